@@ -1,0 +1,62 @@
+# Every target sets up what it needs: Python 3.11+, make and a package index are enough.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+READY := $(VENV)/.ready-$(VERSION)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench stress coverage clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
+
+demo: $(READY) ## Run the demonstration
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## Run the tests, without the slow ones
+	@$(BIN)/python -m pytest -q -n auto
+
+check: $(READY) ## Run all that must pass before a commit: format, lint, types, tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -n auto
+
+format: $(READY) ## Format the code and repair what the linter can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Run the benchmark
+	@$(BIN)/python benchmarks/run.py
+
+stress: $(READY) ## Run the larger tests: kills, load, soak
+	@$(BIN)/python -m pytest -m slow --timeout 3600
+
+coverage: $(READY) ## Run the tests and show the lines and branches they miss
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -n auto
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+clean: ## Remove the environment and everything generated
+	rm -rf $(VENV) .coverage .coverage.* htmlcov build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The environment is kept when it has the same Python version, and made anew when it has another or is broken.
+# pip's output becomes one dot per package; its errors are shown. The stamp is the sign that pip succeeded.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "holdfast needs Python 3.11 or newer; '$(PYTHON)' is $(or $(VERSION),not a working Python)." \
+	       "Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@rm -f $@
+	@$(BIN)/python -c 'import pip, sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || { \
+	  echo "Creating $(VENV) with Python $(VERSION)"; $(PYTHON) -m venv --clear $(VENV); }
+	@printf 'Installing holdfast and its development tools into $(VENV), about a minute '
+	@( PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --progress-bar off -e '.[dev]' && touch $@ ) \
+	  | while read -r word rest; do case $$word in Collecting|Requirement|Installing) printf .;; esac; done; echo
+	@test -f $@

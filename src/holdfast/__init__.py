@@ -1,0 +1,1 @@
+"""Durable workflows in plain Python."""

@@ -1,0 +1,61 @@
+"""The one place that knows the time.
+
+Inside the engine an instant is an `Instant`: whole microseconds since 1970-01-01 UTC. Users see aware datetimes.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from holdfast.errors import InvalidDuration
+
+Instant = int
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+FAR_FUTURE: Instant = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+
+class Clock:
+    """Wall-clock time of this machine."""
+
+    def now(self) -> Instant:
+        """Return the present instant."""
+        return time.time_ns() // 1000
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """Return the aware UTC datetime of an instant."""
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def from_datetime(moment: datetime, field: str = "instant") -> Instant:
+    """Return the instant of an aware datetime.
+
+    Raises:
+        InvalidDuration: the datetime has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidDuration(f"{field}: {moment!r} has no time zone; use datetime.now(UTC) or .replace(tzinfo=...)")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def micros(duration: timedelta, field: str = "duration") -> int:
+    """Return a duration in whole microseconds, refusing what cannot be waited for.
+
+    Raises:
+        InvalidDuration: not a timedelta, negative, or beyond the year 9999.
+    """
+    if not isinstance(duration, timedelta):
+        raise InvalidDuration(
+            f"{field} must be a timedelta, not {duration!r}; write timedelta(seconds={duration!r})"
+            if isinstance(duration, int | float)
+            else f"{field} must be a timedelta, not {type(duration).__name__}"
+        )
+    value = duration // _MICROSECOND
+    if value < 0:
+        raise InvalidDuration(f"{field} is negative: {duration!r}")
+    if value > FAR_FUTURE:
+        raise InvalidDuration(f"{field} is longer than the calendar: {duration!r}")
+    return value

@@ -1,0 +1,226 @@
+"""Context: the verbs of workflow code.
+
+A verb takes its place in the run's history when it is called, not when it is awaited, so verbs can be gathered, raced,
+stored and awaited later like any awaitable. Between verbs the code must be deterministic: time, randomness and the outside
+world come only through here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.definitions import Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D")
+S = TypeVar("S")
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<no default>"
+
+
+MISSING: Any = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Generic[S]):
+    """What a loop's body returns to go on with a new state."""
+
+    state: S = None  # type: ignore[assignment]  # a loop without state
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Generic[T]):
+    """What a loop's body returns to end the loop with a value."""
+
+    value: T = None  # type: ignore[assignment]  # a loop without a result
+
+
+@dataclass(frozen=True, slots=True)
+class Winner(Generic[T]):
+    """The first branch of a race to complete, and its value."""
+
+    winner: str
+    value: T
+
+
+class Child(Awaitable[R], Protocol[R]):
+    """A child run: await it for its result, or keep only its id."""
+
+    id: str
+
+
+class Iteration(ABC, Generic[S]):
+    """One iteration of an `async for` over `ctx.loop`: a Context of its own with the loop's state."""
+
+    index: int
+    state: S
+
+
+class Loop(Awaitable[Any], ABC):
+    """A durable loop: await it (with a body function) or iterate over it with `async for`."""
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Begin the next iteration each time round."""
+
+
+class Context(ABC):
+    """The verbs of one run, in one scope of it."""
+
+    @property
+    @abstractmethod
+    def run_id(self) -> str:
+        """The id of this run."""
+
+    @property
+    @abstractmethod
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent on replay; a line appears once the turn that wrote it is durable."""
+
+    @overload
+    def step(self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+    @overload
+    def step(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[R]: ...
+    @overload
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+    @abstractmethod
+    def step(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Run a function once and remember its result for ever.
+
+        The body runs outside the workflow, may do anything, and is retried by its policy. A result that was recorded is
+        never computed again. The body sees copies of the arguments. An exception comes back as its class if that is a
+        builtin or registered (`raises=`, `Engine(errors=)`), otherwise as StepFailed.
+        """
+
+    @abstractmethod
+    def sleep(self, duration: timedelta, *, name: str | None = None) -> Awaitable[None]:
+        """Wait, durably: across restarts, deploys and months."""
+
+    @abstractmethod
+    def sleep_until(self, moment: datetime, *, name: str | None = None) -> Awaitable[None]:
+        """Wait until an aware datetime; one in the past is over at once."""
+
+    @overload
+    def receive(self, name: str, type: type[T], /, *, timeout: timedelta | None = None) -> Awaitable[T]: ...
+    @overload
+    def receive(self, name: str, type: type[T], /, *, timeout: timedelta | None = None, default: D) -> Awaitable[T | D]: ...
+    @overload
+    def receive(self, name: str, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Awaitable[Any]: ...
+    @overload
+    def receive(
+        self,
+        names: Sequence[str],
+        types: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: timedelta | None = None,
+        default: Any = MISSING,
+    ) -> Awaitable[tuple[str, Any]]: ...
+    @abstractmethod
+    def receive(self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Any:
+        """Take the oldest message with this name, waiting for one if there is none.
+
+        With several names the oldest of any of them is taken and (name, value) returned; the others stay queued. After
+        `timeout` the default is returned if one was given, otherwise ReceiveTimeout is raised; a timeout of zero polls
+        once. A message that arrived in time is taken even if it is looked at late. None is a value like any other.
+        """
+
+    @abstractmethod
+    def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
+        """Send a message to another run.
+
+        Raises, when awaited: NoSuchRun, RunTerminal.
+        """
+
+    @overload
+    def join(self, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[dict[str, T]]: ...
+    @overload
+    def join(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[dict[str, T]]: ...
+    @abstractmethod
+    def join(self, *args: Any) -> Awaitable[dict[str, Any]]:
+        """Run named branches at once and wait for all of them, even after a failure.
+
+        Each branch is given a Context of its own. Raises JoinError with every failed branch by name.
+        """
+
+    @overload
+    def race(self, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[Winner[T]]: ...
+    @overload
+    def race(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[Winner[T]]: ...
+    @abstractmethod
+    def race(self, *args: Any) -> Awaitable[Winner[Any]]:
+        """Run named branches at once; the first to complete wins and the others are cancelled.
+
+        Raises RaceError with every error by name when all of them fail.
+        """
+
+    @abstractmethod
+    def loop(
+        self,
+        *args: Any,
+        state: Any = MISSING,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Loop:
+        """Repeat with durable state and a history that does not grow.
+
+        `await ctx.loop("poll", body, state=0)`: body(ctx, state) returns Continue(new_state) or Break(value).
+        `async for it in ctx.loop("poll", state=0)`: call verbs on `it`, set `it.state`, leave with `break`.
+
+        Every `commit_interval` iterations the state is recorded, and a restart resumes there; every `history_every`
+        iterations all but the last `history_keep` are removed from the history. Only the state crosses iterations: an
+        outer variable that the body changes is outside the contract.
+        """
+
+    @abstractmethod
+    def child(
+        self, workflow: Workflow[P, R] | str, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any
+    ) -> Child[R]:
+        """Start another workflow as a child run, exactly once.
+
+        Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
+        `propagate=False`. Not awaited, it runs on its own and its failure concerns nobody.
+        """
+
+    @abstractmethod
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this life of the run and begin again with new input and an empty history, under the same id."""
+
+    @abstractmethod
+    def patched(self, name: str) -> bool:
+        """Tell whether this run takes a new path: True for runs that come here for the first time."""
+
+    @abstractmethod
+    def removed(
+        self, name: str, kind: Literal["step", "sleep", "receive", "send", "child", "join", "race", "loop"] = "step"
+    ) -> None:
+        """Keep the place of a call that this code no longer makes but old runs have in their history."""
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """Return the run's time: that of the fact it last went on from. It never goes back."""
+
+    @abstractmethod
+    def random(self) -> random.Random:
+        """Return a source of randomness that draws the same numbers on replay."""
+
+    @abstractmethod
+    def uuid(self) -> uuid.UUID:
+        """Return a new UUID, the same one on replay."""

@@ -1,0 +1,114 @@
+"""Child runs."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.definitions import Workflow, check_run_id, function_name
+from holdfast.errors import BadInput, ChildFailed, HoldfastError
+from holdfast.records import NewRun, Parent, StartChild
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import encode_entry
+from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.location import Scope, check_name
+
+
+class ChildVerb(Verb):
+    """A child run under way."""
+
+    __slots__ = ("id", "propagate", "refused", "result_type")
+    word = "child"
+
+    def forget(self) -> None:
+        (self.journal.kids or {}).pop(self.id, None)
+
+    def apply(self, entry: Any) -> None:
+        if entry.status == "completed":
+            payload = bytes(entry.result) if entry.result is not None else b"null"
+            try:
+                self.set_result(codec.decode(payload, self.result_type, f"the result of child {self.id!r}"))
+            except HoldfastError as error:
+                self.set_exception(error)
+            return
+        cause = self.journal.error(entry.error) if entry.error is not None else None
+        failure = ChildFailed(self.id, entry.status, f"{type(cause).__name__}: {cause}" if cause else "")
+        failure.__cause__ = cause
+        if self.propagate:
+            self.set_exception(failure)
+        else:
+            self.set_result(failure)
+
+
+def child(
+    journal: Journal,
+    scope: Scope,
+    workflow: Workflow[Any, Any] | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    run_id: str | None,
+    propagate: bool,
+) -> ChildVerb:
+    """Start a child, or find it in history."""
+    if isinstance(workflow, Workflow):
+        name, version, result_type = workflow.name, workflow.version, workflow.result_type
+        encoded, digest = workflow.encode_input(args, kwargs)
+    elif isinstance(workflow, str):
+        if args:
+            raise BadInput(f"child {workflow!r} is named by a string: pass its arguments by keyword")
+        name, version, result_type = workflow, "1", Any
+        data, digest = codec.encode_with_digest(kwargs, f"the input of child {workflow!r}")
+        encoded = data.decode()
+    else:
+        raise BadInput(f"ctx.child needs a workflow or its name, not {function_name(workflow)!r}")
+    location = journal.locate(scope, check_name(name, "workflow name"), False)
+    verb = ChildVerb(journal, location)
+    verb.id = check_run_id(run_id) if run_id is not None else _child_id(journal, location)
+    verb.result_type, verb.propagate, verb.refused = result_type, propagate, ""
+    call = entries.ChildBegun(verb.id, digest)
+    recorded = journal.begin(location, call)
+    if journal.violation is not None:
+        return verb
+    if recorded is None:
+        run = NewRun(
+            id=verb.id,
+            workflow=name,
+            version=version,
+            input=encoded,
+            digest=digest,
+            seed=journal.run.seed ^ hash_location(location),
+            at=journal.loop.now,
+            parent=Parent(journal.run.key, journal.run.id, location),
+        )
+        taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
+        journal.children.append(StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken))
+    elif (recorded.id, recorded.digest) != (verb.id, digest):
+        journal.mismatch(location, f"child {recorded.id!r} with other input", f"child {verb.id!r}")
+        return verb
+    else:
+        verb.refused = recorded.refused
+        journal.started.append(verb)
+    journal.open[location] = verb
+    if journal.kids is None:
+        journal.kids = {}
+    journal.kids[verb.id] = verb
+    return verb
+
+
+def hash_location(location: str) -> int:
+    """Return a number that differs from call to call, for the seeds of children."""
+    return int.from_bytes(location.encode()[-7:], "big")
+
+
+def _child_id(journal: Journal, location: str) -> str:
+    run = journal.run
+    path = journal.names.path(location).replace("/", ":").replace("#", "=")
+    generation = f"{run.generation}:" if run.generation > 1 else ""
+    readable = f"{run.id}:{generation}{path}"
+    try:
+        return check_run_id(readable)
+    except BadInput:
+        return f"child-{uuid.uuid5(uuid.NAMESPACE_URL, readable)}"

@@ -1,0 +1,204 @@
+"""The Context of a run on the replay engine: thin methods over the verbs of this package."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import uuid
+from collections.abc import Awaitable
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, cast
+
+from holdfast.clock import from_datetime, micros, to_datetime
+from holdfast.context import branches, children, loops, steps, waits
+from holdfast.context.api import MISSING, Child, Context, Iteration, Loop, Winner
+from holdfast.definitions import Workflow
+from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
+from holdfast.replay import entry as entries
+from holdfast.replay.journal import NAMES, Journal, Verb
+from holdfast.replay.location import Scope, check_name, name_key
+from holdfast.replay.loop import SCOPE
+
+_LOGGER = logging.getLogger("holdfast.workflow")
+_PREFIXED = {"receive": "receive ", "send": "send "}
+
+
+class RunContext(Context):
+    """The verbs of one run, in one scope."""
+
+    __slots__ = ("_journal", "_scope", "_workflow")
+
+    def __init__(self, journal: Journal, scope: Scope, workflow: Workflow[Any, Any]) -> None:
+        self._journal = journal
+        self._scope = scope
+        self._workflow = workflow
+
+    @property
+    def run_id(self) -> str:
+        return self._journal.run.id
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        return RunLogger(self._journal, self._scope)
+
+    def step(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        scope = self._enter()
+        return steps.step(self._journal, scope, args, kwargs) if scope else self._never()
+
+    def sleep(self, duration: timedelta, *, name: str | None = None) -> Awaitable[None]:
+        wait = micros(duration)
+        scope = self._enter()
+        return waits.sleep(self._journal, scope, self._journal.loop.now + wait, name) if scope else self._never()
+
+    def sleep_until(self, moment: datetime, *, name: str | None = None) -> Awaitable[None]:
+        deadline = from_datetime(moment)
+        scope = self._enter()
+        return waits.sleep(self._journal, scope, deadline, name) if scope else self._never()
+
+    def receive(self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Any:
+        scope = self._enter()
+        return waits.receive(self._journal, scope, name, type, timeout, default) if scope else self._never()
+
+    def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
+        scope = self._enter()
+        return waits.send(self._journal, scope, run_id, name, payload) if scope else self._never()
+
+    def join(self, *args: Any) -> Awaitable[dict[str, Any]]:
+        scope = self._enter()
+        return branches.join(self._journal, scope, self._inner, args) if scope else self._never()
+
+    def race(self, *args: Any) -> Awaitable[Winner[Any]]:
+        scope = self._enter()
+        return branches.race(self._journal, scope, self._inner, args) if scope else self._never()
+
+    def loop(
+        self,
+        *args: Any,
+        state: Any = MISSING,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Loop:
+        options = loops.LoopOptions(commit_interval, history_every, history_keep)
+        scope = self._enter()
+        if scope is None:
+            return cast(Loop, self._never())
+        return loops.loop(self._journal, scope, self._inner, args, state, options)
+
+    def child(self, workflow: Any, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any) -> Child[Any]:
+        scope = self._enter()
+        if scope is None:
+            return cast(Child[Any], self._never())
+        return cast(Child[Any], children.child(self._journal, scope, workflow, args, kwargs, id, propagate))
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        if self._enter() is not None:
+            self._journal.renewal = self._workflow.encode_input(args, kwargs)[0]
+        raise ContinueAsNew(self.run_id)
+
+    def patched(self, name: str) -> bool:
+        check_name(name, "patch name")
+        scope, journal = self._enter_sync(), self._journal
+        full = f"patched {name}"
+        answer = scope.memo(full)
+        if answer is None:
+            key = journal.names.key(full)
+            recorded = key is not None and journal.has_mark(scope.prefix + key, entries.Patched.kind)
+            answer = recorded or not journal.replaying
+            if answer and not recorded and not journal.loop.dead:
+                if key is None:
+                    key = journal.names.add(full)
+                    journal.record(NAMES + key, entries.Name(full))
+                journal.record(scope.prefix + key, entries.Patched())
+            scope.remember(full, answer)
+        return answer
+
+    def removed(self, name: str, kind: str = "step") -> None:
+        if kind not in entries.BY_WORD:
+            raise BadInput(f"removed({name!r}, {kind!r}): the kind is one of {', '.join(entries.BY_WORD)}")
+        scope, journal = self._enter_sync(), self._journal
+        full = _PREFIXED.get(kind, "") + name
+        repeat = scope.repeat(full)
+        key = journal.names.key(full)
+        if key is not None:
+            journal.remove(name_key(scope.prefix, key, repeat), kind)
+
+    def now(self) -> datetime:
+        return to_datetime(self._journal.loop.now)
+
+    def random(self) -> random.Random:
+        scope = self._enter_sync()
+        if scope.random is None:
+            scope.random = random.Random(self._seed(scope, "random"))  # noqa: S311  # must be the same on replay
+        return cast(random.Random, scope.random)
+
+    def uuid(self) -> uuid.UUID:
+        scope = self._enter_sync()
+        scope.uuids += 1
+        return uuid.UUID(bytes=self._seed(scope, f"uuid {scope.uuids}"), version=4)
+
+    # Where this context may be used.
+
+    def _enter(self) -> Scope | None:
+        """Return the scope to act in; None while the run is dropped or diverged, when verbs wait for ever."""
+        journal, scope = self._journal, self._scope
+        if journal.loop.dead or journal.violation is not None or journal.renewal is not None:
+            return None
+        if SCOPE.get(None) is not scope.home:
+            self._misused()
+        if scope.loop is not None:
+            cast(loops.DurableLoop, scope.loop).left = True
+            scope.loop = None
+        return scope
+
+    def _enter_sync(self) -> Scope:
+        return self._enter() or self._scope
+
+    def _misused(self) -> NoReturn:
+        if SCOPE.get(None) is None:
+            raise NonDeterministic(
+                "a Context works only in workflow code; inside a step use step_context(), outside use the engine"
+            )
+        raise BadInput(
+            f"run {self.run_id}: this Context belongs to another scope; in a branch or a loop's body use the ctx it is given"
+        )
+
+    def _never(self) -> Any:
+        return self._journal.loop.create_future()
+
+    def _inner(self, scope: Scope, **iteration: Any) -> RunContext:
+        if iteration:
+            return IterationContext(self._journal, scope, self._workflow, **iteration)
+        return RunContext(self._journal, scope, self._workflow)
+
+    def _seed(self, scope: Scope, purpose: str) -> bytes:
+        run = self._journal.run
+        text = f"{run.seed}/{run.id}/{run.generation}/{scope.prefix}/{purpose}"
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+class IterationContext(RunContext, Iteration[Any]):
+    """The context of one iteration of `async for`."""
+
+    def __init__(self, journal: Journal, scope: Scope, workflow: Workflow[Any, Any], index: int, state: Any) -> None:
+        super().__init__(journal, scope, workflow)
+        self.index = index
+        self.state = state
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """Collects log lines in the turn; the engine writes them once the turn is durable."""
+
+    def __init__(self, journal: Journal, scope: Scope) -> None:
+        super().__init__(_LOGGER, {})
+        self._journal = journal
+        self._scope = scope
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        journal = self._journal
+        if not journal.silent and not journal.loop.dead and self.isEnabledFor(level):
+            journal.logs.append((level, str(msg), args, journal.names.path(self._scope.prefix.rstrip("/"))))
+
+
+__all__ = ["RunContext", "Verb"]

@@ -1,0 +1,139 @@
+"""The step verb."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import codec
+from holdfast.definitions import Activity, as_activity
+from holdfast.errors import BadInput, HoldfastError, RunBlocked
+from holdfast.replay import entry as entries
+from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.location import Scope, check_name
+
+_IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
+_NOTHING: Any = object()
+
+
+class StepVerb(Verb):
+    """A step under way: what to run, and how its attempts went so far."""
+
+    __slots__ = ("activity", "args", "attempt", "crashes", "failures", "kwargs", "retry_at", "settled", "value")
+    word = "step"
+
+    def __init__(
+        self, journal: Journal, location: str, activity: Activity[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        super().__init__(journal, location)
+        self.activity = activity
+        self.args = args
+        self.kwargs = kwargs
+        self.attempt = 1
+        self.failures = 0
+        self.crashes = 0
+        self.retry_at: int | None = None
+        self.settled = False
+        """Whether the last attempt's end is recorded (it failed, was lost or handed back)."""
+        self.value = _NOTHING
+
+    def recall(self) -> None:
+        """Take in the attempts history recorded."""
+        for row in self.journal.tries(self.location):
+            mark = entries.decode_entry(row.kind, row.data)
+            self.attempt = mark.attempt
+            self.settled = row.kind != entries.AttemptBegun.kind
+            self.retry_at = None
+            if row.kind == entries.AttemptFailed.kind:
+                self.failures += 1
+                self.retry_at = mark.retry_at
+            elif row.kind == entries.AttemptLost.kind and mark.why == "crash":
+                self.crashes += 1
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return copies for a body to keep and change as it likes."""
+        return _copies(self.args, self.kwargs)
+
+    def decoded(self, result: bytes) -> Any:
+        """Return a result as the workflow will see it, and keep it for when the fact is applied.
+
+        Raises:
+            UndecodablePayload: it does not fit the annotated type.
+        """
+        self.value = self.activity.decode(result)
+        return self.value
+
+    def apply(self, entry: Any) -> None:
+        if type(entry) is entries.StepCompleted:
+            value = self.value
+            if value is _NOTHING:
+                try:
+                    value = self.activity.decode(bytes(entry.result))
+                except HoldfastError as error:
+                    self.journal.block(
+                        RunBlocked(
+                            self.journal.run.id,
+                            f"run {self.journal.run.id}: the recorded result of step "
+                            f"{self.journal.names.path(self.location)!r} does not fit {self.activity.result_type!r}: {error}",
+                        )
+                    )
+                    return
+            self.set_result(value)
+        else:
+            error = self.journal.error(entry.error)
+            if isinstance(error, Exception):
+                error.add_note(f"raised in step {self.journal.names.path(self.location)!r}, attempt {entry.attempt}")
+            self.set_exception(error)
+
+
+def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepVerb:
+    """Begin a step, or find it in history."""
+    explicit: str | None = None
+    function: Any
+    if args and isinstance(args[0], str):
+        if len(args) < 2:
+            raise BadInput(f"ctx.step({args[0]!r}) needs a function after its name")
+        explicit, function, args = check_name(args[0], "step name"), args[1], args[2:]
+    elif args:
+        function, args = args[0], args[1:]
+    else:
+        raise BadInput("ctx.step() needs a function")
+    activity = function if isinstance(function, Activity) else as_activity(function)
+    name = explicit or check_name(activity.name, "activity name")
+    where = f"the arguments of step {name!r}"
+    if activity.settings.check_args:
+        digest = codec.encode_with_digest((args, kwargs) if kwargs else args, where)[1]
+    else:
+        digest = 0
+    location = journal.locate(scope, name, explicit is not None)
+    verb = StepVerb(journal, location, activity, *_copies(args, kwargs))
+    recorded = journal.begin(location, entries.StepBegun(digest))
+    if journal.violation is not None:
+        return verb
+    if recorded is not None:
+        if recorded.digest != digest and digest and recorded.digest:
+            journal.mismatch(
+                location,
+                f"step {name!r} with other arguments",
+                f"these: {_brief(args, kwargs)}",
+                "pass the same arguments (iterate over a sorted list rather than a set), or use check_args=False",
+            )
+            return verb
+        verb.recall()
+    journal.open[location] = verb
+    journal.started.append(verb)
+    return verb
+
+
+def _copies(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if all(type(value) in _IMMUTABLE for value in args) and not kwargs:
+        return args, kwargs
+    return copy.deepcopy((args, kwargs))
+
+
+def _brief(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    text = ", ".join([*(repr(value) for value in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
+    return text if len(text) <= 120 else text[:117] + "..."
+
+

@@ -1,0 +1,179 @@
+"""Waiting: sleep, receive, send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.clock import FAR_FUTURE, Instant, micros
+from holdfast.context.api import MISSING
+from holdfast.definitions import check_run_id
+from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, ReceiveTimeout, RunTerminal
+from holdfast.records import Send
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import encode_entry
+from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.location import Scope, check_name
+from holdfast.replay.loop import Timer
+
+
+class SleepVerb(Verb):
+    """A durable sleep under way."""
+
+    __slots__ = ("timer",)
+    word = "sleep"
+
+    def forget(self) -> None:
+        self.timer.cancel()
+
+    def apply(self, entry: Any) -> None:
+        self.set_result(None)
+
+
+class ReceiveVerb(Verb):
+    """A wait for a message."""
+
+    __slots__ = ("default", "names", "several", "timer", "types")
+    word = "receive"
+
+    def forget(self) -> None:
+        (self.journal.receivers or {}).pop(self.location, None)
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def apply(self, entry: Any) -> None:
+        if type(entry) is entries.TimerFired:
+            if self.default is not MISSING:
+                self.set_result(self.default)
+            else:
+                self.set_exception(ReceiveTimeout(f"no message {' or '.join(map(repr, self.names))} came in time"))
+            return
+        try:
+            value = codec.decode(bytes(entry.payload), self.types.get(entry.name, Any), f"message {entry.name!r}")
+        except HoldfastError as error:
+            self.set_exception(error)
+            return
+        self.set_result((entry.name, value) if self.several else value)
+
+
+class SendVerb(Verb):
+    """A message on its way to another run."""
+
+    __slots__ = ("refused", "target")
+    word = "send"
+
+    def apply(self, entry: Any) -> None:
+        if entry.refused == "missing":
+            self.set_exception(NoSuchRun(self.target))
+        elif entry.refused:
+            self.set_exception(RunTerminal(self.target, entry.refused))
+        else:
+            self.set_result(None)
+
+
+def sleep(journal: Journal, scope: Scope, deadline: Instant, name: str | None) -> SleepVerb:
+    """Begin a sleep that ends at an instant, or find it in history with the deadline recorded then."""
+    if deadline > FAR_FUTURE:
+        raise InvalidDuration("a sleep that ends after the year 9999")
+    location = journal.locate(scope, check_name(name, "sleep name") if name else "sleep", name is not None)
+    verb = SleepVerb(journal, location)
+    verb.timer = _nothing_timer(journal)
+    recorded = journal.begin(location, entries.SleepBegun(deadline))
+    if journal.violation is not None:
+        return verb
+    verb.timer = _timer(journal, recorded.deadline if recorded is not None else deadline, location)
+    journal.open[location] = verb
+    return verb
+
+
+def receive(
+    journal: Journal,
+    scope: Scope,
+    name: str | Sequence[str],
+    types: Any,
+    timeout: timedelta | None,
+    default: Any,
+) -> ReceiveVerb:
+    """Begin a wait for a message, or find it in history."""
+    several = not isinstance(name, str)
+    names = [check_name(each, "message name") for each in ([name] if isinstance(name, str) else name)]
+    if not names:
+        raise BadInput("ctx.receive() needs at least one name")
+    deadline = journal.loop.now + micros(timeout, "timeout") if timeout is not None else None
+    location = journal.locate(scope, "receive " + ",".join(names), False)
+    verb = ReceiveVerb(journal, location)
+    verb.names = names
+    verb.several = several
+    verb.types = dict(types) if isinstance(types, Mapping) else dict.fromkeys(names, Any if types is None else types)
+    verb.default = default
+    verb.timer = None
+    recorded = journal.begin(location, entries.ReceiveBegun(names, deadline))
+    if journal.violation is not None:
+        return verb
+    if recorded is not None:
+        deadline = recorded.deadline
+    if deadline is not None:
+        verb.timer = _timer(journal, deadline, location)
+    journal.open[location] = verb
+    if journal.receivers is None:
+        journal.receivers = {}
+    journal.receivers[location] = verb
+    return verb
+
+
+def send(journal: Journal, scope: Scope, target: str, name: str, payload: object) -> SendVerb:
+    """Send a message, or find in history that it was sent."""
+    check_run_id(target)
+    check_name(name, "message name")
+    encoded, digest = codec.encode_with_digest(payload, f"message {name!r}")
+    location = journal.locate(scope, f"send {name}", False)
+    verb = SendVerb(journal, location)
+    verb.target = target
+    verb.refused = None
+    call = entries.SendBegun(target, name, digest)
+    recorded = journal.begin(location, call)
+    if journal.violation is not None:
+        return verb
+    if recorded is None:
+        seq = journal.next_seq - 1
+        journal.sends.append(
+            Send(
+                target=target,
+                name=name,
+                id=f"{journal.run.id}/{journal.run.generation}/{location}",
+                payload=encoded.decode(),
+                at=journal.loop.now,
+                location=location,
+                seq=seq,
+                missing=encode_entry(msgspec.structs.replace(call, refused="missing")),
+                ended=encode_entry(msgspec.structs.replace(call, refused="ended")),
+            )
+        )
+    elif (recorded.target, recorded.name, recorded.digest) != (target, name, digest):
+        journal.mismatch(
+            location, f"a send of {recorded.name!r} to {recorded.target!r}", f"one of {name!r} to {target!r}"
+        )
+        return verb
+    else:
+        verb.refused = recorded.refused
+    journal.open[location] = verb
+    journal.started.append(verb)
+    return verb
+
+
+def _timer(journal: Journal, deadline: Instant, location: str) -> Timer:
+    timer = _nothing_timer(journal)
+    journal.loop.add_timer(timer, deadline, location)
+    return timer
+
+
+def _nothing_timer(journal: Journal) -> Timer:
+    return Timer(journal.loop, _nothing, (), None)
+
+
+def _nothing() -> None:
+    """Sleeps and receives are resolved by their verb; the timer only keeps the time."""

@@ -1,0 +1,341 @@
+"""@workflow and @activity, and the registry of names."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import CodeType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+
+from holdfast import codec
+from holdfast.clock import micros
+from holdfast.determinism import require_deterministic
+from holdfast.errors import BadInput, DefinitionError, InvalidId, UnknownWorkflow
+from holdfast.policy import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@=+~-")
+
+
+def check_run_id(run_id: str) -> str:
+    """Return a run id fit for use.
+
+    Raises:
+        InvalidId: outside the allowed set or length.
+    """
+    fits = isinstance(run_id, str) and 0 < len(run_id) <= 255 and _ID_CHARACTERS.issuperset(run_id)
+    if not fits or run_id.strip(".") == "":
+        raise InvalidId(f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots")
+    return run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityOptions:
+    """How an activity is run as a step."""
+
+    name: str
+    retry: Retry = Retry.default
+    timeout: timedelta | None = None
+    heartbeat_timeout: timedelta | None = None
+    idempotency_key: Callable[..., str] | None = None
+    raises: tuple[type[BaseException], ...] = ()
+    isolate: Literal["process"] | None = None
+    check_args: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("timeout", "heartbeat_timeout"):
+            if (value := getattr(self, field)) is not None:
+                micros(value, f"{field} of activity {self.name!r}")
+        if self.isolate not in (None, "process"):
+            raise BadInput(f"isolate of activity {self.name!r} must be None or 'process', not {self.isolate!r}")
+        if not isinstance(self.retry, Retry):
+            raise BadInput(f"retry of activity {self.name!r} must be a Retry, not {self.retry!r}")
+
+
+class Activity(Generic[P, R_co]):
+    """A function with options, run as a step. Called directly it is the plain function."""
+
+    __holdfast_activity__ = True
+
+    def __init__(self, function: Callable[P, R_co], settings: ActivityOptions) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.settings = settings
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return self.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """The name under which the step is recorded."""
+        return self.settings.name
+
+    def options(self, **changes: Any) -> Activity[P, R_co]:
+        """Return the same activity with other options: `charge.options(timeout=timedelta(minutes=1))`."""
+        return Activity(self.function, replace(self.settings, **changes))
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        """The annotated type of the result; Any when there is none."""
+        return _return_type(self.function)
+
+    @functools.cached_property
+    def decode(self) -> Callable[[bytes], Any]:
+        """Decode an encoded result into the annotated type."""
+        return codec.decoder(self.result_type)
+
+
+@overload
+def activity(function: Callable[P, R], /) -> Activity[P, R]: ...
+@overload
+def activity(
+    *,
+    name: str | None = None,
+    retry: Retry = Retry.default,
+    timeout: timedelta | None = None,
+    heartbeat_timeout: timedelta | None = None,
+    idempotency_key: Callable[..., str] | None = None,
+    raises: Iterable[type[BaseException]] = (),
+    isolate: Literal["process"] | None = None,
+    check_args: bool = True,
+) -> Callable[[Callable[P, R]], Activity[P, R]]: ...
+def activity(function: Any = None, /, *, name: str | None = None, raises: Iterable[Any] = (), **options: Any) -> Any:
+    """Attach options to a function that runs as a step.
+
+    `retry` says how often and how patiently, `timeout` how long one attempt may take (None or zero: as long as it likes),
+    `raises` which exception classes come back to the workflow as themselves, `isolate="process"` runs the body in a child
+    process that is really killed on timeout or cancel.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:
+        if isinstance(fn, Activity | Workflow):
+            raise DefinitionError(f"{fn.name!r} is already decorated ({source_line(fn)})")
+        if not callable(fn):
+            raise DefinitionError(f"@activity needs a function, not {fn!r}")
+        settings = ActivityOptions(name=name or function_name(fn), raises=tuple(raises), **options)
+        return Activity(fn, settings)
+
+    return decorate if function is None else decorate(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def as_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
+    """Return a plain function as an activity with default options."""
+    if not callable(function):
+        raise BadInput(f"a step needs a function, not {function!r}")
+    return Activity(function, ActivityOptions(name=function_name(function)))
+
+
+class Workflow(Generic[P, R_co]):
+    """A durable process, defined as an async function that takes a Context first."""
+
+    __holdfast_workflow__ = True
+
+    def __init__(
+        self, function: Callable[Concatenate[Any, P], Awaitable[R_co]], name: str, version: str, check: bool
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.version = version
+        self.check = check
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise DefinitionError(f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument")
+        self._parameters = parameters[1:]
+        for parameter in self._parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DefinitionError(
+                    f"workflow {name!r} ({source_line(function)}) takes *{parameter.name}: name its parameters, "
+                    "so that its stored input stays readable"
+                )
+
+    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R_co]:
+        return self.function(ctx, *args, **kwargs)
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the arguments of a call as JSON, by parameter name, with their digest.
+
+        Raises:
+            BadInput: they do not fit the signature, or the types it declares.
+        """
+        signature = inspect.Signature(self._parameters)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadInput(f"workflow {self.name!r}{signature}: {error}") from None
+        where = f"the input of workflow {self.name!r}"
+        encoded, digest = codec.encode_with_digest(bound.arguments, where)
+        self.decode_input(encoded)
+        return encoded.decode(), digest
+
+    def decode_input(self, encoded: bytes | str) -> tuple[list[Any], dict[str, Any]]:
+        """Return stored input as arguments of the annotated types."""
+        values = codec.decode(encoded, self._input_type, f"the input of workflow {self.name!r}")
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter in self._parameters:
+            value = getattr(values, parameter.name)
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+    @functools.cached_property
+    def _input_type(self) -> Any:
+        hints = _hints(self.function)
+        fields: list[Any] = []
+        for parameter in self._parameters:
+            hint = hints.get(parameter.name, Any)
+            if parameter.default is parameter.empty:
+                fields.append((parameter.name, hint))
+            else:
+                default = parameter.default
+                fields.append((parameter.name, hint, msgspec.field(default_factory=lambda value=default: value)))
+        return msgspec.defstruct("Input", fields, kw_only=True)
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        """The annotated type of the result; Any when there is none."""
+        return _return_type(self.function)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A digest of the function's code and of the file it stands in."""
+        digest = hashlib.blake2b(digest_size=12)
+        _digest_code(self.function.__code__, digest)
+        try:
+            path = inspect.getsourcefile(self.function)
+            with open(path or "", "rb") as file:
+                digest.update(file.read())
+        except (OSError, TypeError):
+            pass
+        return digest.hexdigest()
+
+
+@overload
+def workflow(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: str = "1", check: bool = True
+) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
+def workflow(function: Any = None, /, *, name: str | None = None, version: str = "1", check: bool = True) -> Any:
+    """Declare an async function as a workflow.
+
+    `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
+        if isinstance(fn, Activity | Workflow):
+            raise DefinitionError(f"{fn.name!r} is already decorated ({source_line(fn)})")
+        if not inspect.iscoroutinefunction(fn):
+            raise DefinitionError(f"workflow {function_name(fn)!r} ({source_line(fn)}) must be `async def`")
+        return Workflow(fn, name or function_name(fn), version, check)
+
+    return decorate if function is None else decorate(function)
+
+
+class Registry:
+    """The workflows and error classes one engine knows."""
+
+    def __init__(self, workflows: Iterable[Any] = (), errors: Iterable[type[BaseException]] = ()) -> None:
+        self._workflows: dict[str, Workflow[Any, Any]] = {}
+        self._versions: dict[tuple[str, str], Workflow[Any, Any]] = {}
+        self.errors: dict[str, type[BaseException]] = {codec.qualified_name(cls): cls for cls in errors}
+        for definition in workflows:
+            self.add(definition)
+
+    def add(self, definition: Any) -> None:
+        """Register a workflow; a later version of the same name becomes the one new runs use.
+
+        Raises:
+            DefinitionError: not a workflow, or another one has that name and version.
+            NonDeterministic: its code reads a clock, draws randomness or does I/O.
+        """
+        if not isinstance(definition, Workflow):
+            raise DefinitionError(f"{definition!r} is not a workflow; decorate it with @workflow")
+        other = self._versions.get((definition.name, definition.version))
+        if other is not None and other is not definition:
+            raise DefinitionError(
+                f"two workflows are named {definition.name!r} (version {definition.version}): "
+                f"{source_line(other)} and {source_line(definition)}; rename one, or give it another version"
+            )
+        if definition.check:
+            require_deterministic(definition.function)
+        self._versions[definition.name, definition.version] = definition
+        self._workflows[definition.name] = definition
+
+    def names(self) -> list[str]:
+        """Return the names of all workflows."""
+        return list(self._workflows)
+
+    def all(self) -> list[Workflow[Any, Any]]:
+        """Return every workflow in every version."""
+        return list(self._versions.values())
+
+    def get(self, name: str, version: str | None = None) -> Workflow[Any, Any]:
+        """Return a workflow: in the version asked for if it is here, else the latest.
+
+        Raises:
+            UnknownWorkflow: with the closest name there is.
+        """
+        found = self._versions.get((name, version or "")) or self._workflows.get(name)
+        if found is None:
+            close = difflib.get_close_matches(name, self._workflows, n=1)
+            hint = f" - did you mean {close[0]!r}?" if close else "; pass it to Engine(workflows=[...])"
+            raise UnknownWorkflow(f"unknown workflow {name!r}{hint}")
+        return found
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name a function goes by."""
+    if isinstance(function, functools.partial):
+        return function_name(function.func)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return name.strip("<>")
+
+
+def source_line(function: Any) -> str:
+    """Return where a function is defined, as file:line."""
+    code = getattr(inspect.unwrap(getattr(function, "function", function)), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else "?"
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    target = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except Exception:
+        # A name that cannot be resolved (a type imported for checkers only) leaves plain JSON types.
+        return {
+            name: hint for name, hint in getattr(target, "__annotations__", {}).items() if not isinstance(hint, str)
+        }
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    return _hints(cast(Any, function)).get("return", Any)
+
+
+def _digest_code(code: CodeType, digest: Any) -> None:
+    digest.update(code.co_code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _digest_code(constant, digest)
+        elif not isinstance(constant, frozenset):
+            digest.update(repr(constant).encode())
+    digest.update(repr(code.co_names).encode())

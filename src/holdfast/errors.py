@@ -1,0 +1,287 @@
+"""Every exception holdfast raises.
+
+    HoldfastError
+    |-- DefinitionError            a workflow or activity is declared wrongly
+    |   `-- NonDeterministic       workflow code asks the clock, the dice or the outside world
+    |-- BadInput                   arguments that do not fit
+    |   |-- InvalidId
+    |   |-- InvalidDuration
+    |   |-- NotSerializable        a value the codec cannot carry
+    |   |   |-- NaiveDatetime
+    |   |   |-- TooDeep
+    |   |   |-- NumberTooLong
+    |   |   `-- PayloadTooLarge
+    |   |-- UndecodablePayload     stored or received JSON that does not fit the type asked for
+    |   |-- DuplicateName          an explicit name used twice in one scope
+    |   `-- UnknownWorkflow
+    |-- RunError                   concerning one run
+    |   |-- NoSuchRun
+    |   |-- RunConflict            the id is taken by a run with other input
+    |   |-- RunTerminal            the run has ended
+    |   |-- RunFailed              result() of a failed run
+    |   |-- RunCancelled           result() of a cancelled run
+    |   `-- RunBlocked             the code cannot continue this history
+    |       |-- HistoryMismatch    recorded against current, with lines
+    |       |-- StuckRun           nothing left that could ever wake it
+    |       `-- BusyLoop           a turn that never blocks
+    |-- StepError                  what a step hands to its workflow
+    |   |-- StepFailed             the body raised a class that is neither builtin nor registered
+    |   |-- StepTimeout
+    |   |   `-- HeartbeatTimeout
+    |   `-- StepCrashed            lost with its process too often
+    |-- ReceiveTimeout
+    |-- JoinError                  every failed branch, by name
+    |-- RaceError                  all branches failed
+    |-- ChildFailed                an awaited child ended failed or cancelled
+    |-- NonRetryable               raised by a body: fail now, do not retry
+    |   `-- Critical
+    |       `-- Rollback           fail now and undo what was done
+    `-- StoreError
+        |-- CannotOpen
+        |   |-- NotADatabase
+        |   |-- NotOurDatabase
+        |   |-- ReadOnly
+        |   `-- SchemaTooNew
+        |-- StoreReplaced          the file was deleted or swapped underneath
+        |-- StoreFull
+        |-- StoreBusy
+        |-- StoreCorrupt
+        `-- StoreClosed
+
+Signals that end or leave a turn (``ContinueAsNew``) are BaseExceptions, so a user's ``except Exception`` lets them pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class HoldfastError(Exception):
+    """The base of every error holdfast raises."""
+
+
+class DefinitionError(HoldfastError):
+    """A workflow or activity is declared in a way that cannot work; the message names file and line."""
+
+
+class NonDeterministic(DefinitionError):
+    """Workflow code reads a clock, draws randomness or does I/O; the message names the line and the verb to use."""
+
+
+class BadInput(HoldfastError, ValueError):
+    """Arguments do not fit; nothing was stored."""
+
+
+class InvalidId(BadInput):
+    """A run id outside the allowed alphabet or length."""
+
+
+class InvalidDuration(BadInput):
+    """A negative, non-finite or absurdly long duration or instant."""
+
+
+class NotSerializable(BadInput):
+    """A value the codec cannot carry; `path` says where in it."""
+
+    def __init__(self, message: str, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class NaiveDatetime(NotSerializable):
+    """A datetime without a time zone."""
+
+
+class TooDeep(NotSerializable):
+    """A value nested deeper than the limit."""
+
+
+class NumberTooLong(NotSerializable):
+    """An integer with more digits than the limit."""
+
+
+class PayloadTooLarge(NotSerializable):
+    """An encoded value above the size limit."""
+
+
+class UndecodablePayload(BadInput):
+    """JSON that is malformed or does not fit the type asked for."""
+
+
+class DuplicateName(BadInput):
+    """An explicit name used twice in one scope."""
+
+
+class UnknownWorkflow(BadInput):
+    """No workflow of that name is registered with this engine."""
+
+
+class RunError(HoldfastError):
+    """Something about one run; `run_id` says which."""
+
+    def __init__(self, run_id: str, message: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class NoSuchRun(RunError):
+    """No run has that id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, f"there is no run {run_id!r}")
+
+
+class RunConflict(RunError):
+    """The id belongs to a run of another workflow or with other input."""
+
+    def __init__(self, run_id: str, reason: str = "exists with different input") -> None:
+        super().__init__(run_id, f"run {run_id!r} {reason}; use another id, or the same input to get that run back")
+
+
+class RunTerminal(RunError):
+    """The run has ended and takes no more messages or commands."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(run_id, f"run {run_id!r} has ended ({status})")
+        self.status = status
+
+
+class RunFailed(RunError):
+    """The run ended failed; `__cause__` is its error, raised again."""
+
+
+class RunCancelled(RunError):
+    """The run was cancelled."""
+
+
+class RunBlocked(RunError):
+    """The code cannot continue this history; nothing is lost, put the code right and it goes on."""
+
+
+class HistoryMismatch(RunBlocked):
+    """What the code does now is not what the run's history recorded."""
+
+
+class StuckRun(RunBlocked):
+    """The run waits for something that nothing can bring about."""
+
+
+class BusyLoop(RunBlocked):
+    """A turn ran too many callbacks without waiting for anything durable."""
+
+
+class StepError(HoldfastError):
+    """What a step that failed for good hands to its workflow."""
+
+
+class StepFailed(StepError):
+    """The body raised `type_name`, which is neither builtin nor registered with `raises=` or `Engine(errors=)`."""
+
+    def __init__(self, type_name: str, message: str = "") -> None:
+        super().__init__(type_name, message)
+        self.type_name = type_name
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+
+
+class StepTimeout(StepError, TimeoutError):
+    """The body did not finish in time; whatever it does now is discarded."""
+
+
+class HeartbeatTimeout(StepTimeout):
+    """The body stopped reporting progress."""
+
+
+class StepCrashed(StepError):
+    """The step was lost with its process as often as its crash limit allows."""
+
+
+class ReceiveTimeout(HoldfastError, TimeoutError):
+    """No message came in time and no default was given."""
+
+
+class JoinError(HoldfastError):
+    """One or more branches of a join failed; `errors` has every one by branch name."""
+
+    def __init__(self, message: str, errors: Mapping[str, BaseException] | None = None) -> None:
+        super().__init__(message)
+        self.errors: dict[str, BaseException] = dict(errors or {})
+
+
+class RaceError(JoinError):
+    """Every branch of a race failed; `errors` has every one by branch name."""
+
+
+class ChildFailed(HoldfastError):
+    """An awaited child run ended without a result; `status` is failed or cancelled, `__cause__` its error."""
+
+    def __init__(self, child_id: str, status: str, message: str = "") -> None:
+        super().__init__(child_id, status, message)
+        self.child_id = child_id
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"child {self.child_id!r} ended {self.status}" + (f": {self.message}" if self.message else "")
+
+
+class NonRetryable(HoldfastError):
+    """Raise it (or a subclass) in a step body to fail at once, without another attempt."""
+
+
+class Critical(NonRetryable):
+    """Fail the step now; no retry."""
+
+
+class Rollback(Critical):
+    """Stop and undo the completed steps that registered a compensation."""
+
+
+class StoreError(HoldfastError):
+    """The database refused or lost something; nothing acknowledged is lost."""
+
+
+class CannotOpen(StoreError):
+    """The database cannot be opened; no file was created or changed."""
+
+
+class NotADatabase(CannotOpen):
+    """The file is not an SQLite database."""
+
+
+class NotOurDatabase(CannotOpen):
+    """The file is another application's database."""
+
+
+class ReadOnly(CannotOpen):
+    """The database cannot be written."""
+
+
+class SchemaTooNew(CannotOpen):
+    """A newer holdfast wrote this database; nothing was written."""
+
+
+class StoreReplaced(StoreError):
+    """The database file was deleted or swapped while in use."""
+
+
+class StoreFull(StoreError):
+    """The disk is full."""
+
+
+class StoreBusy(StoreError):
+    """Another process kept the database locked for too long."""
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or inherited through a fork."""
+
+
+class ContinueAsNew(BaseException):
+    """Leaves the workflow function so that the run starts over with new input and an empty history."""

@@ -1,0 +1,1 @@
+"""Replay decides: pure, synchronous, without store, clock, network or threads."""

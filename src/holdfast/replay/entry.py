@@ -1,0 +1,230 @@
+"""Entries: what happened, one small frozen class per kind.
+
+An entry is a *call* (workflow code asked for something), a *fact* (something the code waited for came about; facts are
+applied in order of seq and drive the code) or a *mark* (the code, or the engine on a step's behalf, noted something that
+drives nothing). In the store an entry is its kind number and the JSON array of its fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from holdfast.codec import ErrorData
+
+CALL, FACT, MARK = "call", "fact", "mark"
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The base of all kinds."""
+
+    kind: ClassVar[int]
+    role: ClassVar[str]
+    word: ClassVar[str]
+
+
+class Name(Entry):
+    """A name and, by its location, its number."""
+
+    kind, role, word = 0, MARK, "name"
+    name: str
+
+
+class StepBegun(Entry):
+    """A step was called and its first attempt counted."""
+
+    kind, role, word = 1, CALL, "step"
+    digest: int
+
+
+class StepCompleted(Entry):
+    """A step's result."""
+
+    kind, role, word = 2, FACT, "step completed"
+    attempt: int
+    result: msgspec.Raw
+
+
+class StepFailed(Entry):
+    """A step failed for good."""
+
+    kind, role, word = 3, FACT, "step failed"
+    attempt: int
+    error: ErrorData
+
+
+class AttemptBegun(Entry):
+    """Another attempt was counted, before its body runs."""
+
+    kind, role, word = 4, MARK, "attempt"
+    attempt: int
+
+
+class AttemptFailed(Entry):
+    """An attempt threw or timed out and will be followed by another."""
+
+    kind, role, word = 5, MARK, "attempt failed"
+    attempt: int
+    error: ErrorData
+    retry_at: int
+
+
+class AttemptLost(Entry):
+    """An attempt ended with its process: `why` is crash, lapse (its worker hung) or handed back (orderly stop)."""
+
+    kind, role, word = 6, MARK, "attempt lost"
+    attempt: int
+    why: str
+
+
+class Cancelled(Entry):
+    """The code gave up waiting for this call (a timeout, a lost race, a cancelled task)."""
+
+    kind, role, word = 7, MARK, "cancelled"
+
+
+class SleepBegun(Entry):
+    """A durable sleep and its deadline."""
+
+    kind, role, word = 8, CALL, "sleep"
+    deadline: int
+
+
+class TimerFired(Entry):
+    """A timer's time has come: a sleep, the timeout of a receive, or an asyncio timer."""
+
+    kind, role, word = 9, FACT, "timer fired"
+
+
+class ReceiveBegun(Entry):
+    """A wait for a message with one of these names."""
+
+    kind, role, word = 10, CALL, "receive"
+    names: list[str]
+    deadline: int | None = None
+
+
+class MessageReceived(Entry):
+    """The message a wait was given."""
+
+    kind, role, word = 11, FACT, "message"
+    name: str
+    id: str
+    payload: msgspec.Raw
+
+
+class SendBegun(Entry):
+    """A message to another run; `refused` is missing or ended when it could not be delivered."""
+
+    kind, role, word = 12, CALL, "send"
+    target: str
+    name: str
+    digest: int
+    refused: str = ""
+
+
+class SendDone(Entry):
+    """The outcome of a send reached the code."""
+
+    kind, role, word = 13, FACT, "sent"
+    refused: str = ""
+
+
+class ChildBegun(Entry):
+    """A child run was started; `refused` is taken when its id belongs to another run."""
+
+    kind, role, word = 14, CALL, "child"
+    id: str
+    digest: int
+    refused: str = ""
+
+
+class ChildEnded(Entry):
+    """A child's result or error."""
+
+    kind, role, word = 15, FACT, "child ended"
+    status: str
+    result: msgspec.Raw | None = None
+    error: ErrorData | None = None
+
+
+class JoinBegun(Entry):
+    """A join and its branches."""
+
+    kind, role, word = 16, CALL, "join"
+    branches: list[str]
+
+
+class RaceBegun(Entry):
+    """A race and its branches."""
+
+    kind, role, word = 17, CALL, "race"
+    branches: list[str]
+
+
+class BranchEnded(Entry):
+    """A branch of a join or race ended: completed, failed or cancelled."""
+
+    kind, role, word = 18, MARK, "branch ended"
+    status: str
+
+
+class RaceWon(Entry):
+    """The branch that won a race."""
+
+    kind, role, word = 19, MARK, "race won"
+    winner: str
+
+
+class LoopBegun(Entry):
+    """A durable loop."""
+
+    kind, role, word = 20, CALL, "loop"
+
+
+class LoopCheckpoint(Entry):
+    """The state with which iteration `iteration` begins; iterations below `trimmed` are gone from the history."""
+
+    kind, role, word = 21, MARK, "loop state"
+    iteration: int
+    trimmed: int
+    state: msgspec.Raw
+
+
+class LoopEnded(Entry):
+    """A loop's body said Break."""
+
+    kind, role, word = 22, MARK, "loop ended"
+    iterations: int
+
+
+class Patched(Entry):
+    """The run takes the new path of `patched(name)` here."""
+
+    kind, role, word = 23, MARK, "patched"
+
+
+class CancelRequested(Entry):
+    """Somebody asked the run to stop."""
+
+    kind, role, word = 24, FACT, "cancel"
+
+
+KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
+FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
+CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)
+BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[int, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(cls) for kind, cls in KINDS.items()}
+
+
+def encode_entry(entry: Entry) -> str:
+    """Return the stored form of an entry."""
+    return _encoder.encode(entry).decode()
+
+
+def decode_entry(kind: int, data: str) -> Any:
+    """Return the entry of a stored row."""
+    return _decoders[kind].decode(data)

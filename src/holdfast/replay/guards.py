@@ -1,0 +1,168 @@
+"""Blocking I/O inside a turn, caught by an audit hook in development mode."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from threading import get_ident
+from types import FrameType
+
+from holdfast.errors import NonDeterministic
+
+
+class TurnGuard:
+    """Refuses files, sockets, processes and blocking sleeps to the thread that is inside a turn.
+
+    Put `enter` and `leave` around every turn, on the thread that runs it. Other threads are free at all times, and so
+    is everything outside a turn. The first violation is kept, so workflow code that catches the error does not hide it.
+    """
+
+    __slots__ = ("_bottom", "_installed", "_thread", "violation")
+
+    def __init__(self) -> None:
+        self.violation: NonDeterministic | None = None
+        self._thread: int | None = None
+        self._bottom: FrameType | None = None
+        self._installed = False
+
+    def install(self) -> None:
+        """Add the audit hook to the process, once; Python has no way to remove it."""
+        if not self._installed:
+            self._installed = True
+            sys.addaudithook(self._audit)
+
+    def enter(self) -> None:
+        """Begin a turn on this thread; workflow code is what the caller of this calls until it leaves."""
+        self._bottom = sys._getframe(1)
+        self._thread = get_ident()
+
+    def leave(self) -> NonDeterministic | None:
+        """End the turn and hand over its first violation, if there was one."""
+        self._thread = self._bottom = None
+        violation, self.violation = self.violation, None
+        return violation
+
+    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        # Runs for every audited event of the process for ever, and after this module's globals are gone at exit:
+        # outside a turn nothing but this comparison may happen.
+        if self._thread is None:
+            return
+        if event in _WATCHED and get_ident() == self._thread:
+            self._judge(event, arguments)
+
+    def _judge(self, event: str, arguments: tuple[object, ...]) -> None:
+        thread, self._thread = self._thread, None  # whatever the judging itself does is not the workflow's doing
+        try:
+            frame = sys._getframe(2)
+            if _is_harmless_read(event, arguments) or _serves_the_interpreter(frame, self._bottom):
+                return
+            found = user_line(frame, stop=self._bottom)
+            place = f" at {os.path.basename(found[0])}:{found[1]}" if found is not None else ""
+            advice = "use ctx.sleep()" if event == "time.sleep" else "this is I/O: put it in a step"
+            error = NonDeterministic(f"blocking I/O ({_describe(event, arguments)}) in workflow code{place}; {advice}")
+        finally:
+            self._thread = thread
+        if self.violation is None:
+            self.violation = error
+        raise error
+
+
+# The one mutable module-level object of the package: the audit hook belongs to the process and cannot be taken back,
+# so a guard for each engine would leave one more hook behind for each engine ever made.
+guard = TurnGuard()
+
+
+def user_line(frame: FrameType | None = None, *, stop: FrameType | None = None) -> tuple[str, int] | None:
+    """Name the file and line of the innermost frame that is the user's own code; for error messages.
+
+    That is a frame outside the standard library, installed packages and holdfast. If the user's code is itself
+    installed too, it is the frame by which holdfast entered it. The search ends before `stop`: pass the frame that
+    drives the turn, for further out is whoever started the engine, who did not write the line.
+    """
+    if frame is None:
+        frame = sys._getframe(1)
+    installed: tuple[str, int] | None = None
+    while frame is not None and frame is not stop:
+        owner = _owner(frame)
+        if owner == "user":
+            return frame.f_code.co_filename, frame.f_lineno
+        if owner == "installed":
+            installed = frame.f_code.co_filename, frame.f_lineno
+        elif owner == "holdfast" and installed is not None:
+            break
+        frame = frame.f_back
+    return installed
+
+
+_EVENTS = {
+    "http.client": "connect",
+    "os": "chmod chown exec fork forkpty link listdir mkdir posix_spawn remove rename rmdir scandir spawn startfile "
+    "symlink system truncate utime",
+    "shutil": "chown copyfile copymode copystat copytree make_archive move rmtree unpack_archive",
+    "socket": "bind connect getaddrinfo gethostbyaddr gethostbyname getnameinfo sendmsg sendto",
+    "sqlite3": "connect",
+    "subprocess": "Popen",
+    "time": "sleep",
+    "urllib": "Request",
+}
+_WATCHED = frozenset({"open", *(f"{group}.{name}" for group, names in _EVENTS.items() for name in names.split())})
+_TELLING = (str, bytes, int, float, tuple, list, os.PathLike)
+_SOURCES = (".py", ".pyc", ".pyi", ".pyw")
+# Modules that touch files on behalf of whoever imports, warns, prints a traceback, logs or debugs.
+_INTERPRETER = frozenset(
+    {"_frozen_importlib", "_frozen_importlib_external", "encodings", "importlib", "inspect", "linecache", "logging"}
+    | {"pdb", "pkgutil", "tokenize", "traceback", "warnings", "zipimport", "zoneinfo"}
+)
+_HOLDFAST = os.path.normcase(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))
+_STANDARD = tuple(
+    os.path.normcase(os.path.join(folder, ""))
+    for folder in {os.path.dirname(os.__file__), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+)
+_INSTALLED = tuple(os.path.normcase(f"{os.sep}{name}{os.sep}") for name in ("site-packages", "dist-packages"))
+
+
+def _owner(frame: FrameType) -> str:
+    file = os.path.normcase(frame.f_code.co_filename)
+    if file.startswith(_HOLDFAST):
+        return "holdfast"
+    if any(folder in file for folder in _INSTALLED):
+        return "installed"
+    if file.startswith(_STANDARD):
+        return "standard"
+    if file.startswith("<"):  # typed in, or generated: only what is typed in has no module to come from
+        return "user" if frame.f_globals.get("__name__") == "__main__" else "standard"
+    return "user"
+
+
+def _is_harmless_read(event: str, arguments: tuple[object, ...]) -> bool:
+    if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return False
+    path, mode, flags = os.fsdecode(arguments[0]), arguments[1], arguments[2]
+    if isinstance(mode, str):
+        reads = "r" in mode and "+" not in mode
+    else:  # os.open has only flags
+        reads = isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR)
+    # ZoneInfo reads its file from C, with no frame of its own to know it by.
+    zones: tuple[str, ...] = getattr(sys.modules.get("zoneinfo"), "TZPATH", ())
+    return reads and (path.endswith(_SOURCES) or path.startswith(zones))
+
+
+def _serves_the_interpreter(frame: FrameType | None, stop: FrameType | None) -> bool:
+    while frame is not None and frame is not stop:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERPRETER:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _describe(event: str, arguments: tuple[object, ...]) -> str:
+    if event == "open":
+        path, mode = arguments[:2]
+        return f"open {_show(path)}, mode {mode!r}" if mode is not None else f"open {_show(path)}"
+    telling = [argument for argument in arguments if isinstance(argument, _TELLING) and argument != -1]
+    return f"{event} {', '.join(map(_show, telling))}".rstrip()[:200]
+
+
+def _show(argument: object) -> str:
+    return repr(os.fspath(argument) if isinstance(argument, os.PathLike) else argument)

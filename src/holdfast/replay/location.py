@@ -1,0 +1,138 @@
+"""Locations: where in a workflow a fact belongs.
+
+For people a location is a path of names from the run's root: `charge`, `parallel/x/work`, `outer/~0/inner`, `work#2`.
+As a stored key each name is a number (its place in the run's list of names) and every number carries its length, so that
+keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are exactly
+the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import BadInput
+
+MAX_NAME = 200
+_FORBIDDEN = ("/", "#", "~", "@", "!")
+
+
+def number(value: int) -> str:
+    """Return digits that sort by bytes as the numbers do: a0 ... a9, b10 ... b99, c100 ..."""
+    digits = str(value)
+    return chr(96 + len(digits)) + digits
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """Return a name fit for a location.
+
+    Raises:
+        BadInput: it is empty, too long, not printable, or contains one of the characters that structure locations.
+    """
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
+        raise BadInput(f"{what} {name!r} must be 1 to {MAX_NAME} printable characters")
+    for character in _FORBIDDEN:
+        if character in name:
+            raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
+    return name
+
+
+class Names:
+    """The names of one run, numbered in order of first use."""
+
+    __slots__ = ("_numbers", "known")
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+        self._numbers: dict[str, str] = {}
+
+    def key(self, name: str) -> str | None:
+        """Return the key of a name, None if it has not been used yet."""
+        return self._numbers.get(name)
+
+    def add(self, name: str) -> str:
+        """Give a new name the next number and return its key."""
+        key = number(len(self.known))
+        self.known.append(name)
+        self._numbers[name] = key
+        return key
+
+    def path(self, location: str) -> str:
+        """Return the readable path of a location key."""
+        if not location:
+            return ""
+        return "/".join(self._segment(part) for part in location.split("/"))
+
+    def _segment(self, part: str) -> str:
+        if part.startswith("~"):
+            return f"~{part[2:]}"
+        if part.startswith("@"):
+            return f"timer#{part[2:]}"
+        if not part[:1].isalpha():
+            return {"*": "cancel", "!": "state"}.get(part, part)
+        name, _, repeat = part.partition("#")
+        index = int(name[1:])
+        text = self.known[index] if index < len(self.known) else f"?{index}"
+        return f"{text}#{repeat[1:]}" if repeat else text
+
+
+class Scope:
+    """A place that holds names: the root, one branch of a join or race, or one iteration of a loop."""
+
+    __slots__ = ("_counts", "_memo", "home", "loop", "prefix", "random", "timers", "uuids")
+
+    def __init__(self, prefix: str = "", home: Scope | None = None) -> None:
+        self.prefix = prefix
+        self._counts: dict[str, int] | None = None
+        self._memo: dict[str, bool] | None = None
+        self.timers = 0
+        self.uuids = 0
+        self.random: object = None
+        self.home = home or self
+        """The scope of the task that runs here; an `async for` iteration shares the task of the scope around it."""
+        self.loop: object = None
+        """The `async for` loop that is open in this scope, if any."""
+
+    def repeat(self, name: str) -> int:
+        """Count one more use of a name here and return which it is."""
+        counts = self._counts
+        if counts is None:
+            counts = self._counts = {}
+        n = counts.get(name, 0) + 1
+        counts[name] = n
+        return n
+
+    def memo(self, name: str) -> bool | None:
+        """Return the answer remembered under a name."""
+        return self._memo.get(name) if self._memo else None
+
+    def remember(self, name: str, answer: bool) -> None:
+        """Keep an answer for as long as the scope lives."""
+        self._memo = {**(self._memo or {}), name: answer}
+
+    def next_timer(self) -> str:
+        """Return the location of the next asyncio timer created here."""
+        self.timers += 1
+        return f"{self.prefix}@{number(self.timers)}"
+
+
+def name_key(prefix: str, name: str, repeat: int) -> str:
+    """Return the location of the `repeat`-th use of a name key under a prefix."""
+    return f"{prefix}{name}#{number(repeat)}" if repeat > 1 else prefix + name
+
+
+def iteration_prefix(loop: str, iteration: int) -> str:
+    """Return the prefix of everything inside one iteration of a loop."""
+    return f"{loop}/~{number(iteration)}/"
+
+
+def iterations(loop: str, first: int, end: int) -> tuple[str, str]:
+    """Return the range of locations inside iterations first ... end - 1 of a loop."""
+    return f"{loop}/~{number(first)}", f"{loop}/~{number(end)}"
+
+
+def checkpoint_location(loop: str) -> str:
+    """Return where a loop keeps its state."""
+    return f"{loop}/!"
+
+
+def inside(location: str, ancestor: str) -> bool:
+    """Tell whether a location lies strictly under another."""
+    return location.startswith(ancestor + "/")

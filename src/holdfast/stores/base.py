@@ -1,0 +1,146 @@
+"""The store contract: what an engine may rely on, whichever database is underneath.
+
+One method is one transaction, idempotent or fenced. Acknowledged means durable: when a writing method returns, its
+effect survives what the store's `durability` promises. A store knows rows, never their meaning.
+
+Who may write what
+    A run has an `owner` (a worker) and an `epoch`. Taking a run bumps its epoch. A `CommitTurn` is applied only while
+    its epoch is the run's and the run has not ended; otherwise the outcome is `Fenced` and nothing of it is written:
+    no entry, no message, no child. Leases make overlap rare, epochs make it harmless.
+    Only the owner appends to a run's history. Everybody else writes to its inbox.
+
+When a run needs attention
+    `due` is the instant from which a run wants a worker. A claim takes due runs whose owner is nobody or a worker
+    declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once, so a message
+    committed before a run parks is seen by it (`State.seen`), and one committed after wakes it.
+
+Terminal is final
+    No operation of this contract changes the status, output or error of a completed, failed or cancelled run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+
+from holdfast.clock import Instant
+from holdfast.records import (
+    Claim,
+    EntryRow,
+    History,
+    Message,
+    Operation,
+    Outcome,
+    RunFilter,
+    RunRow,
+)
+
+
+class Store(ABC):
+    """A database of runs."""
+
+    durability: str
+    """`power` when acknowledged work survives power loss, `process` when it survives only the death of processes."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open the database, applying missing migrations atomically under a lock.
+
+        Raises:
+            CannotOpen: with the path and the reason; no file was created or changed.
+            SchemaTooNew: the schema is newer than this code; nothing was written.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release every resource. Calling it twice is harmless; any other method afterwards raises StoreClosed."""
+
+    @abstractmethod
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Make a batch durable in one transaction and return one outcome per operation, in order.
+
+        Operations are independent: the refusal of one spoils no other. Within the batch they take effect in order.
+        Data never makes a statement raise: a taken id, an ended target or an old epoch is an outcome.
+
+        - `StartRun`: inserts the run unless the id is taken (`Existing`). Without owner it is pending and due at once;
+          with owner it is running with epoch 1. The turn it carries is applied like a CommitTurn (`Started`).
+        - `CommitTurn`: in this order: renewal forgets all entries; trims delete the entries whose location lies in
+          [first, last); entries are appended; consumed inbox rows are deleted; sends and children are delivered or
+          refused; state or end is written. A run started as a child is pending, unowned and due at once.
+          End sets owner and due to nothing, deletes the inbox, and puts a `child` row (name = the ended run's id,
+          payload = End.payload) into the parent's inbox unless the parent has ended.
+        - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None) or has ended.
+        - `RequestCancel`: a run that has not ended becomes cancelling and gets one `cancel` inbox row (a second request
+          while cancelling is Delivered again without a second row); `Refused` as above.
+        - `Unblock`: blocked runs become pending, due at once, with no claims counted.
+
+        Raises:
+            StoreBusy, StoreFull, StoreReplaced, StoreError: nothing of the batch was written.
+        """
+
+    @abstractmethod
+    async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
+        """Take up to `limit` due runs of the named workflows for a worker, most overdue first.
+
+        Each taken run becomes running (a cancelling one stays cancelling) with this owner, the next epoch, no due time
+        and one more claim counted. A claim is reset by the run's next CommitTurn with `reset_claims`. Runs with claims
+        already counted are suspects: they are taken only when no other run is due, and one at a time. A suspect with
+        3 claims is not taken but blocked, with `poison` as its error.
+        """
+
+    @abstractmethod
+    async def load(self, keys: Sequence[int]) -> list[History]:
+        """Read the histories and inboxes of claimed runs, each consistent in itself, in the order given."""
+
+    @abstractmethod
+    async def inbox(self, key: int, after: int) -> list[Message]:
+        """Return the unread inbox rows of a run with numbers above `after`, oldest first."""
+
+    @abstractmethod
+    async def due(self, worker: str, now: Instant) -> list[int]:
+        """Return the keys of runs owned by this worker whose due time has come (their inbox moved, or a timer)."""
+
+    @abstractmethod
+    async def next_due(self) -> Instant | None:
+        """Return when the next run that anybody may claim becomes due."""
+
+    @abstractmethod
+    def changed(self) -> bool:
+        """Tell, cheaply and without blocking, whether another process may have committed since the last call."""
+
+    @abstractmethod
+    async def get(self, run_id: str) -> RunRow | None:
+        """Return one run."""
+
+    @abstractmethod
+    async def runs(self, which: RunFilter) -> list[RunRow]:
+        """Return runs, newest first."""
+
+    @abstractmethod
+    async def history(self, key: int) -> list[EntryRow]:
+        """Return a run's facts in order of seq."""
+
+    @abstractmethod
+    async def join(self, worker: str, lease: timedelta) -> None:
+        """Announce a worker, alive until its lease lapses unless renewed."""
+
+    @abstractmethod
+    def renew(self, worker: str) -> bool:
+        """Extend a worker's lease; False when it was declared dead meanwhile.
+
+        Blocking: called from a thread of its own, so that a blocked event loop is known rather than silently expired.
+        """
+
+    @abstractmethod
+    async def leave(self, worker: str) -> None:
+        """Withdraw a worker that stopped in order; runs it still owns become claimable as handed back, not as lost."""
+
+    @abstractmethod
+    async def take_over(self, now: Instant) -> int:
+        """Declare dead every worker that has died or whose lease lapsed, and free what they were running.
+
+        A worker known to have died leaves `lost` = crash on each run it was running, a lapsed one leaves lapse. Runs
+        those workers had parked are not touched: a claim may take them from a dead owner when they are due.
+        Returns the number of workers declared dead.
+        """

@@ -1,0 +1,164 @@
+"""The SQLite store: one file (or memory), any number of processes on one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+
+from holdfast.clock import Instant, micros
+from holdfast.records import (
+    Claim,
+    Committed,
+    CommitTurn,
+    EntryRow,
+    Fenced,
+    History,
+    Message,
+    Operation,
+    Outcome,
+    RunFilter,
+    RunRow,
+)
+from holdfast.stores import sqlite_claims, sqlite_reads, sqlite_workers
+from holdfast.stores.base import Store
+from holdfast.stores.batch import Batch
+from holdfast.stores.sqlite_connections import Connections
+from holdfast.stores.sqlite_file import MEMORY
+from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements
+from holdfast.stores.worker_lock import WorkerLock, remove_lock
+
+_FENCE, _INSERT_ENTRY = SQL["fence"], SQL["insert_entries"]
+
+
+class SQLiteStore(Store):
+    """Runs in an SQLite file, or in memory (`:memory:`) for as long as the store is open.
+
+    Args:
+        path: the database file; created with mode 0600 when it is missing.
+        durability: `power` syncs every commit to the disk, `process` leaves that to the operating system.
+        inline_limit: batches of up to so many operations are committed on the event loop's own thread when no other
+            commit is in flight and the lock is free; larger ones on a thread, in a constant number of statements.
+        patience: how long to wait for a lock held by another process before StoreBusy.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: str = "power",
+        inline_limit: int = 3,
+        patience: timedelta = timedelta(seconds=5),
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
+        self.path = os.fspath(path) if os.fspath(path) == MEMORY else os.path.abspath(path)
+        self.durability = durability
+        self._inline_limit = inline_limit
+        self._patience = patience.total_seconds()
+        self._connections = Connections(self.path, durability, self._patience)
+
+    async def open(self) -> None:
+        await self._connections.open()
+
+    async def close(self) -> None:
+        if self._connections.is_open:
+            await self._connections.close()
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        connections = self._connections
+        connections.ready()
+        if len(operations) <= self._inline_limit and connections.idle:
+            try:
+                return connections.try_now(lambda db: _apply_few(db, operations))
+            except apsw.BusyError:
+                pass
+        return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))
+
+    async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
+        if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now)):
+            return []
+        return await self._connections.write(
+            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, poison=poison), inline=True
+        )
+
+    async def load(self, keys: Sequence[int]) -> list[History]:
+        return await self._connections.read(lambda db: sqlite_reads.load(db, keys))
+
+    async def inbox(self, key: int, after: int) -> list[Message]:
+        return await self._connections.read(lambda db: sqlite_reads.inbox(db, key, after))
+
+    async def due(self, worker: str, now: Instant) -> list[int]:
+        return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
+
+    async def next_due(self) -> Instant | None:
+        due: Instant | None = await self._connections.read(lambda db: db.execute(SQL["next_due"]).get)
+        return due
+
+    def changed(self) -> bool:
+        return self._connections.changed()
+
+    async def get(self, run_id: str) -> RunRow | None:
+        rows = await self._connections.read(lambda db: db.execute(SQL["get_run"], (run_id,)).fetchall())
+        return sqlite_reads.run_row(rows[0]) if rows else None
+
+    async def runs(self, which: RunFilter) -> list[RunRow]:
+        return await self._connections.read(lambda db: sqlite_reads.list_runs(db, which))
+
+    async def history(self, key: int) -> list[EntryRow]:
+        return await self._connections.read(lambda db: sqlite_reads.entries(db, key))
+
+    async def join(self, worker: str, lease: timedelta) -> None:
+        self._connections.ready()
+        lock = None if self.path == MEMORY else WorkerLock(self.path, worker)
+        name = Path(lock.path).name if lock is not None and lock.effective else ""
+        try:
+            await self._connections.write(lambda db: sqlite_workers.join(db, worker, micros(lease), name))
+        except BaseException:
+            if lock is not None:
+                lock.remove()
+            raise
+        self._connections.locks[worker] = lock
+
+    def renew(self, worker: str) -> bool:
+        if self.path == MEMORY:
+            self._connections.ready()
+            return worker in self._connections.locks
+        return self._connections.renew(lambda db: sqlite_workers.renew(db, worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._connections.write(lambda db: sqlite_workers.leave(db, worker))
+        lock = self._connections.locks.pop(worker, None)
+        if lock is not None:
+            lock.remove()
+
+    async def take_over(self, now: Instant) -> int:
+        folder = Path(self.path).parent
+        mine = set(self._connections.locks)
+        suspects = await self._connections.read(lambda db: sqlite_workers.suspects(db, folder, mine))
+        if not suspects:
+            return 0
+        dead = await self._connections.write(lambda db: sqlite_workers.declare_dead(db, suspects, now))
+        for worker in dead:
+            remove_lock(self.path, worker)
+        return len(dead)
+
+
+def _apply_few(db: apsw.Connection, operations: Sequence[Operation]) -> list[Outcome]:
+    if len(operations) == 1:
+        turn = operations[0]
+        if (
+            type(turn) is CommitTurn
+            and not (turn.state or turn.end or turn.renewal)
+            and not (turn.trims or turn.sends or turn.children or turn.consumed or turn.reset_claims)
+        ):
+            key = turn.key
+            if db.execute(_FENCE, (key, turn.epoch)).get is None:
+                return [Fenced(key)]
+            for entry in turn.entries:
+                db.execute(_INSERT_ENTRY, (key, *entry))
+            return [Committed(key)]
+    return Batch(PlainStatements(db)).apply(operations)

@@ -1,0 +1,72 @@
+"""Handing due runs to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from holdfast.clock import Instant
+from holdfast.records import Claim, Status
+from holdfast.stores.sqlite_statements import SQL, json_rows
+
+POISON_CLAIMS = 3
+
+_Due = tuple[int, int, str]  # key, claims, lost
+
+
+def anything_due(db: apsw.Connection, now: Instant) -> bool:
+    """Whether a claim could find anything."""
+    return bool(db.execute(SQL["anything_due"], (now,)).get)
+
+
+def claim(
+    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], poison: str
+) -> list[Claim]:
+    """Take due runs, inside a write transaction."""
+    if not db.execute(SQL["live_worker"], (worker,)).fetchall():
+        return []
+    known = json_rows(workflows)
+    due = _due(db, now, known, limit, suspects=False)
+    if not due and limit > 0:
+        due = _next_suspect(db, worker, now, known, poison)
+    if not due:
+        return []
+    lost = {key: how for key, _, how in due}
+    keys = json_rows([*lost])
+    db.execute(SQL["take_runs"], (worker, now, keys))
+    return [
+        Claim(
+            key=key,
+            id=id,
+            epoch=epoch,
+            workflow=workflow,
+            version=version,
+            input=input,
+            seed=seed,
+            generation=generation,
+            status=Status(status),
+            lost=lost[key],
+            claims=claims,
+            created=created,
+        )
+        for key, id, epoch, workflow, version, input, seed, generation, status, claims, created in db.execute(
+            SQL["taken_runs"], (keys,)
+        )
+    ]
+
+
+def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:
+    return [(key, claims, lost) for key, claims, lost in db.execute(SQL["due_runs"], (now, known, limit, suspects))]
+
+
+def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
+    while suspects := _due(db, now, known, 1, suspects=True):
+        key, claims, _ = suspects[0]
+        if claims < POISON_CLAIMS:
+            break
+        db.execute(SQL["block_poison"], (key, now))
+        db.execute(SQL["put_results"], (key, None, poison))
+    if suspects and db.execute(SQL["suspect_running"], (worker,)).get:
+        return []
+    return suspects

@@ -1,0 +1,205 @@
+"""Who uses which connection when: commits on the event loop where that is safe, on a thread where it could wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+
+from holdfast.errors import StoreClosed
+from holdfast.stores import sqlite_file, sqlite_guard
+from holdfast.stores.checkpoints import Checkpoints
+from holdfast.stores.sqlite_errors import translate
+from holdfast.stores.thread import JobThread
+from holdfast.stores.worker_lock import WorkerLock
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+
+CHECK_FILE_EVERY = 5.0
+
+
+class Connections:
+    """The connections of one open store.
+
+    `writer` has one owner at a time: the event loop while the thread is not busy, the thread otherwise. `reader`
+    belongs to the event loop, another to the checkpoint thread, another to whoever renews leases.
+    """
+
+    writer: apsw.Connection
+    reader: apsw.Connection
+    checkpoints: Checkpoints | None = None
+    thread: JobThread | None = None
+    file: sqlite_file.FileIdentity | None = None
+
+    def __init__(self, path: str, durability: str, patience: float) -> None:
+        self.path = path
+        self.is_open = False
+        self.refusal = f"{path}: the store is not open"
+        self._durability = durability
+        self._patience = patience
+        self._renewing = threading.Lock()
+        self._renewer: apsw.Connection | None = None
+        self._checked = 0.0
+        self._version: object = None
+        self.locks: dict[str, WorkerLock | None] = {}
+
+    async def open(self) -> None:
+        """Open everything, migrating if need be."""
+        if self.path == sqlite_file.MEMORY:
+            self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
+        else:
+            thread = JobThread("holdfast-writer")
+            try:
+                self.writer, self.reader = await thread.do(self._connect)
+            except BaseException:
+                thread.stop()
+                raise
+            self.thread = thread
+            self.file = sqlite_file.FileIdentity(self.path)
+            self.checkpoints = Checkpoints(self.writer, self._another)
+        sqlite_guard.opened(self, self.file.stat if self.file else None)
+        self.refusal, self.is_open = "", True
+
+    def _connect(self) -> tuple[apsw.Connection, apsw.Connection]:
+        try:
+            return sqlite_file.connect(self.path, self._durability, self._patience), self._another()
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+
+    def _another(self) -> apsw.Connection:
+        return sqlite_file.reconnect(self.path, self._durability)
+
+    async def close(self) -> None:
+        """Finish what is queued and release everything."""
+        self.refusal, self.is_open = f"{self.path}: the store is closed", False
+        sqlite_guard.closed(self, self.file.stat if self.file else None)
+        self._release_locks()
+        self.reader.close()
+        if self.thread is not None:
+            await self.thread.do(self._close_writers)
+            self.thread.stop()
+
+    def _close_writers(self) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
+        with self._renewing:
+            if self._renewer is not None:
+                self._renewer.close()
+        self.writer.close()
+
+    def abandon(self) -> list[object]:
+        """Refuse further use in a forked child and return what must never be closed there (see sqlite_guard)."""
+        self.is_open = False
+        self.refusal = f"{self.path}: the store was inherited through a fork; open one of its own in this process"
+        self._release_locks()
+        return [self.writer, self.reader, self._renewer, self.checkpoints and self.checkpoints.connection]
+
+    def _release_locks(self) -> None:
+        for lock in self.locks.values():
+            if lock is not None:
+                lock.release()
+        self.locks.clear()
+
+    def ready(self) -> None:
+        """Refuse a closed store and, looking at most every few seconds, a replaced file."""
+        if self.refusal:
+            raise StoreClosed(self.refusal)
+        if self.file is not None:
+            now = time.monotonic()
+            if now - self._checked > CHECK_FILE_EVERY:
+                self.file.check()
+                self._checked = now
+
+    @property
+    def idle(self) -> bool:
+        """Whether the event loop may use the writer now."""
+        return self.thread is None or not self.thread.busy
+
+    def try_now(self, work: Work[T]) -> T:
+        """Do something in one transaction on this thread; the caller made sure of `ready` and `idle`.
+
+        Raises:
+            apsw.BusyError: another process or connection holds the lock; nothing was done.
+        """
+        result = self._translating(self.writer, transact, work)
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
+        return result
+
+    async def write(self, work: Work[T], inline: bool = False) -> T:
+        """Do something in one transaction, on this thread if it is small and need not wait."""
+        self.ready()
+        if self.thread is None:
+            return self.try_now(work)
+        if inline and not self.thread.busy:
+            try:
+                return self.try_now(work)
+            except apsw.BusyError:
+                pass
+        return await self.thread.do(lambda: self._insist(lambda: self.try_now(work)))
+
+    async def read(self, work: Work[T]) -> T:
+        """Look at what is committed, all of it as of one moment."""
+        self.ready()
+        try:
+            return self._translating(self.reader, snapshot, work)
+        except apsw.BusyError:
+            if self.thread is None:
+                raise
+        return await self.thread.do(lambda: self._insist(lambda: self._translating(self.writer, snapshot, work)))
+
+    def renew(self, work: Work[T]) -> T:
+        """Do something in one transaction on a connection for lease renewals, waiting for the lock."""
+        with self._renewing:
+            self.ready()
+            renewer = self._renewer = self._renewer or self._another()
+            return self._insist(lambda: self._translating(renewer, transact, work))
+
+    def changed(self) -> bool:
+        """Whether another connection may have committed since the last call."""
+        self.ready()
+        if self.thread is None or self.thread.busy:
+            return False
+        try:
+            version = self.writer.execute("PRAGMA data_version").get
+        except apsw.Error:
+            return True
+        before, self._version = self._version, version
+        return before is not None and before != version
+
+    def _insist(self, work: Callable[[], T]) -> T:
+        return sqlite_file.insist(work, self._patience, self.path)
+
+    def _translating(self, db: apsw.Connection, how: Callable[[apsw.Connection, Work[T]], T], work: Work[T]) -> T:
+        try:
+            return how(db, work)
+        except apsw.BusyError:
+            raise
+        except apsw.Error as error:
+            raise translate(error, self.path, db.system_errno) from error
+
+
+def transact(db: apsw.Connection, work: Work[T]) -> T:
+    """Do something in one write transaction."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return result
+
+
+def snapshot(db: apsw.Connection, work: Work[T]) -> T:
+    """Look at one moment of the database."""
+    db.execute("BEGIN")
+    try:
+        return work(db)
+    finally:
+        db.execute("COMMIT")
