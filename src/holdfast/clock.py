@@ -5,6 +5,7 @@ Inside the engine an instant is an `Instant`: whole microseconds since 1970-01-0
 
 from __future__ import annotations
 
+import secrets
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -59,3 +60,17 @@ def micros(duration: timedelta, field: str = "duration") -> int:
     if value > FAR_FUTURE:
         raise InvalidDuration(f"{field} is longer than the calendar: {duration!r}")
     return value
+
+
+def new_id() -> str:
+    """Return a new random id that sorts by time of creation (the layout of UUID version 7)."""
+    stamp = time.time_ns() // 1_000_000
+    noise = secrets.randbits(74)
+    value = stamp << 80 | 0x7 << 76 | (noise >> 62) << 64 | 0x2 << 62 | noise & ((1 << 62) - 1)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_seed() -> int:
+    """Return a random number for a run's own randomness."""
+    return secrets.randbits(48)

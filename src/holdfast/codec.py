@@ -299,7 +299,7 @@ class _Walk:
     def record(self, value: object, fields: tuple[tuple[str, str], ...], depth: int) -> None:
         if depth >= MAX_DEPTH:
             raise _too_deep()
-        self.size += 1
+        self.size += 2
         self.unordered = True
         for attribute, name in fields:
             item = getattr(value, attribute, msgspec.UNSET)

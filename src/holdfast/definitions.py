@@ -94,6 +94,11 @@ class Activity(Generic[P, R_co]):
         return _return_type(self.function)
 
     @functools.cached_property
+    def errors(self) -> dict[str, type[BaseException]]:
+        """The exception classes that come back to the workflow as themselves, by qualified name."""
+        return {codec.qualified_name(cls): cls for cls in self.settings.raises}
+
+    @functools.cached_property
     def decode(self) -> Callable[[bytes], Any]:
         """Decode an encoded result into the annotated type."""
         return codec.decoder(self.result_type)

@@ -260,6 +260,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lost: str
     claims: int
     created: Instant
+    parent: str | None
 
 
 class History(msgspec.Struct, frozen=True):

@@ -28,9 +28,8 @@ class ChildVerb(Verb):
 
     def apply(self, entry: Any) -> None:
         if entry.status == "completed":
-            payload = bytes(entry.result) if entry.result is not None else b"null"
             try:
-                self.set_result(codec.decode(payload, self.result_type, f"the result of child {self.id!r}"))
+                self.set_result(codec.decode(bytes(entry.result), self.result_type, f"the result of child {self.id!r}"))
             except HoldfastError as error:
                 self.set_exception(error)
             return

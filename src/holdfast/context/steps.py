@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 from holdfast import codec
@@ -20,7 +19,7 @@ _NOTHING: Any = object()
 class StepVerb(Verb):
     """A step under way: what to run, and how its attempts went so far."""
 
-    __slots__ = ("activity", "args", "attempt", "crashes", "failures", "kwargs", "retry_at", "settled", "value")
+    __slots__ = ("activity", "args", "attempt", "crashes", "failures", "in_process", "kwargs", "recalled", "retry_at", "settled", "value")
     word = "step"
 
     def __init__(
@@ -36,10 +35,15 @@ class StepVerb(Verb):
         self.retry_at: int | None = None
         self.settled = False
         """Whether the last attempt's end is recorded (it failed, was lost or handed back)."""
+        self.recalled = False
+        """Whether history knew this step already."""
+        self.in_process = False
+        """Whether a suspect showed in a child process that it does not crash, and now runs here again."""
         self.value = _NOTHING
 
     def recall(self) -> None:
         """Take in the attempts history recorded."""
+        self.recalled = True
         for row in self.journal.tries(self.location):
             mark = entries.decode_entry(row.kind, row.data)
             self.attempt = mark.attempt
@@ -48,8 +52,9 @@ class StepVerb(Verb):
             if row.kind == entries.AttemptFailed.kind:
                 self.failures += 1
                 self.retry_at = mark.retry_at
-            elif row.kind == entries.AttemptLost.kind and mark.why == "crash":
-                self.crashes += 1
+            elif row.kind == entries.AttemptLost.kind:
+                self.crashes += mark.why == "crash"
+                self.in_process = self.in_process or mark.why == "cleared"
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies for a body to keep and change as it likes."""
@@ -81,7 +86,7 @@ class StepVerb(Verb):
                     return
             self.set_result(value)
         else:
-            error = self.journal.error(entry.error)
+            error = self.journal.error(entry.error, self.activity.errors)
             if isinstance(error, Exception):
                 error.add_note(f"raised in step {self.journal.names.path(self.location)!r}, attempt {entry.attempt}")
             self.set_exception(error)

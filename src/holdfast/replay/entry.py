@@ -14,6 +14,7 @@ import msgspec
 from holdfast.codec import ErrorData
 
 CALL, FACT, MARK = "call", "fact", "mark"
+_NULL = msgspec.Raw(b"null")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -71,7 +72,11 @@ class AttemptFailed(Entry):
 
 
 class AttemptLost(Entry):
-    """An attempt ended with its process: `why` is crash, lapse (its worker hung) or handed back (orderly stop)."""
+    """An attempt ended without a result of its own.
+
+    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault), or cleared
+    (a suspect that only raised in its child process and runs in the worker again).
+    """
 
     kind, role, word = 6, MARK, "attempt lost"
     attempt: int
@@ -145,7 +150,7 @@ class ChildEnded(Entry):
 
     kind, role, word = 15, FACT, "child ended"
     status: str
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = _NULL
     error: ErrorData | None = None
 
 

@@ -113,7 +113,8 @@ class Journal:
         self.receivers: dict[str, Any] | None = None
         self.kids: dict[str, Verb] | None = None
         self.inbox: dict[str, deque[Message]] | None = None
-        self.cancelling = False
+        self.cancelling: int | None = None
+        """When the run was asked to stop."""
         self.lenient = False
         self.silent = False
         self.violation: Exception | None = None
@@ -193,9 +194,9 @@ class Journal:
         row = self._marks.pop((checkpoint_location(loop), entries.LoopCheckpoint.kind), None)
         return decode_entry(row.kind, row.data) if row else None
 
-    def error(self, data: ErrorData) -> BaseException:
-        """Return a recorded error as the exception to raise."""
-        return error_from_data(data, self._errors)
+    def error(self, data: ErrorData, known: Mapping[str, type[BaseException]] | None = None) -> BaseException:
+        """Return a recorded error as the exception to raise; `known` are classes registered for this call alone."""
+        return error_from_data(data, {**self._errors, **known} if known else self._errors)
 
     # Recording the new.
 

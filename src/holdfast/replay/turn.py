@@ -86,14 +86,22 @@ class Execution:
         self.guarded = guarded
         self.ending = False
 
-    def begin(self, history: Sequence[EntryRow] = ()) -> Turn:
-        """Start the function and bring it to where its recorded history ends."""
-        journal = self.journal
-        journal.load(history)
-        journal.silent = bool(history)
-        turn = self._drive(self._replay)
-        journal.silent = False
-        return turn
+    def begin(
+        self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
+    ) -> Turn:
+        """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
+        self.journal.load(history)
+        self.journal.silent = bool(history)
+
+        def action() -> None:
+            self._replay()
+            self.journal.silent = False
+            if not self._stopped():
+                self.loop.now = max(self.loop.now, now or 0)
+                self._take(messages)
+                self._fire_due()
+
+        return self._drive(action)
 
     def apply(self, location: str, fact: Entry, now: Instant) -> Turn:
         """Record a new fact and let the code go on from it."""
@@ -195,7 +203,7 @@ class Execution:
                 self.loop.fire(timer)
                 return
         elif fact.kind == entries.CancelRequested.kind:
-            journal.cancelling = True
+            journal.cancelling = self.loop.now
             if self._root is not None:
                 self._root.cancel()
             return
@@ -205,6 +213,8 @@ class Execution:
     def _take(self, messages: Sequence[Message]) -> None:
         journal = self.journal
         for message in messages:
+            if self._stopped():
+                return
             if message.kind == "message":
                 if journal.inbox is None:
                     journal.inbox = {}
@@ -212,7 +222,7 @@ class Execution:
                 continue
             journal.consumed.append(message.n)
             if message.kind == "cancel":
-                if not journal.cancelling:
+                if journal.cancelling is None:
                     self._new_fact(CANCEL, entries.CancelRequested())
                 continue
             verb = (journal.kids or {}).get(message.name)
@@ -286,7 +296,7 @@ class Execution:
         violation = journal.violation or self.loop.violation
         if violation is not None:
             return Outcome(Ending.BLOCKED, error=error_to_data(violation))
-        if journal.cancelling and (error is not None or (root is not None and root.done())):
+        if journal.cancelling is not None and (error is not None or (root is not None and root.done())):
             self._finish()
             return Outcome(Ending.CANCELLED)
         if error is not None:

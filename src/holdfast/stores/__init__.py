@@ -1,1 +1,29 @@
 """Where runs are remembered."""
+
+from __future__ import annotations
+
+from holdfast.errors import BadInput
+from holdfast.stores.base import Store
+
+
+def open_store(database: str, durability: str = "power") -> Store:
+    """Return the store of a database address, not yet opened.
+
+    Raises:
+        BadInput: the address names no database we know.
+    """
+    if durability not in ("power", "process"):
+        raise BadInput(f"durability is 'power' or 'process', not {durability!r}")
+    if database.startswith(("postgresql:", "postgres:")):
+        raise BadInput("PostgreSQL is not supported by this version yet; use sqlite:///path")
+    path = database
+    if database.startswith("sqlite:"):
+        path = database.removeprefix("sqlite:").removeprefix("//")
+        path = path.removeprefix("/") if path.startswith("/") else path
+        if not path:
+            raise BadInput(f"{database!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db")
+    elif "://" in database:
+        raise BadInput(f"cannot tell what {database!r} is; write sqlite:///path, a path, or :memory:")
+    from holdfast.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(path, durability=durability)

@@ -278,9 +278,7 @@ class Batch:
         self._trims.append((key, first, last))
         if self._entries:
             low, high = first.encode(), last.encode()
-            self._entries = [
-                row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high
-            ]
+            self._entries = [row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high]
 
     def _touch(self, run: RunState, at: Instant) -> None:
         run.updated = at

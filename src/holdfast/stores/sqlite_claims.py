@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
 
@@ -12,7 +13,7 @@ from holdfast.stores.sqlite_statements import SQL, json_rows
 
 POISON_CLAIMS = 3
 
-_Due = tuple[int, int, str]  # key, claims, lost
+_Due = tuple[Any, ...]  # due, key, claims, lost
 
 
 def anything_due(db: apsw.Connection, now: Instant) -> bool:
@@ -32,7 +33,7 @@ def claim(
         due = _next_suspect(db, worker, now, known, poison)
     if not due:
         return []
-    lost = {key: how for key, _, how in due}
+    lost = {key: how for _, key, _, how in due}
     keys = json_rows([*lost])
     db.execute(SQL["take_runs"], (worker, now, keys))
     return [
@@ -49,20 +50,25 @@ def claim(
             lost=lost[key],
             claims=claims,
             created=created,
+            parent=parent,
         )
-        for key, id, epoch, workflow, version, input, seed, generation, status, claims, created in db.execute(
+        for key, id, epoch, workflow, version, input, seed, generation, status, claims, created, parent in db.execute(
             SQL["taken_runs"], (keys,)
         )
     ]
 
 
 def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:
-    return [(key, claims, lost) for key, claims, lost in db.execute(SQL["due_runs"], (now, known, limit, suspects))]
+    owners = [None, *(worker for (worker,) in db.execute(SQL["dead_workers"]))]
+    found: list[_Due] = []
+    for owner in owners:
+        found += db.execute(SQL["due_runs"], (owner, now, known, limit, suspects)).fetchall()
+    return sorted(found)[:limit] if len(owners) > 1 else found
 
 
 def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
     while suspects := _due(db, now, known, 1, suspects=True):
-        key, claims, _ = suspects[0]
+        _, key, claims, _ = suspects[0]
         if claims < POISON_CLAIMS:
             break
         db.execute(SQL["block_poison"], (key, now))

@@ -48,7 +48,9 @@ class Connections:
         self.locks: dict[str, WorkerLock | None] = {}
 
     async def open(self) -> None:
-        """Open everything, migrating if need be."""
+        """Open everything, migrating if need be; harmless when it is open."""
+        if self.is_open:
+            return
         if self.path == sqlite_file.MEMORY:
             self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
         else:
@@ -71,7 +73,7 @@ class Connections:
             raise translate(error, self.path) from error
 
     def _another(self) -> apsw.Connection:
-        return sqlite_file.reconnect(self.path, self._durability)
+        return sqlite_file.reconnect(self.path, self._durability, self._patience)
 
     async def close(self) -> None:
         """Finish what is queued and release everything."""
@@ -154,6 +156,7 @@ class Connections:
 
     def renew(self, work: Work[T]) -> T:
         """Do something in one transaction on a connection for lease renewals, waiting for the lock."""
+        self.ready()
         with self._renewing:
             self.ready()
             renewer = self._renewer = self._renewer or self._another()

@@ -22,6 +22,9 @@ APPLICATION_ID = 0x484F4C44
 
 MEMORY = ":memory:"
 
+WAL_LIMIT = 8 << 20
+"""How many bytes of a WAL that grew (a reader held it) are kept once it starts over."""
+
 _MAGIC = b"SQLite format 3\0"
 _HEADER = struct.Struct(">60xI4xI28xB2xH")  # user_version, application_id, type and cell count of the schema page
 _EMPTY_SCHEMA = (0x0D, 0)
@@ -89,27 +92,37 @@ def connect(path: str, durability: str, patience: float) -> apsw.Connection:
         pass
     except PermissionError as error:
         raise ReadOnly(f"{path}: the file cannot be created") from error
-    db = reconnect(path, durability)
+    db = reconnect(path, durability, patience)
     try:
         if db.readonly("main"):
             raise ReadOnly(f"{path}: the database cannot be written by this user")
         insist(lambda: _migrate(db, path), patience, path)
-        insist(lambda: db.pragma("journal_mode", "wal"), patience, path)
-        db.pragma("journal_size_limit", 8 << 20)
+        mode = insist(lambda: db.pragma("journal_mode", "wal"), patience, path)
+        if mode != "wal":
+            raise CannotOpen(f"{path}: this file system does not support SQLite's write-ahead log; use a local disk")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def reconnect(path: str, durability: str) -> apsw.Connection:
+def reconnect(path: str, durability: str, patience: float) -> apsw.Connection:
     """Open one more connection to a database that is known to be in order."""
     db = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=200)
+    try:
+        insist(lambda: _configure(db, durability), patience, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _configure(db: apsw.Connection, durability: str) -> None:
     db.set_busy_timeout(0)
     db.pragma("synchronous", "full" if durability == "power" else "normal")
     db.pragma("wal_autocheckpoint", 0)
+    db.pragma("journal_size_limit", WAL_LIMIT)
     db.pragma("cache_size", -16_000)
-    return db
 
 
 def insist(work: Callable[[], T], patience: float, path: str) -> T:

@@ -55,7 +55,7 @@ def load(db: apsw.Connection, keys: Sequence[int]) -> list[History]:
         facts[key].append(EntryRow._make(row))
     for key, *row in db.execute(SQL["read_many_inboxes"], (wanted,)):
         messages[key].append(Message._make(row))
-    seen: dict[int, int] = {key: n for key, n in db.execute(SQL["inbox_numbers"], (wanted,))}
+    seen: dict[int, int] = dict(iter(db.execute(SQL["inbox_numbers"], (wanted,))))
     for found in facts.values():
         found.sort(key=_SEQ)
     return [History(key, facts[key], messages[key], seen.get(key, 0)) for key in keys]

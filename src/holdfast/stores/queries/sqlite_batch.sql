@@ -148,6 +148,6 @@ DELETE FROM results WHERE run IN (
         (workflow = ?1 AND ?3 = '' AND fingerprint <> ?2) OR (?3 <> '' AND id = ?3)));
 
 -- name: unblock
--- Make those runs claimable again.
+-- Make those runs claimable again. A run blocked as poison has no fingerprint and goes on only when it is named.
 UPDATE runs SET status = 'pending', due = ?4, owner = NULL, claims = 0, wait = '', updated = ?4
 WHERE status = 'blocked' AND ((workflow = ?1 AND ?3 = '' AND fingerprint <> ?2) OR (?3 <> '' AND id = ?3));

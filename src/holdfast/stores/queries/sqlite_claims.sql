@@ -5,16 +5,12 @@
 SELECT id FROM workers WHERE state = 'dead';
 
 -- name: due_runs
--- Due runs of nobody or of a dead worker, most overdue first: fresh ones (?4 = 0) or suspects (?4 = 1).
-SELECT key, claims, lost FROM (
-    SELECT key, claims, lost, due FROM runs
-    WHERE ended IS NULL AND owner IS NULL AND due <= ?1 AND (claims > 0) = ?4
-      AND workflow IN (SELECT value FROM json_each(?2))
-    UNION ALL
-    SELECT key, claims, lost, due FROM runs
-    WHERE ended IS NULL AND owner IN (SELECT id FROM workers WHERE state = 'dead') AND due <= ?1 AND (claims > 0) = ?4
-      AND workflow IN (SELECT value FROM json_each(?2)))
-ORDER BY due, key LIMIT ?3;
+-- Due runs of one owner (or nobody), most overdue first: fresh ones (?5 = 0) or suspects (?5 = 1). One owner at a time,
+-- so that the index gives the order and the limit ends the search.
+SELECT due, key, claims, lost FROM runs
+WHERE ended IS NULL AND owner IS ?1 AND due <= ?2 AND (claims > 0) = ?5
+  AND workflow IN (SELECT value FROM json_each(?3))
+ORDER BY due, key LIMIT ?4;
 
 -- name: anything_due
 -- Whether a claim would find anything, asked before taking the write lock.
@@ -40,7 +36,7 @@ WHERE key IN (SELECT value FROM json_each(?3));
 -- name: taken_runs
 -- What the worker needs to know of them, in the order given.
 SELECT runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input, runs.seed, runs.generation, runs.status,
-       runs.claims, runs.created
+       runs.claims, runs.created, runs.parent_id
 FROM json_each(?) AS taken CROSS JOIN runs ON runs.key = taken.value JOIN inputs ON inputs.run = runs.key
 ORDER BY taken.key;
 

@@ -20,7 +20,7 @@ SELECT location, seq, kind, at, data FROM entries WHERE run = ? ORDER BY seq;
 
 -- name: read_many_entries
 -- The facts of many runs.
-SELECT entries.run, location, seq, kind, at, data
+SELECT entries.run, entries.location, entries.seq, entries.kind, entries.at, entries.data
 FROM json_each(?) AS wanted CROSS JOIN entries ON entries.run = wanted.value;
 
 -- name: read_inbox
@@ -29,8 +29,8 @@ SELECT n, kind, name, id, payload, at FROM inbox WHERE run = ? AND n > ? ORDER B
 
 -- name: read_many_inboxes
 -- Unread rows of many inboxes.
-SELECT inbox.run, n, kind, name, id, payload, at
-FROM json_each(?) AS wanted CROSS JOIN inbox ON inbox.run = wanted.value ORDER BY inbox.run, n;
+SELECT inbox.run, inbox.n, inbox.kind, inbox.name, inbox.id, inbox.payload, inbox.at
+FROM json_each(?) AS wanted CROSS JOIN inbox ON inbox.run = wanted.value ORDER BY inbox.run, inbox.n;
 
 -- name: inbox_numbers
 -- The inbox numbers of many runs.

@@ -1,0 +1,1 @@
+"""The engine moves things between replay, which decides, and the store, which remembers."""

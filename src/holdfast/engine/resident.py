@@ -1,0 +1,105 @@
+"""A run in memory: its execution, what of it is written, and the attempts it has under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.clock import Instant
+from holdfast.context.steps import StepVerb
+from holdfast.definitions import Workflow
+from holdfast.engine.executor import Attempt
+from holdfast.records import State, Status
+from holdfast.replay.turn import Execution
+
+_MAX_WAITS = 5
+
+
+class Resident:
+    """One run owned by this worker under one epoch."""
+
+    __slots__ = (
+        "active",
+        "attempts",
+        "child",
+        "claimed",
+        "commits",
+        "dirty",
+        "dropped",
+        "epoch",
+        "execution",
+        "generation",
+        "id",
+        "key",
+        "retries",
+        "scheduled",
+        "seen",
+        "touched",
+        "workflow",
+        "written",
+    )
+
+    def __init__(self, run_id: str, key: int, epoch: int, workflow: Workflow[Any, Any], execution: Execution) -> None:
+        self.id = run_id
+        self.key = key
+        self.epoch = epoch
+        self.workflow = workflow
+        self.execution = execution
+        self.generation = 1
+        self.child = False
+        """Whether a parent waits for its end."""
+        self.seen = 0
+        self.written: tuple[Status, str, Instant | None] = (Status.RUNNING, "", None)
+        """The state in the run's row, as far as it is known."""
+        self.dirty = False
+        """Whether somebody else may have changed the row's due time since."""
+        self.claimed = False
+        """Whether a claim is still counted against the run."""
+        self.commits = 0
+        self.active: set[str] = set()
+        """Locations of steps and sends that are being worked on."""
+        self.attempts: dict[str, Attempt] = {}
+        self.retries: dict[str, tuple[Instant, StepVerb]] = {}
+        self.scheduled: Instant | None = None
+        self.touched: Instant = 0
+        self.dropped = False
+
+    def next_due(self, cancel_grace: int) -> Instant | None:
+        """Return when this run wants attention without anybody asking: a timer, a retry, the end of its grace."""
+        candidates = [at for at, _ in self.retries.values()]
+        timer = self.execution.next_due()
+        if timer is not None:
+            candidates.append(timer)
+        cancelling = self.execution.journal.cancelling
+        if cancelling is not None:
+            candidates.append(cancelling + cancel_grace)
+        return min(candidates) if candidates else None
+
+    @property
+    def parked(self) -> bool:
+        """Whether nothing is being done for the run: it only waits."""
+        return not self.active and not self.commits
+
+    def state(self, cancel_grace: int, released: bool = False) -> State | None:
+        """Return the state to write, None when the row has it already."""
+        journal = self.execution.journal
+        status, wait, due = Status.RUNNING, "", None
+        if not self.active:
+            status, wait, due = Status.SUSPENDED, self._waits(), self.next_due(cancel_grace)
+        if journal.cancelling is not None:
+            status = Status.CANCELLING
+        wanted = (status, wait, due)
+        if wanted == self.written and not self.dirty and not released:
+            return None
+        self.written = wanted
+        self.dirty = False
+        return State(status=status, seen=self.seen, wait=wait, due=due, released=released)
+
+    def _waits(self) -> str:
+        journal = self.execution.journal
+        waits = [f"message {','.join(verb.names)}" for verb in list((journal.receivers or {}).values())[:_MAX_WAITS]]
+        waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
+        if self.retries:
+            waits.append("retry")
+        if self.execution.next_due() is not None:
+            waits.append("timer")
+        return "; ".join(waits)

@@ -1,0 +1,26 @@
+"""How an engine behaves; every field has a default that suits most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Options of an engine."""
+
+    max_resident: int = 10_000
+    """Parked runs kept in memory; beyond that the longest idle are dropped and replayed later. 0 keeps none."""
+    max_steps: int = 1_000
+    """Step bodies running at once."""
+    max_threads: int = 32
+    """Threads for sync bodies."""
+    lease: timedelta = timedelta(seconds=30)
+    """After how long a hung worker loses its runs."""
+    cancel_grace: timedelta = timedelta(seconds=60)
+    """How long a cancelled run may clean up."""
+    stop_grace: timedelta = timedelta(seconds=10)
+    """How long a graceful stop waits for step bodies before it hands them back."""
+    development: bool = True
+    """Whether blocking I/O in workflow code is refused by an audit hook."""

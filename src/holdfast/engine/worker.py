@@ -1,0 +1,303 @@
+"""A worker: one process that claims runs, keeps its lease, notices what other processes did, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from holdfast import codec
+from holdfast.clock import Clock, Instant, new_id
+from holdfast.codec import error_to_data
+from holdfast.definitions import Registry
+from holdfast.engine.committer import Committer
+from holdfast.engine.executor import Executor
+from holdfast.engine.leases import LeaseKeeper
+from holdfast.engine.runner import Runner
+from holdfast.engine.settings import Settings
+from holdfast.errors import RunBlocked
+from holdfast.records import Claim, Delivered, Message, Status, Unblock
+from holdfast.stores.base import Store
+
+_logger = logging.getLogger("holdfast.engine")
+TICK = 0.02
+_TAKE_OVER_TICKS = 50
+_BATCH = 200
+_MAX_UNDER_WAY = 4000
+
+
+class Worker:
+    """Everything one engine does to advance runs."""
+
+    def __init__(
+        self, store: Store, registry: Registry, settings: Settings, clock: Clock, ended: Callable[[str, Status], None]
+    ) -> None:
+        self.id = new_id()
+        self.committer = Committer(store)
+        self._store = store
+        self._registry = registry
+        self._settings = settings
+        self._clock = clock
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.executor = Executor(loop, settings.max_steps, settings.max_threads)
+        self.runner = Runner(registry, settings, clock, self.committer, self.executor, ended)
+        self.runner.released = self._released
+        self.runner.stirred = self._look
+        self._lease: LeaseKeeper | None = None
+        self._wake = asyncio.Event()
+        self._claimer: asyncio.Task[None] | None = None
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._looker: asyncio.Task[None] | None = None
+        self._look_again = False
+        self._rescuer: asyncio.Task[None] | None = None
+        self._ticks = 0
+        self._stopping = False
+        self.next_due: Instant | None = None
+        self.looked: Callable[[], None] = lambda: None
+        """Called after another process may have committed."""
+        self.claiming = False
+
+    async def start(self, advance: bool) -> None:
+        """Join, recover what dead workers left, and begin to claim; with `advance` False only observe and commit."""
+        self.committer.start()
+        if advance:
+            await self._join()
+            await self._store.take_over(self._clock.now())
+            for workflow in self._registry.all():
+                await self.committer.apply(
+                    Unblock(at=self._clock.now(), workflow=workflow.name, fingerprint=workflow.fingerprint)
+                )
+            self._claimer = self._loop.create_task(self._claim_for_ever(), name="holdfast claimer")
+        self._tick()
+
+    async def stop(self) -> None:
+        """Let step bodies finish within the grace, hand back the rest, and leave."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wake.set()
+        if self._claimer is not None:
+            await self._claimer
+        self.runner.stopping = True
+        await self._drain(self._settings.stop_grace)
+        done = self._loop.create_future()
+        self._loop.call_soon(self._hand_back, done)
+        await done
+        await self.committer.stop()
+        await asyncio.sleep(0)
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        for task in (self._looker, self._rescuer):
+            if task is not None:
+                await asyncio.wait([task])
+        self.runner.timers.close()
+        self.executor.close()
+        if self._lease is not None:
+            self._lease.stop()
+            await self._store.leave(self.id)
+
+    def delivered(self, outcome: Delivered, message: Message) -> None:
+        """Act on a row that this process put into a run's inbox."""
+        if outcome.owner == self.id and outcome.key in self.runner.residents:
+            resident = self.runner.residents[outcome.key]
+            if outcome.n == resident.seen + 1:
+                self.runner.take(outcome.key, [message._replace(n=outcome.n)])
+            elif outcome.n > resident.seen:
+                self._look()
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look for claimable runs now."""
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way: no body, no commit, no claim."""
+        runner = self.runner
+        return not (
+            self.executor.active
+            or self.committer.busy
+            or self.committer._pending
+            or self.claiming
+            or self._wake.is_set()
+            or any(resident.commits or resident.active for resident in runner.residents.values())
+        )
+
+    async def _join(self) -> None:
+        await self._store.join(self.id, self._settings.lease)
+        self.runner.worker = self.id
+        self._lease = LeaseKeeper(
+            self._store, self.id, self._settings.lease, lambda: self._loop.call_soon_threadsafe(self._lapsed)
+        )
+        self._lease.start()
+
+    def _lapsed(self) -> None:
+        """This worker was declared dead: forget everything and come back as a new one."""
+        if self._stopping:
+            return
+        _logger.warning("worker %s was declared dead while it hung; it goes on under a new name", self.id)
+        self.runner.drop_all()
+        self.id = new_id()
+
+        async def rejoin() -> None:
+            while not self._stopping:
+                try:
+                    await self._join()
+                    self.wake()
+                    return
+                except Exception as error:
+                    _logger.warning("cannot rejoin yet: %s", error)
+                    await asyncio.sleep(1)
+
+        self._rejoining = self._loop.create_task(rejoin())
+
+    async def _drain(self, grace: timedelta) -> None:
+        deadline = self._loop.time() + grace.total_seconds()
+        while self.executor.active and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+
+    def _hand_back(self, done: asyncio.Future[None]) -> None:
+        self.runner.hand_back_steps()
+        done.set_result(None)
+
+    # Claiming.
+
+    async def _claim_for_ever(self) -> None:
+        pause = 0.05
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                self.claiming = True
+                more = await self._claim()
+                pause = 0.05
+            except Exception as error:
+                _logger.warning("cannot claim runs, trying again: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
+                continue
+            finally:
+                self.claiming = False
+            if not more:
+                await self._wait_for_due()
+
+    async def _claim(self) -> bool:
+        if self.executor.active + len(self.committer._pending) > _MAX_UNDER_WAY:
+            await asyncio.sleep(TICK)
+            return True
+        claims = await self._store.claim(
+            self.id, self._clock.now(), _BATCH, self._registry.names(), _POISON
+        )
+        if claims:
+            await self._adopt(claims)
+        else:
+            self.next_due = await self._store.next_due()
+        return bool(claims)
+
+    async def _adopt(self, claims: list[Claim]) -> None:
+        histories = {history.key: history for history in await self._store.load([claim.key for claim in claims])}
+        adopted = self._loop.create_future()
+
+        def adopt() -> None:
+            for claim in claims:
+                if claim.key in histories:
+                    try:
+                        self.runner.adopt(claim, histories[claim.key])
+                    except Exception:
+                        _logger.exception("run %s cannot be continued", claim.id)
+            adopted.set_result(None)
+
+        self._loop.call_soon(adopt)
+        await adopted
+        for claim in claims:
+            if claim.claims > 1:
+                while (resident := self.runner.residents.get(claim.key)) is not None and resident.commits:
+                    await asyncio.sleep(0.002)
+
+    async def _wait_for_due(self) -> None:
+        if self._stopping:
+            return
+        delay = None
+        if self.next_due is not None:
+            delay = max((self.next_due - self._clock.now()) / 1e6, 0.0)
+            delay = min(max(delay, 0.001), 3600.0)
+        try:
+            await asyncio.wait_for(self._wake.wait(), delay)
+        except TimeoutError:
+            return
+
+    def _released(self, due: Instant | None) -> None:
+        if due is None:
+            return
+        if due <= self._clock.now() or self.next_due is None or due < self.next_due:
+            self.next_due = due
+            self._wake.set()
+
+    # Noticing.
+
+    def _tick(self) -> None:
+        if self._lease is not None:
+            self._lease.loop_is_alive()
+        self._ticks += 1
+        self.runner.timers.check_jump()
+        if self._store.changed():
+            self._look()
+        if self._ticks % _TAKE_OVER_TICKS == 0 and self._lease is not None:
+            if self._rescuer is None or self._rescuer.done():
+                self._rescuer = self._loop.create_task(self._take_over())
+            self._evict()
+        self._tick_handle = self._loop.call_later(TICK, self._tick)
+
+    def _look(self) -> None:
+        self._look_again = True
+        if self._looker is None or self._looker.done():
+            self._looker = self._loop.create_task(self._look_around())
+
+    async def _look_around(self) -> None:
+        while self._look_again:
+            self._look_again = False
+            try:
+                await self._look_once()
+            except Exception as error:
+                _logger.warning("cannot look at the store, trying again: %s", error)
+                await asyncio.sleep(0.1)
+
+    async def _look_once(self) -> None:
+        if self._lease is not None:
+            for key in await self._store.due(self.id, self._clock.now()):
+                resident = self.runner.residents.get(key)
+                if resident is not None:
+                    messages = await self._store.inbox(key, resident.seen)
+                    if messages:
+                        self._loop.call_soon(self.runner.take, key, messages)
+            self.wake()
+        self.looked()
+
+    async def _take_over(self) -> None:
+        try:
+            if await self._store.take_over(self._clock.now()):
+                self.wake()
+        except Exception as error:
+            _logger.warning("cannot look for dead workers, trying again: %s", error)
+
+    def _evict(self) -> None:
+        runner = self.runner
+        excess = len(runner.residents) - self._settings.max_resident
+        if excess > 0:
+            parked = [resident for resident in runner.residents.values() if resident.parked]
+            parked.sort(key=lambda resident: resident.touched)
+            for resident in parked[:excess]:
+                runner.release(resident)
+
+
+_POISON = codec.encode(
+    error_to_data(
+        RunBlocked(
+            "",
+            "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
+            "hang the process before its next step; put it right, then engine.recover(run_id)",
+        )
+    )
+).decode()

@@ -1,0 +1,1 @@
+"""What helps to test workflows and stores; import the modules you need."""

@@ -1,0 +1,67 @@
+"""Every store of ours under the contract's own tests (S1-36: each on a database of its own)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.base import Store
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.testing.conformance import Another, StoreConformance
+
+
+class _OnDisk(StoreConformance):
+    inline_limit: int
+
+    @pytest.fixture
+    async def another(self, tmp_path: Path) -> AsyncIterator[Another]:
+        opened: list[Store] = []
+
+        async def open_one() -> Store:
+            store = SQLiteStore(tmp_path / "test.db", durability="process", inline_limit=self.inline_limit)
+            await store.open()
+            opened.append(store)
+            return store
+
+        yield open_one
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def store(self, another: Another) -> Store:
+        return await another()
+
+
+class TestSQLiteRowByRow(_OnDisk):
+    """S1-36: every batch on the event loop's thread, a statement per row."""
+
+    inline_limit = 1_000_000
+
+
+class TestSQLiteSetBased(_OnDisk):
+    """S1-36: every batch on the writer thread, a statement per kind of row."""
+
+    inline_limit = 0
+
+
+class TestSQLiteAsItComes(_OnDisk):
+    """S1-36: the default, small batches one way and large ones the other."""
+
+    inline_limit = 3
+
+
+class TestSQLiteInMemory(StoreConformance):
+    """S1-36: without a file, for one store alone."""
+
+    @pytest.fixture
+    def another(self) -> Another:
+        pytest.skip("memory cannot be shared")
+
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[Store]:
+        store = SQLiteStore(":memory:")
+        await store.open()
+        yield store
+        await store.close()
