@@ -285,6 +285,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     owner: str | None
     generation: int
+    seed: int
     inbox: int
     claims: int
     input: str

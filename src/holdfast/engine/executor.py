@@ -14,6 +14,7 @@ from holdfast import codec
 from holdfast.clock import micros
 from holdfast.codec import ErrorData
 from holdfast.context.steps import StepVerb
+from holdfast.definitions import Activity
 from holdfast.engine.isolated import IsolatedBody, importable
 from holdfast.engine.step_context import STEP, StepContext
 from holdfast.engine.threads import ThreadPool
@@ -99,7 +100,7 @@ class Attempt:
 
     def _start_body(self) -> None:
         verb, executor = self.verb, self._executor
-        activity = verb.activity
+        activity = executor.substitutes.get(verb.activity.function, verb.activity)
         args, kwargs = verb.arguments()
         if activity.settings.isolate or self.isolated:
             self.kind = "process"
@@ -192,6 +193,8 @@ class Executor:
     def __init__(self, loop: asyncio.AbstractEventLoop, max_steps: int, max_threads: int) -> None:
         self.loop = loop
         self.threads = ThreadPool(max_threads)
+        self.substitutes: dict[Any, Activity[..., Any]] = {}
+        """Stand-ins for functions, for tests."""
         self._max = max_steps
         self._running: set[Attempt] = set()
         self._waiting: deque[Attempt] = deque()

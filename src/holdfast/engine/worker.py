@@ -123,6 +123,7 @@ class Worker:
             or self.committer._pending
             or self.claiming
             or self._wake.is_set()
+            or (self._looker is not None and not self._looker.done())
             or any(resident.commits or resident.active for resident in runner.residents.values())
         )
 

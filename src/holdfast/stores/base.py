@@ -102,8 +102,8 @@ class Store(ABC):
         """Return the keys of runs owned by this worker whose due time has come (their inbox moved, or a timer)."""
 
     @abstractmethod
-    async def next_due(self) -> Instant | None:
-        """Return when the next run that anybody may claim becomes due."""
+    async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
+        """Return when the next run (of the named workflows) that anybody may claim becomes due."""
 
     @abstractmethod
     def changed(self) -> bool:

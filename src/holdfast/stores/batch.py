@@ -176,8 +176,8 @@ class Batch:
             self._trim(key, first, last)
         if turn.entries:
             self._entries.extend([(key, *entry) for entry in turn.entries])
-        for n in turn.consumed:
-            self._consumed.append((key, n))
+        if turn.consumed:
+            self._consume(run, turn.consumed)
         refused: dict[str, str] = {}
         for send in turn.sends:
             target = self._named(send.target)
@@ -269,6 +269,12 @@ class Batch:
         self._inbox.setdefault(run.key, []).append(Message(run.inbox, kind, name, id, payload, at))
         self._touch(run, at)
 
+    def _consume(self, run: RunState, numbers: Sequence[int]) -> None:
+        self._consumed.extend((run.key, n) for n in numbers if n <= run.inbox)
+        pending = self._inbox.get(run.key)
+        if pending:
+            self._inbox[run.key] = [message for message in pending if message.n not in numbers]
+
     def _forget(self, key: int) -> None:
         self._forgotten[key] = None
         self._entries = [row for row in self._entries if row[0] != key]
@@ -298,8 +304,8 @@ class Batch:
             rows = [] if run.new else self._statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
         taken = {n for key, n in self._consumed if key == run.key}
-        unread = [*stored, *self._inbox.get(run.key, ())]
-        return tuple(message for message in unread if message.n > seen and message.n not in taken)
+        unread = [message for message in stored if message.n not in taken] + self._inbox.get(run.key, [])
+        return tuple(message for message in unread if message.n > seen)
 
     def _run(self, key: int) -> RunState | None:
         if key not in self._runs:

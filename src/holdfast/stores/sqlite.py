@@ -79,7 +79,7 @@ class SQLiteStore(Store):
         return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))
 
     async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
-        if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now)):
+        if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
             return []
         return await self._connections.write(
             lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, poison=poison), inline=True
@@ -94,9 +94,8 @@ class SQLiteStore(Store):
     async def due(self, worker: str, now: Instant) -> list[int]:
         return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
 
-    async def next_due(self) -> Instant | None:
-        due: Instant | None = await self._connections.read(lambda db: db.execute(SQL["next_due"]).get)
-        return due
+    async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
+        return await self._connections.read(lambda db: sqlite_claims.next_due(db, workflows))
 
     def changed(self) -> bool:
         return self._connections.changed()

@@ -16,9 +16,17 @@ POISON_CLAIMS = 3
 _Due = tuple[Any, ...]  # due, key, claims, lost
 
 
-def anything_due(db: apsw.Connection, now: Instant) -> bool:
-    """Whether a claim could find anything."""
-    return bool(db.execute(SQL["anything_due"], (now,)).get)
+def next_due(db: apsw.Connection, workflows: Sequence[str] | None) -> Instant | None:
+    """Return when the next claimable run becomes due."""
+    known = None if workflows is None else json_rows(workflows)
+    dues = [due for owner in _free_owners(db) for (due,) in db.execute(SQL["next_due"], (owner, known))]
+    return min(dues, default=None)
+
+
+def anything_due(db: apsw.Connection, now: Instant, workflows: Sequence[str]) -> bool:
+    """Whether a claim would find anything, asked before taking the write lock."""
+    due = next_due(db, workflows)
+    return due is not None and due <= now
 
 
 def claim(
@@ -59,7 +67,7 @@ def claim(
 
 
 def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:
-    owners = [None, *(worker for (worker,) in db.execute(SQL["dead_workers"]))]
+    owners = _free_owners(db)
     found: list[_Due] = []
     for owner in owners:
         found += db.execute(SQL["due_runs"], (owner, now, known, limit, suspects)).fetchall()
@@ -76,3 +84,7 @@ def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, po
     if suspects and db.execute(SQL["suspect_running"], (worker,)).get:
         return []
     return suspects
+
+
+def _free_owners(db: apsw.Connection) -> list[str | None]:
+    return [None, *(worker for (worker,) in db.execute(SQL["dead_workers"]))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import stat
 import struct
 import time
@@ -139,7 +138,8 @@ def insist(work: Callable[[], T], patience: float, path: str) -> T:
         except apsw.BusyError as error:
             if time.monotonic() >= deadline:
                 raise StoreBusy(f"{path}: another process kept the database locked for {patience:g} s") from error
-        time.sleep(pause * (0.5 + random.random()))  # jitter, not a secret
+        jitter = time.monotonic_ns() % 1000 / 1000
+        time.sleep(pause * (0.5 + jitter))
         pause = min(pause * 1.5, 0.01)
 
 

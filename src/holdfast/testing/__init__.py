@@ -1,1 +1,7 @@
-"""What helps to test workflows and stores; import the modules you need."""
+"""Tools for testing workflows: time that jumps, stand-ins for activities, replay of recorded histories."""
+
+from holdfast.testing.clock import JumpingClock
+from holdfast.testing.engine import TestEngine
+from holdfast.testing.replaying import RecordedRun, record, replay
+
+__all__ = ["JumpingClock", "RecordedRun", "TestEngine", "record", "replay"]

@@ -601,6 +601,8 @@ class ClaimConformance:
         assert [taken.id for taken in await claim(store, limit=5)] == [run.id]
         [unknown, *_] = await store.runs(RunFilter(workflow="unknown"))
         assert (unknown.status, unknown.owner) == (Status.PENDING, None)
+        assert await store.next_due() == NOW - 9
+        assert await store.next_due(["order"]) is None
 
     async def test_a_worker_that_was_not_announced_claims_nothing(self, store: Store) -> None:
         await started(store, owner=None)

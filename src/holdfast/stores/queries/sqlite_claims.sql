@@ -12,12 +12,6 @@ WHERE ended IS NULL AND owner IS ?1 AND due <= ?2 AND (claims > 0) = ?5
   AND workflow IN (SELECT value FROM json_each(?3))
 ORDER BY due, key LIMIT ?4;
 
--- name: anything_due
--- Whether a claim would find anything, asked before taking the write lock.
-SELECT EXISTS (SELECT 1 FROM runs WHERE ended IS NULL AND owner IS NULL AND due <= ?1)
-    OR EXISTS (SELECT 1 FROM runs WHERE ended IS NULL AND owner IN (SELECT id FROM workers WHERE state = 'dead')
-               AND due <= ?1);
-
 -- name: suspect_running
 -- Whether this worker is driving a suspect already.
 SELECT EXISTS (SELECT 1 FROM runs WHERE ended IS NULL AND owner = ? AND claims > 1
@@ -45,9 +39,8 @@ ORDER BY taken.key;
 SELECT key FROM runs WHERE ended IS NULL AND owner = ? AND due <= ? ORDER BY due, key;
 
 -- name: next_due
--- When the next run that anybody may claim becomes due.
-SELECT min(due) FROM (
-    SELECT min(due) AS due FROM runs WHERE ended IS NULL AND owner IS NULL AND due IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(due) FROM runs WHERE ended IS NULL AND owner = workers.id AND due IS NOT NULL)
-    FROM workers WHERE state = 'dead');
+-- When the next run of one owner (or nobody) becomes due, of any workflow (?2 is null) or of those named.
+SELECT due FROM runs
+WHERE ended IS NULL AND owner IS ?1 AND due IS NOT NULL
+  AND (?2 IS NULL OR workflow IN (SELECT value FROM json_each(?2)))
+ORDER BY due LIMIT 1;

@@ -1,0 +1,36 @@
+"""Behaviour tests run over every way an engine can keep runs: memory, a file, and always evicted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing import TestEngine
+
+MODES = ("memory", "file", "evict")
+STOP_GRACE = timedelta(milliseconds=200)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+async def make_engine(mode: str, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def make(*workflows: Any, **options: Any) -> TestEngine:
+            if mode == "evict":
+                options.setdefault("max_resident", 0)
+            options.setdefault("database", ":memory:" if mode == "memory" else f"sqlite:///{tmp_path / 'test.db'}")
+            options.setdefault("stop_grace", STOP_GRACE)
+            return await stack.enter_async_context(TestEngine(workflows=workflows, **options))
+
+        yield make
