@@ -837,11 +837,34 @@ def test_attributes_are_kept_only_if_json_carries_them_unchanged() -> None:
     assert stored(error).attributes == {"status": 404}
 
 
-def test_a_group_becomes_step_failed_that_names_its_members() -> None:
-    back = error_from_data(stored(ExceptionGroup("both", [ValueError("a"), KeyError("b")])), {})
-    assert type(back) is StepFailed
-    assert str(back) == "ExceptionGroup: both (2 sub-exceptions): ValueError: a; KeyError: 'b'"
-    assert isinstance(back.__cause__, ValueError)
+def test_a_group_comes_back_with_its_members_and_names_them() -> None:
+    group = ExceptionGroup("both", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
+    data = stored(group)
+    assert (
+        data.message == "both (2 sub-exceptions): ValueError: a; ExceptionGroup: inner (1 sub-exception): KeyError: 'b'"
+    )
+    back = error_from_data(data, {})
+    assert isinstance(back, ExceptionGroup)
+    assert repr(back) == repr(group)
+    assert str(back) == "both (2 sub-exceptions)"
+
+
+def test_a_huge_group_keeps_as_many_members_as_fit_and_says_so() -> None:
+    members = [ValueError("\x01" * 70_000, "y" * 60_000) for _ in range(100)]
+    data = stored(ExceptionGroup("many", [ExceptionGroup("half", members[:50]), ExceptionGroup("rest", members[50:])]))
+    assert len(encode(data)) < 2_000_000
+    back = error_from_data(data, {})
+    assert isinstance(back, ExceptionGroup)
+    assert any("left out" in note for group in (back, *back.exceptions) for note in getattr(group, "__notes__", ()))
+
+
+def test_notes_come_back() -> None:
+    error = ValueError("x")
+    error.add_note("order 7")
+    error.__notes__.append(5)  # type: ignore[arg-type]
+    data = stored(error)
+    assert data.traceback.endswith("ValueError: x\norder 7")
+    assert error_from_data(data, {}).__notes__ == ["order 7"]
 
 
 def test_a_qualified_name_has_its_module_unless_it_is_builtin() -> None:

@@ -1,13 +1,10 @@
-"""What is particular to SQLite: the file, its neighbours, its locks, and several processes on it."""
+"""SQLite under one process with threads and forks, and under several processes at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import re
-import resource
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -23,30 +20,18 @@ import apsw.ext
 import pytest
 
 from holdfast.errors import (
-    CannotOpen,
-    NotADatabase,
-    NotOurDatabase,
-    ReadOnly,
-    SchemaTooNew,
     StoreBusy,
     StoreClosed,
-    StoreCorrupt,
     StoreError,
-    StoreFull,
-    StoreReplaced,
 )
 from holdfast.records import (
     Committed,
-    Delivered,
     RunFilter,
     Status,
 )
-from holdfast.stores import sqlite_file
-from holdfast.stores.sql_files import migrations, statements
+from holdfast.stores import sqlite_connections, sqlite_file
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW, claim, entry, message, one, row, started, turn
-
-NOBODY = 65534
 
 PRELUDE = """
     import asyncio, os, sys, time
@@ -89,21 +74,6 @@ async def opened(path: Path, **options: object) -> SQLiteStore:
     return store
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-
-
-async def refusal(path: Path, expected: type[StoreError]) -> str:
-    """Open what cannot be opened; nothing in the directory may change by it."""
-    before = contents(path.parent) if path.parent.is_dir() else {}
-    with pytest.raises(expected) as caught:
-        await opened(path)
-    assert type(caught.value) is expected
-    assert str(path) in str(caught.value)
-    assert (contents(path.parent) if path.parent.is_dir() else {}) == before
-    return str(caught.value)
-
-
 class Interpreter:
     """Another process with our code; what it prints is read line by line."""
 
@@ -144,285 +114,6 @@ def python() -> Iterator[Callable[..., Interpreter]]:
         yield start
 
 
-# ---- what cannot be opened (bad input 18)
-
-
-async def test_a_directory_is_refused(tmp_path: Path) -> None:
-    assert "directory" in await refusal(tmp_path, CannotOpen)
-
-
-async def test_a_missing_parent_is_refused(tmp_path: Path) -> None:
-    assert "missing" in await refusal(tmp_path / "missing" / "shop.db", CannotOpen)
-    assert not (tmp_path / "missing").exists()
-
-
-async def test_a_text_file_is_refused(path: Path) -> None:
-    path.write_text("these are notes, not a database\n" * 200)
-    await refusal(path, NotADatabase)
-    path.write_text("short")
-    await refusal(path, NotADatabase)
-
-
-@pytest.mark.parametrize("journal", ["delete", "wal"])
-@pytest.mark.parametrize("application_id", [0, 0x0F055112])
-async def test_the_database_of_another_application_is_refused(path: Path, journal: str, application_id: int) -> None:
-    db = apsw.Connection(str(path))
-    db.pragma("journal_mode", journal)
-    db.execute("CREATE TABLE theirs (x)")
-    db.pragma("application_id", application_id)
-    db.close()
-    assert f"{application_id:#x}" in await refusal(path, NotOurDatabase)
-
-
-async def test_tables_that_are_only_in_the_wal_of_another_application_are_seen(path: Path) -> None:
-    db = apsw.Connection(str(path))
-    db.pragma("journal_mode", "wal")
-    db.execute("CREATE TABLE theirs (x)")
-    try:
-        with pytest.raises(NotOurDatabase):
-            await opened(path)
-        assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
-    finally:
-        db.close()
-
-
-async def test_an_empty_file_is_initialised(path: Path) -> None:
-    path.touch()
-    store = await opened(path)
-    assert (await started(store)).status == Status.RUNNING
-    await store.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-@pytest.mark.parametrize("what", ["file", "directory", "new file"])
-async def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path, what: str) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    path = folder / "shop.db"
-    if what != "new file":
-        await (await opened(path)).close()
-        path.chmod(0o444 if what == "file" else 0o666)
-    folder.chmod(0o777 if what == "file" else 0o555)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
-    tmp_path.chmod(0o755)
-    before = contents(folder)
-    pid = os.fork()
-    if not pid:
-        os.setuid(NOBODY)
-        try:
-            asyncio.run(opened(path))
-        except ReadOnly as error:
-            os._exit(0 if str(path) in str(error) else 1)
-        except BaseException:
-            os._exit(2)
-        os._exit(3)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert contents(folder) == before
-
-
-async def test_a_newer_schema_is_refused_with_both_numbers_and_nothing_is_written(path: Path) -> None:
-    """G15"""
-    await (await opened(path)).close()
-    known = migrations("sqlite")[-1][0]
-    db = apsw.Connection(str(path))
-    db.pragma("user_version", known + 2)
-    db.close()
-    told = await refusal(path, SchemaTooNew)
-    assert f"have {known + 2}" in told
-    assert f"know {known}" in told
-
-
-async def test_a_damaged_file_is_reported_as_corrupt(path: Path) -> None:
-    store = await opened(path)
-    for _ in range(20):
-        await started(store, owner=None)
-    await store.close()
-    data = bytearray(path.read_bytes())
-    data[4096:] = b"\xa5" * (len(data) - 4096)
-    path.write_bytes(data)
-    store = await opened(path)
-    with pytest.raises(StoreCorrupt, match=r"shop\.db"):
-        await store.runs(RunFilter())
-    await store.close()
-
-
-# ---- the file
-
-
-async def test_the_database_and_its_neighbours_are_private(path: Path) -> None:
-    before = os.umask(0)
-    try:
-        store = await opened(path)
-        await started(store)
-    finally:
-        os.umask(before)
-    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
-    assert modes == dict.fromkeys(["shop.db", "shop.db-wal", "shop.db-shm", "shop.db-worker-w"], "0o600")
-    await store.close()
-
-
-async def test_a_file_says_that_it_is_ours(path: Path) -> None:
-    await (await opened(path)).close()
-    header = path.read_bytes()[:100]
-    assert header[68:72] == b"HOLD"
-    assert int.from_bytes(header[60:64], "big") == migrations("sqlite")[-1][0]
-    assert [file.name for file in path.parent.iterdir()] == ["shop.db"]
-
-
-async def test_what_was_acknowledged_is_there_after_reopening(path: Path) -> None:
-    """S0-1, S4-1"""
-    store = await opened(path)
-    run = await started(store, "kept")
-    await one(store, turn(run.key, entries=[entry("a0", 1)]), Committed)
-    await one(store, message("kept"), Delivered)
-    await store.close()
-    store = await opened(path)
-    [history] = await store.load([run.key])
-    assert (history.entries, history.seen, len(history.messages)) == ([entry("a0", 1)], 1, 1)
-    await store.close()
-
-
-@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
-async def test_durability_is_what_was_asked_for(path: Path, durability: str, synchronous: int) -> None:
-    """G16: every connection that commits syncs, unless process durability was chosen by name."""
-    store = await opened(path, durability=durability)
-    await store.join("w", LEASE)
-    assert await asyncio.to_thread(store.renew, "w")
-    connections = store._connections
-    for db in (connections.writer, connections._renewer):
-        assert db is not None
-        assert db.pragma("synchronous") == synchronous
-        assert db.pragma("journal_mode") == "wal"
-    await store.close()
-    assert SQLiteStore(path).durability == "power"
-    with pytest.raises(ValueError, match="durability"):
-        SQLiteStore(path, durability="none")
-
-
-async def test_a_deleted_file_is_noticed(store: SQLiteStore, path: Path) -> None:
-    await started(store)
-    path.unlink()
-    store._connections._checked = 0
-    for _ in range(2):
-        with pytest.raises(StoreReplaced, match=r"shop\.db"):
-            await store.apply([message("x")])
-
-
-async def test_a_swapped_file_is_noticed(store: SQLiteStore, path: Path, tmp_path: Path) -> None:
-    await started(store)
-    shutil.copy(path, tmp_path / "other.db")
-    os.replace(tmp_path / "other.db", path)
-    store._connections._checked = 0
-    with pytest.raises(StoreReplaced, match="another file"):
-        await store.get("x")
-
-
-async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_space(store: SQLiteStore) -> None:
-    """G14"""
-    run = await started(store)
-    db = store._connections.writer
-    pages = db.pragma("page_count")
-    db.pragma("max_page_count", pages)
-    big = "x" * 100_000
-    for batch in (1, 10):
-        with pytest.raises(StoreFull, match=r"shop\.db"):
-            await store.apply([turn(run.key, entries=[entry(f"a{n}", n, big)]) for n in range(batch)])
-        assert not db.in_transaction
-    assert await store.history(run.key) == []
-    db.pragma("max_page_count", 1_000_000)
-    await one(store, turn(run.key, entries=[entry("a0", 1, big)]), Committed)
-    assert len(await store.history(run.key)) == 1
-
-
-async def test_a_file_size_limit_is_reported_as_a_full_disk(path: Path) -> None:
-    """G14: nothing acknowledged is lost, at whatever write the limit strikes."""
-    store = await opened(path)
-    run = await started(store)
-    acknowledged = failures = 0
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        for step in range(40):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000 + 4096 * step, limits[1]))
-            try:
-                await one(store, turn(run.key, entries=[entry(f"a{step}", step, "x" * 9000)]), Committed)
-                acknowledged += 1
-            except StoreFull:
-                failures += 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert failures
-    await one(store, turn(run.key, entries=[entry("b10", 99)]), Committed)
-    assert len(await store.history(run.key)) == acknowledged + 1
-    await store.close()
-
-
-# ---- migrations
-
-
-async def test_eight_processes_that_create_one_database_apply_each_migration_once(path: Path, python: Python) -> None:
-    """G15"""
-    source = """
-        async def main():
-            store = SQLiteStore(path)
-            await store.open()
-            await started(store, f"run-of-{os.getpid()}", owner=None)
-            await store.close()
-        asyncio.run(main())
-    """
-    processes = [python(source, path) for _ in range(8)]
-    for process in processes:
-        process.finish()
-    store = await opened(path)
-    assert len(await store.runs(RunFilter())) == 8
-    await store.close()
-
-
-async def test_a_failing_migration_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G15: atomic."""
-    await (await opened(path)).close()
-    known = migrations("sqlite")
-    before = path.read_bytes()
-    broken = (*known, (known[-1][0] + 1, "CREATE TABLE extra (x); CREATE TABLE runs (x);"))
-    monkeypatch.setattr(sqlite_file, "migrations", lambda dialect: broken)
-    with pytest.raises(StoreError, match="already exists"):
-        await opened(path)
-    assert path.read_bytes()[100:] == before[100:]
-    good = (*known, (known[-1][0] + 1, "CREATE TABLE extra (x);"))
-    monkeypatch.setattr(sqlite_file, "migrations", lambda dialect: good)
-    store = await opened(path)
-    assert store._connections.writer.pragma("user_version") == known[-1][0] + 1
-    await store.close()
-
-
-def test_every_statement_has_a_name_and_a_description() -> None:
-    folder = Path(sqlite_file.__file__).parent / "queries"
-    for file in folder.glob("*.sql"):
-        parts = file.read_text().split("-- name: ")[1:]
-        assert len(parts) == len(statements(file.stem))
-        for part in parts:
-            assert part.splitlines()[1].startswith("-- "), part
-
-
-async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
-    db = store._connections.reader
-    for name, text in statements("sqlite_batch", "sqlite_claims", "sqlite_workers", "sqlite_reads").items():
-        sql = text.replace("{filter}", "runs.key < :before")
-        bindings = apsw.ext.query_info(db, sql).bindings_count
-        values = {"limit": 1, "before": 9} if name == "list_runs" else ("[]",) * bindings
-        plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-        whole = [
-            step
-            for step in plan
-            if re.match(r"SCAN (runs|entries|inbox|inputs|results)\b(?! USING INDEX runs_blocked)", step)
-        ]
-        assert not whole, (name, plan)
-
-
-# ---- one process
-
-
 async def test_a_small_batch_commits_on_the_event_loop_and_a_large_one_on_a_thread(store: SQLiteStore) -> None:
     run = await started(store)
     threads: list[int] = []
@@ -433,10 +124,45 @@ async def test_a_small_batch_commits_on_the_event_loop_and_a_large_one_on_a_thre
 
     store._connections.writer.set_commit_hook(note_thread)
     await store.apply([turn(run.key, entries=[entry("a0", 1)])])
-    await store.apply([turn(run.key, entries=[entry(f"b{n}", n)]) for n in range(10)])
+    await store.apply([turn(run.key, entries=[entry(f"b{n}", n)]) for n in range(20)])
     store._connections.writer.set_commit_hook(None)
     assert threads[0] == threading.get_ident()
     assert threads[1] != threading.get_ident()
+
+
+async def test_every_write_takes_the_write_lock_before_it_reads(store: SQLiteStore) -> None:
+    """A transaction that reads first and writes later can be refused at once, whatever the patience."""
+    begun: list[str] = []
+
+    def note(cursor: object, sql: str, bindings: object) -> bool:
+        begun.append(sql)
+        return True
+
+    store._connections.writer.exec_trace = note
+    await store.join("w", LEASE)
+    run = await started(store, owner=None)
+    await claim(store)
+    await store.apply([message(run.id) for _ in range(20)])
+    await store.leave("w")
+    store._connections.writer.exec_trace = None
+    assert {sql for sql in begun if sql.startswith("BEGIN")} == {"BEGIN IMMEDIATE"}
+    assert begun.count("COMMIT") == begun.count("BEGIN IMMEDIATE") >= 4
+
+
+async def test_commits_on_a_slow_disk_are_left_to_the_thread_for_a_while(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await started(store)
+    monkeypatch.setattr(sqlite_connections, "SLOW_COMMIT", 0.0)
+    await one(store, turn(run.key, entries=[entry("a0", 1)]), Committed)
+    assert not store._connections.idle
+    await one(store, turn(run.key, entries=[entry("a1", 2)]), Committed)
+    monkeypatch.setattr(sqlite_connections, "SLOW_COMMIT", 1.0)
+    store._connections._slow_until = 0.0
+    assert store._connections.idle
+    await one(store, turn(run.key, entries=[entry("a2", 3)]), Committed)
+    assert store._connections.idle
+    assert len(await store.history(run.key)) == 3
 
 
 async def test_a_lock_held_by_another_connection_never_blocks_the_event_loop(store: SQLiteStore, path: Path) -> None:
@@ -462,7 +188,7 @@ async def test_a_lock_held_too_long_is_reported_and_nothing_is_written(path: Pat
     run = await started(store)
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
-    for size in (1, 10):
+    for size in (1, 20):
         with pytest.raises(StoreBusy, match=r"shop\.db"):
             await store.apply([turn(run.key, entries=[entry(f"a{n}", n)]) for n in range(size)])
     with pytest.raises(StoreBusy):
@@ -476,13 +202,13 @@ async def test_a_lock_held_too_long_is_reported_and_nothing_is_written(path: Pat
 
 async def test_a_batch_whose_caller_gave_up_is_still_committed_and_the_store_stays_usable(store: SQLiteStore) -> None:
     run = await started(store)
-    task = asyncio.ensure_future(store.apply([turn(run.key, entries=[entry(f"a{n}", n)]) for n in range(9)]))
+    task = asyncio.ensure_future(store.apply([turn(run.key, entries=[entry(f"a{n}", n)]) for n in range(19)]))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await store.apply([message(run.id) for _ in range(9)])
-    assert len(await store.history(run.key)) == 9
+    await store.apply([message(run.id) for _ in range(19)])
+    assert len(await store.history(run.key)) == 19
     assert store._connections.idle
 
 
@@ -498,8 +224,23 @@ async def test_the_wal_stays_short_under_steady_commits(path: Path) -> None:
     await store.close()
 
 
+async def test_commits_wait_on_the_thread_when_they_outrun_the_checkpoints(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await started(store)
+    checkpoints = store._connections.checkpoints
+    assert checkpoints is not None
+    monkeypatch.setattr("holdfast.stores.checkpoints.MAX_PAGES", 0)
+    checkpoints._resting.clear()
+    assert not store._connections.idle
+    waiting = asyncio.ensure_future(store.apply([turn(run.key, entries=[entry("a0", 1)])]))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    checkpoints._ask()
+    assert await waiting == [Committed(run.key)]
+
+
 async def test_the_wal_shrinks_after_a_reader_let_go_of_its_snapshot(path: Path) -> None:
-    """Guarantees, row 14: a long reader holds the WAL back and no longer."""
     store = await opened(path, durability="process")
     run = await started(store)
     reader = apsw.Connection(str(path))
@@ -542,15 +283,50 @@ async def test_the_stdlib_module_is_kept_away_from_an_open_file(store: SQLiteSto
     sqlite3.connect(path).close()
 
 
-async def test_two_stores_on_one_file_in_one_process_keep_their_locks(path: Path, python: Python) -> None:
-    first, second = await opened(path), await opened(path)
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="asks Linux for its locks")
+async def test_opening_a_second_store_on_a_file_does_not_drop_the_locks_of_the_first(path: Path) -> None:
+    def locks() -> list[str]:
+        inode = f":{path.stat().st_ino} "
+        return [line for line in Path("/proc/locks").read_text().splitlines() if inode in line and "POSIX" in line]
+
+    first = await opened(path)
+    assert await first.get("nobody") is None
+    assert locks()
+    second = await opened(path)
+    assert locks()
     await second.close()
-    python(
-        "import apsw; db = apsw.Connection(path); db.execute('SELECT 1 FROM runs').fetchall(); db.close()", path
-    ).finish()
-    assert path.with_name("shop.db-wal").exists(), "another process took itself for the last one and removed the WAL"
-    assert (await started(first)).status == Status.RUNNING
+    assert locks()
     await first.close()
+    assert not locks()
+
+
+async def test_stores_opened_at_the_same_time_on_one_new_file_do_not_disturb_each_other(path: Path) -> None:
+    stores = [SQLiteStore(path) for _ in range(6)]
+    await asyncio.gather(*(store.open() for store in stores))
+    for n, store in enumerate(stores):
+        await started(store, f"of-{n}", owner=None)
+    assert len(await stores[0].runs(RunFilter())) == 6
+    await asyncio.gather(*(store.close() for store in stores))
+    assert [file.name for file in path.parent.iterdir()] == ["shop.db"]
+
+
+async def test_a_batch_too_big_for_one_parameter_is_written_in_parts(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.sqlite_statements.MAX_PARAMETER", 2_000)
+    run = await started(store)
+    await store.apply([turn(run.key, entries=[entry(f"c{n}", n, "x" * 500)]) for n in range(100, 150)])
+    assert [fact.seq for fact in await store.history(run.key)] == [*range(100, 150)]
+
+
+async def test_a_store_can_be_opened_again_after_it_was_closed(store: SQLiteStore) -> None:
+    await store.join("w", LEASE)
+    assert await asyncio.to_thread(store.renew, "w")
+    await store.close()
+    await store.open()
+    await store.open()
+    await store.join("w", LEASE)
+    assert await asyncio.to_thread(store.renew, "w")
 
 
 async def test_a_forked_child_cannot_use_the_store_and_does_no_harm(store: SQLiteStore, path: Path) -> None:
@@ -579,9 +355,6 @@ async def test_a_forked_child_does_not_keep_its_parents_lock(path: Path, python:
     await store.close()
 
 
-# ---- several processes
-
-
 async def test_a_killed_worker_is_known_to_be_dead_at_once(path: Path, python: Python) -> None:
     """B24, S2-28: its OS lock is free; no lease has to lapse."""
     process = python(HOLDS_A_RUN.format(fork=""), path)
@@ -596,6 +369,14 @@ async def test_a_killed_worker_is_known_to_be_dead_at_once(path: Path, python: P
     assert sorted(file.name for file in path.parent.glob("*-worker-*")) == ["shop.db-worker-heir"]
     assert store._connections.writer.execute("SELECT id FROM workers").fetchall() == [("heir",)]
     await store.close()
+
+
+async def test_a_store_does_not_declare_its_own_worker_dead(store: SQLiteStore, path: Path) -> None:
+    """B24: whoever can ask is alive, even if the machine slept through its lease."""
+    await store.join("w", timedelta(0))
+    await asyncio.sleep(0.01)
+    assert await store.take_over(NOW) == 0
+    assert await asyncio.to_thread(store.renew, "w") is True
 
 
 async def test_a_worker_of_an_earlier_boot_is_dead(store: SQLiteStore, path: Path) -> None:
@@ -620,7 +401,6 @@ async def test_where_locks_do_not_work_only_the_lease_counts(
 
 
 async def test_four_processes_on_one_file_never_see_a_locked_database(path: Path, python: Python) -> None:
-    """S0-60: several engines beside each other."""
     source = """
         async def main():
             worker = sys.argv[2]
@@ -647,4 +427,22 @@ async def test_four_processes_on_one_file_never_see_a_locked_database(path: Path
     completed = await store.runs(RunFilter(status=Status.COMPLETED, limit=1000))
     assert len(completed) == done > 100
     assert len(await store.runs(RunFilter(limit=1000))) == 800
+    await store.close()
+
+
+async def test_eight_processes_that_create_one_database_apply_each_migration_once(path: Path, python: Python) -> None:
+    """G15"""
+    source = """
+        async def main():
+            store = SQLiteStore(path)
+            await store.open()
+            await started(store, f"run-of-{os.getpid()}", owner=None)
+            await store.close()
+        asyncio.run(main())
+    """
+    processes = [python(source, path) for _ in range(8)]
+    for process in processes:
+        process.finish()
+    store = await opened(path)
+    assert len(await store.runs(RunFilter())) == 8
     await store.close()

@@ -78,7 +78,7 @@ class Dice:
         sends = [
             Send(
                 target=self.id(), name="s", id="", payload="1", at=self.at, location=location, seq=seq,
-                missing="missing", ended="ended",
+                refusals={reason: reason for reason in ("missing", "completed", "failed", "cancelled")},
             )
             for _ in range(self.random.choice([0, 0, 0, 1, 2]))
         ]  # fmt: skip

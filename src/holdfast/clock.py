@@ -37,6 +37,8 @@ def from_datetime(moment: datetime, field: str = "instant") -> Instant:
     Raises:
         InvalidDuration: the datetime has no time zone.
     """
+    if not isinstance(moment, datetime):
+        raise InvalidDuration(f"{field} must be an aware datetime, not {moment!r}")
     if moment.tzinfo is None:
         raise InvalidDuration(f"{field}: {moment!r} has no time zone; use datetime.now(UTC) or .replace(tzinfo=...)")
     return (moment - _EPOCH) // _MICROSECOND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from types import CodeType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -34,8 +36,8 @@ def check_run_id(run_id: str) -> str:
     Raises:
         InvalidId: outside the allowed set or length.
     """
-    fits = isinstance(run_id, str) and 0 < len(run_id) <= 255 and _ID_CHARACTERS.issuperset(run_id)
-    if not fits or run_id.strip(".") == "":
+    text: object = run_id
+    if not (isinstance(text, str) and 0 < len(text) <= 255 and _ID_CHARACTERS.issuperset(text)) or run_id.strip(".") == "":
         raise InvalidId(f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots")
     return run_id
 
@@ -77,6 +79,10 @@ class Activity(Generic[P, R_co]):
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
+        if refuse is not None:
+            # Inside a turn the body would run again on every replay, unrecorded.
+            refuse(f"activity {self.name!r} called directly in workflow code (write ctx.step({self.name}, ...))")
         return self.function(*args, **kwargs)
 
     @property
@@ -210,8 +216,7 @@ class Workflow(Generic[P, R_co]):
             if parameter.default is parameter.empty:
                 fields.append((parameter.name, hint))
             else:
-                default = parameter.default
-                fields.append((parameter.name, hint, msgspec.field(default_factory=lambda value=default: value)))
+                fields.append((parameter.name, hint, msgspec.field(default_factory=partial(_same, parameter.default))))
         return msgspec.defstruct("Input", fields, kw_only=True)
 
     @functools.cached_property
@@ -330,6 +335,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {
             name: hint for name, hint in getattr(target, "__annotations__", {}).items() if not isinstance(hint, str)
         }
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _return_type(function: Callable[..., Any]) -> Any:

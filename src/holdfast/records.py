@@ -82,8 +82,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 class Send(msgspec.Struct, frozen=True, kw_only=True):
     """A message a turn sends to another run.
 
-    `location` and `seq` name the sender's own entry for the call; if the target does not exist or has ended, that
-    entry's data is replaced by `missing` or `ended` in the same transaction, so that the refusal survives a crash.
+    `location` and `seq` name the sender's own entry for the call. If the target does not exist or has ended, that entry's
+    data is replaced in the same transaction by the one of `refusals` for the reason (missing, or the target's terminal
+    status), so that the refusal survives a crash.
     """
 
     target: str
@@ -93,8 +94,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     location: str
     seq: int
-    missing: str
-    ended: str
+    refusals: dict[str, str]
 
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ Operation = CommitTurn | StartRun | SendMessage | RequestCancel | Unblock
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """A turn is durable. `messages` are inbox rows beyond `State.seen`; `refused` maps locations to missing, ended, taken."""
+    """A turn is durable. `messages` are inbox rows beyond `State.seen`; `refused` maps locations to the reason."""
 
     key: int
     messages: tuple[Message, ...] = ()

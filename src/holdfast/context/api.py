@@ -1,8 +1,8 @@
 """Context: the verbs of workflow code.
 
 A verb takes its place in the run's history when it is called, not when it is awaited, so verbs can be gathered, raced,
-stored and awaited later like any awaitable. Between verbs the code must be deterministic: time, randomness and the outside
-world come only through here.
+stored and awaited later like any awaitable. Between verbs the code must be deterministic: time, randomness and the
+outside world come only through here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from holdfast.definitions import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")
@@ -55,7 +56,7 @@ class Winner(Generic[T]):
     value: T
 
 
-class Child(Awaitable[R], Protocol[R]):
+class Child(Awaitable[R_co], Protocol[R_co]):
     """A child run: await it for its result, or keep only its id."""
 
     id: str
@@ -100,7 +101,7 @@ class Context(ABC):
     @overload
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
     @abstractmethod
-    def step(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    def step(self, function: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Run a function once and remember its result for ever.
 
         The body runs outside the workflow, may do anything, and is retried by its policy. A result that was recorded is
@@ -119,7 +120,9 @@ class Context(ABC):
     @overload
     def receive(self, name: str, type: type[T], /, *, timeout: timedelta | None = None) -> Awaitable[T]: ...
     @overload
-    def receive(self, name: str, type: type[T], /, *, timeout: timedelta | None = None, default: D) -> Awaitable[T | D]: ...
+    def receive(
+        self, name: str, type: type[T], /, *, timeout: timedelta | None = None, default: D
+    ) -> Awaitable[T | D]: ...
     @overload
     def receive(self, name: str, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Awaitable[Any]: ...
     @overload
@@ -133,7 +136,9 @@ class Context(ABC):
         default: Any = MISSING,
     ) -> Awaitable[tuple[str, Any]]: ...
     @abstractmethod
-    def receive(self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Any:
+    def receive(
+        self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING
+    ) -> Any:
         """Take the oldest message with this name, waiting for one if there is none.
 
         With several names the oldest of any of them is taken and (name, value) returned; the others stay queued. After
@@ -151,7 +156,9 @@ class Context(ABC):
     @overload
     def join(self, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[dict[str, T]]: ...
     @overload
-    def join(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /) -> Awaitable[dict[str, T]]: ...
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], /
+    ) -> Awaitable[dict[str, T]]: ...
     @abstractmethod
     def join(self, *args: Any) -> Awaitable[dict[str, Any]]:
         """Run named branches at once and wait for all of them, even after a failure.
@@ -191,7 +198,13 @@ class Context(ABC):
 
     @abstractmethod
     def child(
-        self, workflow: Workflow[P, R] | str, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any
+        self,
+        workflow: Workflow[P, R] | str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        propagate: bool = True,
+        **kwargs: Any,
     ) -> Child[R]:
         """Start another workflow as a child run, exactly once.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from holdfast.context.api import Winner
@@ -22,8 +23,10 @@ def join(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     """Start every branch and return the task that waits for all of them."""
     name, branches = _arguments("join", args)
     location = _begin(journal, scope, name, "join", entries.JoinBegun(list(branches)))
+    if journal.violation is not None:
+        return journal.loop.create_future()
     team = _Team(journal, make, location, branches)
-    return journal.loop.create_task(_join(team), name=f"join {location}", structural=True)
+    return journal.loop.create_task(_join(team), name=f"join {journal.names.path(location)}", structural=True)
 
 
 def race(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...]) -> Awaitable[Winner[Any]]:
@@ -32,8 +35,10 @@ def race(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     if not branches:
         raise BadInput("ctx.race() needs at least one branch")
     location = _begin(journal, scope, name, "race", entries.RaceBegun(list(branches)))
+    if journal.violation is not None:
+        return journal.loop.create_future()
     team = _Team(journal, make, location, branches)
-    return journal.loop.create_task(_race(team), name=f"race {location}", structural=True)
+    return journal.loop.create_task(_race(team), name=f"race {journal.names.path(location)}", structural=True)
 
 
 class _Team:
@@ -56,7 +61,7 @@ class _Team:
             context.run(SCOPE.set, scope)
             coro = context.run(_run, branch, make(scope))
             task = journal.loop.create_task(coro, name=f"branch {name}", context=context, structural=True)
-            task.add_done_callback(lambda done, name=name, place=place: self._ended(name, place, done))
+            task.add_done_callback(partial(self._ended, name, place))
             self.tasks[name] = task
 
     def _ended(self, name: str, place: str, task: asyncio.Task[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Generator
 from typing import Any
 
 import msgspec
@@ -22,9 +23,14 @@ class ChildVerb(Verb):
 
     __slots__ = ("id", "propagate", "refused", "result_type")
     word = "child"
+    id: str
+    propagate: bool
+    refused: str
+    result_type: Any
 
     def forget(self) -> None:
-        (self.journal.kids or {}).pop(self.id, None)
+        if self.journal.kids and self.journal.kids.get(self.id) is self:
+            del self.journal.kids[self.id]
 
     def apply(self, entry: Any) -> None:
         if entry.status == "completed":
@@ -40,6 +46,17 @@ class ChildVerb(Verb):
             self.set_exception(failure)
         else:
             self.set_result(failure)
+
+
+class NeverChild(Awaitable[Any]):
+    """The child of a run that goes no further."""
+
+    def __init__(self, never: Awaitable[Any], id: str) -> None:
+        self._never = never
+        self.id = id
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._never.__await__()
 
 
 def child(
@@ -93,7 +110,7 @@ def child(
     journal.open[location] = verb
     if journal.kids is None:
         journal.kids = {}
-    journal.kids[verb.id] = verb
+    journal.kids.setdefault(verb.id, verb)
     return verb
 
 
@@ -105,7 +122,7 @@ def hash_location(location: str) -> int:
 def _child_id(journal: Journal, location: str) -> str:
     run = journal.run
     path = journal.names.path(location).replace("/", ":").replace("#", "=")
-    generation = f"{run.generation}:" if run.generation > 1 else ""
+    generation = f"{run.generation}:" if run.generation else ""
     readable = f"{run.id}:{generation}{path}"
     try:
         return check_run_id(readable)

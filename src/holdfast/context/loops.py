@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast import codec
 from holdfast.context.api import MISSING, Break, Continue, Loop
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import Journal
+from holdfast.replay.journal import Gate, Journal
 from holdfast.replay.location import Scope, check_name, checkpoint_location, inside, iteration_prefix, iterations
 from holdfast.replay.loop import SCOPE, RunTask
 
@@ -58,14 +58,13 @@ class DurableLoop(Loop):
         self._location = location
         self._stateless = state is MISSING
         self._type = _state_type(body, state)
-        checkpoint = journal.checkpoint(location)
-        self._trimmed = checkpoint.trimmed if checkpoint else 0
-        self._iteration = checkpoint.iteration if checkpoint else 0
+        self._trimmed = 0
+        self._iteration = 0
         self._state = self._through_codec(None if self._stateless else state)
-        if checkpoint:
-            self._state = codec.decode(bytes(checkpoint.state), self._type, f"the state of loop {self._path()}")
+        self._gate = journal.gate(location)
         self._current: Any = None
         self.left = False
+        """Whether the code of an `async for` used the context around the loop, as it may after `break`."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._body is None:
@@ -80,16 +79,21 @@ class DurableLoop(Loop):
     async def __anext__(self) -> Any:
         if self.left:
             raise BadInput(
-                f"loop {self._path()!r}: inside `async for it in ctx.loop(...)` call the verbs on `it`, not on the outer ctx"
+                f"loop {self._path()!r}: inside `async for it in ctx.loop(...)` call the verbs on `it`, "
+                "not on the outer ctx"
             )
-        if self._current is not None:
+        if self._gate is not None:
+            await self._resume(self._gate)
+        elif self._current is not None:
             self._next(self._current.state)
-        scope = Scope(iteration_prefix(self._location, self._iteration), home=self._scope.home)
-        self._scope.loop = self
+        scope = Scope(iteration_prefix(self._location, self._iteration), self._scope, self)
+        SCOPE.set(scope)
         self._current = self._make(scope, index=self._iteration, state=self._state)
         return self._current
 
     async def _run(self, body: Callable[..., Any]) -> Any:
+        if self._gate is not None:
+            await self._resume(self._gate)
         while True:
             scope = Scope(iteration_prefix(self._location, self._iteration))
             ctx = self._make(scope)
@@ -109,6 +113,25 @@ class DurableLoop(Loop):
                 raise BadInput(
                     f"the body of loop {self._path()!r} must return Continue(state) or Break(value), not {result!r}"
                 )
+
+    async def _resume(self, gate: Gate) -> None:
+        """Wait until replay comes to the recorded state, and go on from it."""
+        while not gate.done():
+            try:
+                await gate
+            except asyncio.CancelledError:  # see Gate.cancel
+                continue
+        self._gate = None
+        checkpoint = gate.result()
+        self._iteration, self._trimmed = checkpoint.iteration, checkpoint.trimmed
+        try:
+            self._state = codec.decode(bytes(checkpoint.state), self._type, f"the state of loop {self._path()!r}")
+        except HoldfastError as error:
+            run = self._journal.run.id
+            self._journal.block(
+                RunBlocked(run, f"run {run}: the recorded state of loop {self._path()!r} does not fit: {error}")
+            )
+            await self._journal.loop.create_future()
 
     def _next(self, state: Any) -> None:
         """End an iteration: record the state and trim the history where that is due and safe."""
@@ -151,6 +174,22 @@ class DurableLoop(Loop):
 
     def _path(self) -> str:
         return self._journal.names.path(self._location)
+
+
+class NeverLoop(Loop):
+    """The loop of a run that goes no further."""
+
+    def __init__(self, never: Awaitable[Any]) -> None:
+        self._never = never
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._never.__await__()
+
+    def __aiter__(self) -> NeverLoop:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._never
 
 
 def loop(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
+import sys
+import traceback
 import uuid
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
@@ -16,12 +18,11 @@ from holdfast.context.api import MISSING, Child, Context, Iteration, Loop, Winne
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import NAMES, Journal, Verb
+from holdfast.replay.journal import NAMES, PREFIXES, Journal, Verb
 from holdfast.replay.location import Scope, check_name, name_key
 from holdfast.replay.loop import SCOPE
 
 _LOGGER = logging.getLogger("holdfast.workflow")
-_PREFIXED = {"receive": "receive ", "send": "send "}
 
 
 class RunContext(Context):
@@ -56,7 +57,9 @@ class RunContext(Context):
         scope = self._enter()
         return waits.sleep(self._journal, scope, deadline, name) if scope else self._never()
 
-    def receive(self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING) -> Any:
+    def receive(
+        self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING
+    ) -> Any:
         scope = self._enter()
         return waits.receive(self._journal, scope, name, type, timeout, default) if scope else self._never()
 
@@ -83,14 +86,16 @@ class RunContext(Context):
         options = loops.LoopOptions(commit_interval, history_every, history_keep)
         scope = self._enter()
         if scope is None:
-            return cast(Loop, self._never())
+            return loops.NeverLoop(self._never())
         return loops.loop(self._journal, scope, self._inner, args, state, options)
 
-    def child(self, workflow: Any, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any) -> Child[Any]:
+    def child(
+        self, workflow: Any, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any
+    ) -> Child[Any]:
         scope = self._enter()
         if scope is None:
-            return cast(Child[Any], self._never())
-        return cast(Child[Any], children.child(self._journal, scope, workflow, args, kwargs, id, propagate))
+            return children.NeverChild(self._never(), id or "")
+        return children.child(self._journal, scope, workflow, args, kwargs, id, propagate)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         if self._enter() is not None:
@@ -105,7 +110,7 @@ class RunContext(Context):
         if answer is None:
             key = journal.names.key(full)
             recorded = key is not None and journal.has_mark(scope.prefix + key, entries.Patched.kind)
-            answer = recorded or not journal.replaying
+            answer = recorded or not journal.behind
             if answer and not recorded and not journal.loop.dead:
                 if key is None:
                     key = journal.names.add(full)
@@ -118,7 +123,7 @@ class RunContext(Context):
         if kind not in entries.BY_WORD:
             raise BadInput(f"removed({name!r}, {kind!r}): the kind is one of {', '.join(entries.BY_WORD)}")
         scope, journal = self._enter_sync(), self._journal
-        full = _PREFIXED.get(kind, "") + name
+        full = PREFIXES.get(kind, "") + name
         repeat = scope.repeat(full)
         key = journal.names.key(full)
         if key is not None:
@@ -130,7 +135,7 @@ class RunContext(Context):
     def random(self) -> random.Random:
         scope = self._enter_sync()
         if scope.random is None:
-            scope.random = random.Random(self._seed(scope, "random"))  # noqa: S311  # must be the same on replay
+            scope.random = random.Random(self._seed(scope, "random"))  # must be the same on replay
         return cast(random.Random, scope.random)
 
     def uuid(self) -> uuid.UUID:
@@ -145,24 +150,33 @@ class RunContext(Context):
         journal, scope = self._journal, self._scope
         if journal.loop.dead or journal.violation is not None or journal.renewal is not None:
             return None
-        if SCOPE.get(None) is not scope.home:
-            self._misused()
-        if scope.loop is not None:
-            cast(loops.DurableLoop, scope.loop).left = True
-            scope.loop = None
+        current = SCOPE.get(None)
+        if current is not scope:
+            self._come_back(current)
         return scope
 
     def _enter_sync(self) -> Scope:
         return self._enter() or self._scope
 
-    def _misused(self) -> NoReturn:
-        if SCOPE.get(None) is None:
+    def _come_back(self, current: Scope | None) -> None:
+        """Leave the `async for` loops between the current scope and this one: the code must have broken out of them."""
+        if current is None:
             raise NonDeterministic(
                 "a Context works only in workflow code; inside a step use step_context(), outside use the engine"
             )
-        raise BadInput(
-            f"run {self.run_id}: this Context belongs to another scope; in a branch or a loop's body use the ctx it is given"
-        )
+        around: Scope | None = current
+        while around is not None and around is not self._scope:
+            around = around.outer
+        if around is None:
+            raise BadInput(
+                f"run {self.run_id}: this Context belongs to another scope; "
+                "in a branch or a loop's body use the ctx it is given"
+            )
+        left = current
+        while left is not self._scope:
+            cast(loops.DurableLoop, left.loop).left = True
+            left = cast(Scope, left.outer)
+        SCOPE.set(self._scope)
 
     def _never(self) -> Any:
         return self._journal.loop.create_future()
@@ -197,8 +211,14 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         journal = self._journal
-        if not journal.silent and not journal.loop.dead and self.isEnabledFor(level):
-            journal.logs.append((level, str(msg), args, journal.names.path(self._scope.prefix.rstrip("/"))))
+        if journal.silent or journal.loop.dead or not self.isEnabledFor(level):
+            return
+        text, failure = str(msg), kwargs.get("exc_info")
+        if failure:
+            # Formatted now: the traceback's frames are gone by the time the turn is durable.
+            error = failure if isinstance(failure, BaseException) else sys.exc_info()[1]
+            text, args = (text % args if args else text) + "\n" + "".join(traceback.format_exception(error)), ()
+        journal.logs.append((level, text, args, journal.names.path(self._scope.prefix.rstrip("/"))))
 
 
 __all__ = ["RunContext", "Verb"]

@@ -19,11 +19,28 @@ _NOTHING: Any = object()
 class StepVerb(Verb):
     """A step under way: what to run, and how its attempts went so far."""
 
-    __slots__ = ("activity", "args", "attempt", "crashes", "failures", "in_process", "kwargs", "recalled", "retry_at", "settled", "value")
+    __slots__ = (
+        "activity",
+        "args",
+        "attempt",
+        "crashes",
+        "failures",
+        "in_process",
+        "kwargs",
+        "recalled",
+        "retry_at",
+        "settled",
+        "value",
+    )
     word = "step"
 
     def __init__(
-        self, journal: Journal, location: str, activity: Activity[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        journal: Journal,
+        location: str,
+        activity: Activity[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         super().__init__(journal, location)
         self.activity = activity
@@ -75,14 +92,10 @@ class StepVerb(Verb):
             if value is _NOTHING:
                 try:
                     value = self.activity.decode(bytes(entry.result))
-                except HoldfastError as error:
-                    self.journal.block(
-                        RunBlocked(
-                            self.journal.run.id,
-                            f"run {self.journal.run.id}: the recorded result of step "
-                            f"{self.journal.names.path(self.location)!r} does not fit {self.activity.result_type!r}: {error}",
-                        )
-                    )
+                except HoldfastError as unfit:
+                    run, path = self.journal.run.id, self.journal.names.path(self.location)
+                    message = f"the recorded result of step {path!r} does not fit {self.activity.result_type!r}"
+                    self.journal.block(RunBlocked(run, f"run {run}: {message}: {unfit}"))
                     return
             self.set_result(value)
         else:
@@ -140,5 +153,3 @@ def _copies(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 def _brief(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     text = ", ".join([*(repr(value) for value in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
     return text if len(text) <= 120 else text[:117] + "..."
-
-

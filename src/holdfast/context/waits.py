@@ -13,7 +13,7 @@ from holdfast.clock import FAR_FUTURE, Instant, micros
 from holdfast.context.api import MISSING
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, ReceiveTimeout, RunTerminal
-from holdfast.records import Send
+from holdfast.records import TERMINAL, Send
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb
@@ -21,11 +21,15 @@ from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
 
 
+_REFUSALS = ("missing", *sorted(TERMINAL))
+
+
 class SleepVerb(Verb):
     """A durable sleep under way."""
 
     __slots__ = ("timer",)
     word = "sleep"
+    timer: Timer
 
     def forget(self) -> None:
         self.timer.cancel()
@@ -39,6 +43,11 @@ class ReceiveVerb(Verb):
 
     __slots__ = ("default", "names", "several", "timer", "types")
     word = "receive"
+    default: Any
+    names: list[str]
+    several: bool
+    timer: Timer | None
+    types: dict[str, Any]
 
     def forget(self) -> None:
         (self.journal.receivers or {}).pop(self.location, None)
@@ -65,6 +74,8 @@ class SendVerb(Verb):
 
     __slots__ = ("refused", "target")
     word = "send"
+    refused: str | None
+    target: str
 
     def apply(self, entry: Any) -> None:
         if entry.refused == "missing":
@@ -149,8 +160,9 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
                 at=journal.loop.now,
                 location=location,
                 seq=seq,
-                missing=encode_entry(msgspec.structs.replace(call, refused="missing")),
-                ended=encode_entry(msgspec.structs.replace(call, refused="ended")),
+                refusals={
+                    reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS
+                },
             )
         )
     elif (recorded.target, recorded.name, recorded.digest) != (target, name, digest):

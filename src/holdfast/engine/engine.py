@@ -13,7 +13,16 @@ from holdfast.definitions import Registry, Workflow, check_run_id
 from holdfast.engine.handle import Run, RunHandle, run_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.worker import Worker
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun, RunConflict, RunTerminal
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    NoSuchRun,
+    RunConflict,
+    RunTerminal,
+    StoreCorrupt,
+    StoreError,
+    StoreReplaced,
+)
 from holdfast.records import (
     Delivered,
     Existing,
@@ -98,6 +107,7 @@ class Engine:
         try:
             self._worker = Worker(self.store, self.registry, self.settings, self.clock, self._run_ended)
             self._worker.looked = self._recheck_waiters
+            self._worker.broken = self._store_broken
             await self._worker.start(self._run_workflows)
         except BaseException:
             await self.store.close()
@@ -288,6 +298,14 @@ class Engine:
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _store_broken(self, error: StoreError) -> None:
+        if isinstance(error, StoreReplaced | StoreCorrupt):
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+            self._waiters.clear()
 
     def _recheck_waiters(self) -> None:
         for run_id in list(self._waiters):

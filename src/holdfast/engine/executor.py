@@ -8,7 +8,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from holdfast import codec
 from holdfast.clock import micros
@@ -18,13 +19,14 @@ from holdfast.definitions import Activity
 from holdfast.engine.isolated import IsolatedBody, importable
 from holdfast.engine.step_context import STEP, StepContext
 from holdfast.engine.threads import ThreadPool
-from holdfast.errors import HeartbeatTimeout, StepFailed, StepTimeout
+from holdfast.errors import HeartbeatTimeout, NotSerializable, StepFailed, StepTimeout
 
 _logger = logging.getLogger("holdfast.engine")
 MAX_ABANDONED_THREADS = 32
 SUSPECT_AFTER = 2
 
 Done = Callable[["Attempt", bytes | None, "BaseException | ErrorData | None"], None]
+Kind = Literal["async", "thread", "process"]
 
 
 class Attempt:
@@ -36,6 +38,7 @@ class Attempt:
         "_executor",
         "_heartbeat",
         "_last_beat",
+        "activity",
         "context",
         "done",
         "finished",
@@ -55,11 +58,21 @@ class Attempt:
         self.done = done
         self.finished = False
         self.isolated = False
-        self.kind = "async"
+        """Whether it runs in a child process because it is a suspect."""
+        self.activity: Activity[..., Any] = executor.substitutes.get(verb.activity.function, verb.activity)
+        self.kind: Kind = "async" if self.activity.is_async else "thread"
+        if self.activity.settings.isolate:
+            self.kind = "process"
         self._body: Any = None
         self._deadline: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
         self._last_beat = 0.0
+
+    def isolate(self) -> None:
+        """Run a suspect in a child process, if its function can be found there."""
+        if self.kind != "process" and importable(self.activity.function, main=False) is not None:
+            self.isolated = True
+            self.kind = "process"
 
     def start(self) -> None:
         """Run the body."""
@@ -68,9 +81,9 @@ class Attempt:
         if settings.timeout:
             self._deadline = loop.call_later(micros(settings.timeout) / 1e6, self._timed_out)
         if settings.heartbeat_timeout:
-            self.context.beat = lambda: loop.call_soon_threadsafe(self._beat)
+            self.context.beat = self._beat
             self._beat()
-            self._watch_heartbeat()
+            self._watch_heartbeat(micros(settings.heartbeat_timeout) / 1e6)
         try:
             self._start_body()
         except Exception as error:
@@ -81,14 +94,15 @@ class Attempt:
         if self.finished:
             return
         self.finished = True
-        self._release()
         self.context.signal.fire(reason)
-        if self.kind == "async" and self._body is not None:
-            self._body.cancel(reason)
-        elif self.kind == "thread" and self._body is not None:
-            self._executor.threads.abandon(self._body)
-        elif self.kind == "process" and self._body is not None:
-            self._body.kill()
+        if self._body is not None:
+            if self.kind == "async":
+                self._executor.forsake(self._body, reason)
+            elif self.kind == "thread":
+                self._executor.threads.abandon(self._body)
+            else:
+                self._body.kill()
+        self._release()
 
     def finish(self, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         """Report the end, once; whatever comes later is discarded."""
@@ -99,64 +113,68 @@ class Attempt:
         self.done(self, result, error)
 
     def _start_body(self) -> None:
-        verb, executor = self.verb, self._executor
-        activity = executor.substitutes.get(verb.activity.function, verb.activity)
-        args, kwargs = verb.arguments()
-        if activity.settings.isolate or self.isolated:
-            self.kind = "process"
-            self._body = IsolatedBody(activity.function, args, kwargs, self.finish)
+        function, loop = self.activity.function, self._executor.loop
+        args, kwargs = self.verb.arguments()
+        if self.kind == "process":
+            self._body = IsolatedBody(function, args, kwargs, self.context, self.finish)
             return
         context = contextvars.copy_context()
         context.run(STEP.set, self.context)
-        if activity.is_async:
-            self._run_async(activity.function(*args, **kwargs), context)
+        if self.kind == "async":
+            self._run_async(_called(function, args, kwargs), context)
             return
-        if executor.threads.abandoned > MAX_ABANDONED_THREADS:
-            raise StepFailed("WorkerUnhealthy", f"{executor.threads.abandoned} threads never came back from their steps")
-        self.kind = "thread"
-        self._body = executor.threads.submit(
-            lambda: activity.function(*args, **kwargs),
-            context,
-            lambda result, error: executor.loop.call_soon_threadsafe(self._thread_ended, result, error, context),
-        )
+
+        def report(result: Any, error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(self._thread_ended, result, error, context)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                _discard(result)
+
+        self._body = self._executor.threads.submit(partial(function, *args, **kwargs), context, report)
 
     def _run_async(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
-        self.kind = "async"
-        self._body = self._executor.loop.create_task(_guarded(coro), context=context)
+        self._body = self._executor.loop.create_task(coro, context=context)
         self._body.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if self.finished:
             if not task.cancelled():
                 task.exception()
-            return
-        if task.cancelled():
+        elif task.cancelled():
             self.finish(None, StepFailed("CancelledError", "the body was cancelled from within"))
         elif (error := task.exception()) is not None:
             self.finish(None, error)
         else:
-            self._encoded(task.result())
+            self._encode(task.result())
 
     def _thread_ended(self, result: Any, error: BaseException | None, context: contextvars.Context) -> None:
         if self.finished:
-            return
-        if error is not None:
-            self.finish(None, StepFailed("SystemExit", str(error)) if isinstance(error, SystemExit) else error)
+            _discard(result)
+        elif error is not None:
+            self.finish(None, error)
         elif inspect.isawaitable(result):
-            self._run_async(_await(result), context)
+            self._executor.left_thread(self)
+            self._run_async(_awaited(result), context)
         else:
-            self._encoded(result)
+            self._encode(result)
 
-    def _encoded(self, result: Any) -> None:
+    def _encode(self, result: Any) -> None:
+        if isinstance(result, _Exited):
+            self.finish(None, result.error)
+            return
+        where = f"the result of step {self.context.step!r}"
         try:
-            data = codec.encode(result, f"the result of step {self.context.step!r}")
+            if inspect.isgenerator(result) or inspect.isasyncgen(result):
+                raise NotSerializable(f"a generator at $ in {where}: its body must return the items, as a list")
+            data = codec.encode(result, where)
         except Exception as error:
             self.finish(None, error)
         else:
             self.finish(data, None)
 
     def _timed_out(self) -> None:
-        self._give_up(StepTimeout(f"step {self.context.step!r} did not finish within {self.verb.activity.settings.timeout}"))
+        allowed = self.verb.activity.settings.timeout
+        self._give_up(StepTimeout(f"step {self.context.step!r} did not finish within {allowed}"))
 
     def _give_up(self, error: StepTimeout) -> None:
         if not self.finished:
@@ -164,17 +182,15 @@ class Attempt:
             self.done(self, None, error)
 
     def _beat(self) -> None:
+        # Called from any thread; storing a float is atomic.
         self._last_beat = self._executor.loop.time()
 
-    def _watch_heartbeat(self) -> None:
-        allowed = micros(self.verb.activity.settings.heartbeat_timeout) / 1e6  # type: ignore[arg-type]  # set when watching
+    def _watch_heartbeat(self, allowed: float) -> None:
         loop = self._executor.loop
-        if self.finished:
-            return
         if loop.time() >= self._last_beat + allowed:
             self._give_up(HeartbeatTimeout(f"step {self.context.step!r} sent no heartbeat for {allowed:g} s"))
-            return
-        self._heartbeat = loop.call_at(self._last_beat + allowed, self._watch_heartbeat)
+        else:
+            self._heartbeat = loop.call_at(self._last_beat + allowed, self._watch_heartbeat, allowed)
 
     def _release(self) -> None:
         for timer in (self._deadline, self._heartbeat):
@@ -188,77 +204,171 @@ class Executor:
 
     A suspect is a step that was lost twice with its process. Where its function can be imported it runs in a child
     process, so that its crash is seen for what it is; otherwise it runs here, alone among suspects.
+
+    While more than 32 threads never came back from bodies that were given up, no further sync body starts: they wait
+    until threads return, since each would probably be lost like those before it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_steps: int, max_threads: int) -> None:
         self.loop = loop
-        self.threads = ThreadPool(max_threads)
+        self.threads = ThreadPool(self._thread_returned)
         self.substitutes: dict[Any, Activity[..., Any]] = {}
         """Stand-ins for functions, for tests."""
         self._max = max_steps
+        self._rooms: dict[Kind, _Room] = {
+            "async": _Room(max_steps),
+            "thread": _Room(max_threads),
+            "process": _Room(max_threads),
+        }
         self._running: set[Attempt] = set()
-        self._waiting: deque[Attempt] = deque()
         self._suspect: Attempt | None = None
         self._suspects: deque[Attempt] = deque()
+        self._forsaken: set[asyncio.Task[Any]] = set()
+        self._unhealthy = False
 
     @property
     def active(self) -> int:
         """How many attempts are running or waiting for a place."""
-        return len(self._running) + len(self._waiting) + len(self._suspects)
+        return len(self._running) + len(self._suspects) + sum(len(room.waiting) for room in self._rooms.values())
+
+    @property
+    def abandoned(self) -> int:
+        """How many bodies go on though they were given up: threads that never came back, tasks that will not end."""
+        return self.threads.abandoned + len(self._forsaken)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether sync bodies can be started."""
+        return self.threads.abandoned <= MAX_ABANDONED_THREADS
 
     def running(self) -> list[Attempt]:
         """Return the attempts under way."""
-        return [*self._running, *self._waiting, *self._suspects]
+        waiting = (attempt for room in self._rooms.values() for attempt in room.waiting)
+        return [*self._running, *waiting, *self._suspects]
 
     def run(self, verb: StepVerb, owner: Any, context: StepContext, done: Done) -> Attempt:
         """Start an attempt as soon as there is room for it."""
         attempt = Attempt(self, verb, owner, context, done)
         if verb.crashes >= SUSPECT_AFTER:
-            attempt.isolated = not verb.in_process and importable(verb.activity.function) is not None
+            if not verb.in_process:
+                attempt.isolate()
             self._suspects.append(attempt)
         else:
-            self._waiting.append(attempt)
+            self._rooms[attempt.kind].waiting.append(attempt)
         self._fill()
         return attempt
 
     def released(self, attempt: Attempt) -> None:
         """Take back an attempt's place."""
+        room = self._rooms[attempt.kind]
         if attempt in self._running:
             self._running.discard(attempt)
+            room.taken -= 1
             if self._suspect is attempt:
                 self._suspect = None
             self._fill()
             return
-        for queue in (self._waiting, self._suspects):
+        for queue in (room.waiting, self._suspects):
             if attempt in queue:
                 queue.remove(attempt)
 
-    def _fill(self) -> None:
-        while self._waiting and len(self._running) < self._max:
-            self._begin(self._waiting.popleft())
-        if self._suspects and self._suspect is None and len(self._running) < self._max:
-            self._suspect = self._suspects.popleft()
-            self._begin(self._suspect)
+    def left_thread(self, attempt: Attempt) -> None:
+        """A sync body returned a coroutine, which goes on without its thread."""
+        self._rooms[attempt.kind].taken -= 1
+        attempt.kind = "async"
+        self._rooms[attempt.kind].taken += 1
+        self._fill()
 
-    def _begin(self, attempt: Attempt) -> None:
-        self._running.add(attempt)
-        attempt.start()
+    def forsake(self, task: asyncio.Task[Any], reason: str) -> None:
+        """Cancel a body and forget it, whatever it makes of that."""
+        if task.cancel(reason):
+            self._forsaken.add(task)
+            task.add_done_callback(self._forsaken.discard)
 
     def close(self) -> None:
         """Give up everything."""
-        self._waiting.clear()
         self._suspects.clear()
+        for room in self._rooms.values():
+            room.waiting.clear()
         for attempt in list(self._running):
             attempt.stop("the worker stops")
+        for task in self._forsaken:
+            task.cancel()
         self.threads.close()
 
+    def _fill(self) -> None:
+        for kind, room in self._rooms.items():
+            while room.waiting and self._has_room(kind):
+                self._begin(room.waiting.popleft())
+        if self._suspects and self._suspect is None and self._has_room(self._suspects[0].kind):
+            self._suspect = self._suspects.popleft()
+            self._begin(self._suspect)
 
-async def _guarded(coro: Coroutine[Any, Any, Any]) -> Any:
+    def _has_room(self, kind: Kind) -> bool:
+        room = self._rooms[kind]
+        if len(self._running) >= self._max or room.taken >= room.size:
+            return False
+        return kind != "thread" or self._take_threads()
+
+    def _take_threads(self) -> bool:
+        if self.healthy:
+            self._unhealthy = False
+        elif not self._unhealthy:
+            self._unhealthy = True
+            _logger.error(
+                "%d threads never came back from sync steps that timed out or were cancelled; sync steps wait until "
+                "some do: let such bodies watch step_context().signal, or use isolate='process'",
+                self.threads.abandoned,
+            )
+        return self.healthy
+
+    def _begin(self, attempt: Attempt) -> None:
+        self._running.add(attempt)
+        self._rooms[attempt.kind].taken += 1
+        attempt.start()
+
+    def _thread_returned(self) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._fill)
+        except RuntimeError:  # the loop is closed: nothing waits any more
+            pass
+
+
+class _Room:
+    """How many attempts of one kind may run, how many do, and who waits."""
+
+    __slots__ = ("size", "taken", "waiting")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0
+        self.waiting: deque[Attempt] = deque()
+
+
+class _Exited:
+    """A body called sys.exit(); a task would let that end the whole worker."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: SystemExit) -> None:
+        self.error = error
+
+
+async def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
-        return await coro
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
     except SystemExit as exit_:
-        raise StepFailed("SystemExit", str(exit_)) from None
+        return _Exited(exit_)
 
 
-async def _await(awaitable: Any) -> Any:
-    return await awaitable
+async def _awaited(awaitable: Any) -> Any:
+    try:
+        return await awaitable
+    except SystemExit as exit_:
+        return _Exited(exit_)
+
+
+def _discard(result: Any) -> None:
+    if inspect.iscoroutine(result):
+        result.close()

@@ -79,10 +79,11 @@ class RunHandle(Generic[R]):
         if row.status is Status.COMPLETED:
             result: R = codec.decode(row.output or "null", self._result_type, f"the result of run {self.id!r}")
             return result
-        cause = None
+        cause, reason = None, ""
         if row.error is not None:
-            cause = error_from_data(codec.decode(row.error, ErrorData), self._engine.registry.errors)
-        reason = f": {type(cause).__name__}: {cause}" if cause is not None else ""
+            data = codec.decode(row.error, ErrorData)
+            cause = error_from_data(data, self._engine.registry.errors)
+            reason = f": {data.type}: {data.message}"
         if row.status is Status.CANCELLED:
             raise RunCancelled(self.id, f"run {self.id!r} was cancelled{reason}")
         if row.status is Status.BLOCKED:

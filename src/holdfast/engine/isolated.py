@@ -1,131 +1,200 @@
 """Bodies in a child process of their own, which can really be killed.
 
-The child is spawned, never forked, and finds the function by importing the module it was defined in. Arguments and result
-cross as JSON. The child ends itself when its parent is gone.
+The child is a fresh interpreter, never a fork, and finds the function by importing the module it was defined in.
+Call and outcome cross a socket as lines of JSON. The child leads a process group of its own, so that what it started
+dies with it, and it ends itself when its parent is gone. See `isolated_child` for the other side.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-import multiprocessing
+import json
 import os
+import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any, get_type_hints
+from typing import Any
 
 from holdfast import codec
-from holdfast.codec import ErrorData, error_to_data
-from holdfast.errors import BadInput, StepCrashed
+from holdfast.codec import ErrorData
+from holdfast.engine.isolated_child import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
+from holdfast.engine.step_context import StepContext
+from holdfast.errors import DefinitionError, StepCrashed
 
-_SPAWN = multiprocessing.get_context("spawn")
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from holdfast.engine.isolated_child import main; main(int(sys.argv[2]))"
+)
+
+Report = Callable[[bytes | None, ErrorData | BaseException | None], None]
 
 
-def importable(function: Callable[..., Any]) -> tuple[str, str] | None:
-    """Return module and qualified name under which a child process finds a function, None if it cannot."""
+def importable(function: Callable[..., Any], main: bool = True) -> tuple[str, str] | None:
+    """Return module and qualified name under which a child process finds a function, None if it cannot.
+
+    A function of the main script is found by running that script again under another name, which only `main` allows.
+    """
     target = inspect.unwrap(function)
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if not module or not name or "<" in name:
+        return None
+    if module == "__main__" and not (main and _main_place() != ("", "")):
         return None
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     found = getattr(found, "function", found)
-    return (module, name) if inspect.unwrap(found) is target else None
+    return (module, name) if found is not None and inspect.unwrap(found) is target else None
 
 
 class IsolatedBody:
-    """One body running in a child process."""
+    """One body running in a child process.
+
+    Everything that may block is done in a thread of its own; `report` is called once, on the event loop.
+
+    Raises:
+        DefinitionError: the function cannot be found from another process, or its arguments would change on the way.
+        NotSerializable: its arguments cannot cross.
+    """
 
     def __init__(
         self,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        report: Callable[[bytes | None, ErrorData | BaseException | None], None],
+        context: StepContext,
+        report: Report,
     ) -> None:
-        place = importable(function)
-        if place is None:
-            raise BadInput(
-                f"isolate='process' needs a function defined at the top of a module, not {function!r}: "
-                "the child process imports it by name"
-            )
-        payload = codec.encode([list(args), kwargs], f"the arguments of {place[1]!r}")
+        self._call = _call(function, args, kwargs, context)
+        self._context = context
         self._report = report
-        self._ended = False
         self._loop = asyncio.get_running_loop()
-        mine, theirs = _SPAWN.Pipe()
-        self._pipe: Connection[Any, Any] = mine
-        self._process = _SPAWN.Process(target=_child, args=(theirs, *place, payload), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._loop.add_reader(mine.fileno(), self._readable)
+        self._lock = threading.Lock()
+        self._killed = False
+        self._process: subprocess.Popen[bytes] | None = None
+        threading.Thread(target=self._attend, name="holdfast isolated step", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, once it has one."""
+        return self._process.pid if self._process is not None else None
 
     def kill(self) -> None:
-        """End the child now."""
-        if not self._ended:
-            self._finish()
+        """End the child and what it started, now; nothing is reported."""
+        with self._lock:
+            self._killed = True
+            self._end()
 
-    def _readable(self) -> None:
+    def _end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _attend(self) -> None:
         try:
-            ok, data = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(5)
-            code = self._process.exitcode
-            self._finish()
-            self._report(None, StepCrashed(f"the child process died (exit code {code})"))
-            return
-        self._finish()
-        if ok:
-            self._report(data, None)
-        else:
-            self._report(None, codec.decode(data, ErrorData))
+            data, error = self._converse()
+        except Exception as failure:
+            data, error = None, failure
+        if not self._killed:
+            # The loop may be closed by now: then nobody waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._report, data, error)
+        if self._process is not None:
+            try:
+                self._process.wait(LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self._process.wait()
 
-    def _finish(self) -> None:
-        self._ended = True
-        self._loop.remove_reader(self._pipe.fileno())
-        self._pipe.close()
-        self._process.kill()
-        threading.Thread(target=self._process.join, daemon=True).start()
+    def _converse(self) -> tuple[bytes | None, ErrorData | BaseException | None]:
+        mine, theirs = socket.socketpair()
+        with mine, mine.makefile("rwb") as pipe:
+            with theirs:
+                command = [
+                    sys.executable,
+                    "-c",
+                    _CHILD,
+                    json.dumps([str(place) for place in sys.path]),
+                    str(theirs.fileno()),
+                ]
+                process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own code
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            with self._lock:
+                self._process = process
+                if self._killed:
+                    self._end()
+            begun = False
+            with contextlib.suppress(OSError):
+                pipe.write(codec.encode(self._call, "a call") + b"\n")
+                pipe.flush()
+                for line in pipe:
+                    kind, data = line[:1], line[1:-1]
+                    if not line.endswith(b"\n"):
+                        break
+                    if kind == BEAT:
+                        self._context.heartbeat()
+                    elif kind == RESULT:
+                        return data, None
+                    elif kind == FAILED:
+                        return None, codec.decode(data, ErrorData)
+                    begun = begun or kind == BEGUN
+        return None, self._died(begun)
+
+    def _died(self, begun: bool) -> BaseException:
+        assert self._process is not None  # noqa: S101  # for the type checker
+        code = self._process.wait()
+        how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        if begun:
+            return StepCrashed(f"the child process of step {self._context.step!r} died ({how})")
+        return DefinitionError(
+            f"the child process of step {self._context.step!r} ended before it reached the body ({how}); if the "
+            'function is in the main script, that script must start its work under `if __name__ == "__main__":`'
+        )
 
 
-def _child(pipe: Connection[Any, Any], module: str, name: str, payload: bytes) -> None:
-    """Run one body in the child process and send back what became of it."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    try:
-        function: Any = sys.modules.get(module) or __import__(module, fromlist=["_"])
-        for part in name.split("."):
-            function = getattr(function, part)
-        function = getattr(function, "function", function)
-        args, kwargs = _typed(function, *codec.decode(payload))
-        result = function(*args, **kwargs)
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-        pipe.send((True, codec.encode(result, f"the result of step {name!r}")))
-    except BaseException as error:
-        pipe.send((False, codec.encode(error_to_data(error))))
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: StepContext) -> Call:
+    place = importable(function)
+    if place is None:
+        raise DefinitionError(
+            f"step {context.step!r} is to run in a child process, which imports its function by name: "
+            f"define it at the top of a module ({function!r} is not)"
+        )
+    where = f"the arguments of step {context.step!r}"
+    payload = codec.encode([list(args), kwargs], where)
+    crossed, crossed_named = typed_arguments(function, *codec.decode(payload))
+    for name, before, after in [
+        *((str(number), *pair) for number, pair in enumerate(zip(args, crossed, strict=True), 1)),
+        *((name, value, crossed_named[name]) for name, value in kwargs.items()),
+    ]:
+        if type(before) is not type(after) or (before != after and codec.encode(before) != codec.encode(after)):
+            raise DefinitionError(
+                f"argument {name} of step {context.step!r} is a {type(before).__name__} and would reach the child "
+                f"process as a {type(after).__name__}: annotate the parameter with its type"
+            )
+    path, spec = _main_place() if place[0] == "__main__" else ("", "")
+    return Call(
+        module=place[0],
+        name=place[1],
+        main_path=path,
+        main_spec=spec,
+        arguments=payload.decode(),
+        run_id=context.run_id,
+        workflow=context.workflow,
+        step=context.step,
+        attempt=context.attempt,
+        key=context.idempotency_key,
+    )
 
 
-def _typed(function: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    try:
-        hints = get_type_hints(inspect.unwrap(function))
-    except Exception:
-        hints = {}
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    for name, value in bound.arguments.items():
-        if name in hints:
-            bound.arguments[name] = codec.decode(codec.encode(value), hints[name], f"argument {name!r}")
-    return bound.args, bound.kwargs
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _main_place() -> tuple[str, str]:
+    """Return the path of the main script, or the name of the module that was run with -m; empty for neither."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    path = getattr(main, "__file__", None)
+    return (os.path.abspath(path) if path and spec is None else "", spec.name if spec is not None else "")

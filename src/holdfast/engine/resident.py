@@ -27,9 +27,11 @@ class Resident:
         "dropped",
         "epoch",
         "execution",
+        "finishing",
         "generation",
         "id",
         "key",
+        "releasing",
         "retries",
         "scheduled",
         "seen",
@@ -44,7 +46,7 @@ class Resident:
         self.epoch = epoch
         self.workflow = workflow
         self.execution = execution
-        self.generation = 1
+        self.generation = 0
         self.child = False
         """Whether a parent waits for its end."""
         self.seen = 0
@@ -61,6 +63,10 @@ class Resident:
         self.retries: dict[str, tuple[Instant, StepVerb]] = {}
         self.scheduled: Instant | None = None
         self.touched: Instant = 0
+        self.releasing = False
+        """Whether a commit is in flight after which anybody may claim the run: nothing may go on here."""
+        self.finishing = False
+        """Whether the end of this life is in flight: the code does not go on, whatever comes."""
         self.dropped = False
 
     def next_due(self, cancel_grace: int) -> Instant | None:
@@ -73,6 +79,11 @@ class Resident:
         if cancelling is not None:
             candidates.append(cancelling + cancel_grace)
         return min(candidates) if candidates else None
+
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing may be handed to the code any more."""
+        return self.dropped or self.releasing or self.finishing
 
     @property
     def parked(self) -> bool:
@@ -92,6 +103,7 @@ class Resident:
             return None
         self.written = wanted
         self.dirty = False
+        self.releasing = released
         return State(status=status, seen=self.seen, wait=wait, due=due, released=released)
 
     def _waits(self) -> str:

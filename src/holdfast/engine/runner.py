@@ -33,12 +33,14 @@ from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_context import StepContext
 from holdfast.engine.timers import Timers
-from holdfast.errors import NotSerializable, RunConflict, StepCrashed, UndecodablePayload
+from holdfast.errors import DefinitionError, NotSerializable, RunConflict, StepCrashed, UndecodablePayload
+from holdfast.policy import Retry
 from holdfast.records import (
     Claim,
     CommitTurn,
     Committed,
     End,
+    EntryRow,
     Fenced,
     History,
     Message,
@@ -60,6 +62,8 @@ _logger = logging.getLogger("holdfast.engine")
 _workflow_logger = logging.getLogger("holdfast.workflow")
 
 _EMPTY = Turn([], [], [], [], [], [], [], [], None)
+_HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
+"""Failures that another attempt would only repeat."""
 _STICKY_FACTS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 
 
@@ -99,13 +103,14 @@ class Runner:
 
     def start(self, run: NewRun, workflow: Workflow[Any, Any], done: Callable[[Outcome | Exception], None]) -> None:
         """Insert a run together with its first turn, and go on with it once that is durable."""
-        resident = self._resident(run.id, 0, 1, workflow, run.input, 1, run.seed, run.at)
+        resident = self._resident(run.id, 0, 1, workflow, run.input, 0, run.seed, run.at)
         turn = resident.execution.begin()
         if turn.children or (turn.outcome is not None and turn.outcome.ending in (Ending.BLOCKED, Ending.RENEWED)):
             # Its children need its key, which only the insert gives; a turn that ends otherwise takes the ordinary way.
             resident.execution.drop()
             self._committer.submit(StartRun(run=run), partial(self._started_plain, run, workflow, done))
             return
+        resident.finishing = turn.outcome is not None
         self._activate(resident, turn)
         operation = self._operation(resident, turn)
         self._committer.submit(StartRun(run=run, turn=operation), partial(self._started, resident, turn, done))
@@ -133,7 +138,7 @@ class Runner:
         outcome: Outcome | Exception,
     ) -> None:
         if isinstance(outcome, Started):
-            resident = self._resident(run.id, outcome.key, 1, workflow, run.input, 1, run.seed, run.at)
+            resident = self._resident(run.id, outcome.key, 1, workflow, run.input, 0, run.seed, run.at)
             self.residents[outcome.key] = resident
             done(outcome)
             self._advance(resident, resident.execution.begin())
@@ -145,8 +150,11 @@ class Runner:
         now = self._clock.now()
         try:
             workflow = self._registry.get(claim.workflow, claim.version)
+            begun = claim.created
+            if claim.generation:
+                begun = history.entries[0].at if history.entries else now
             resident = self._resident(
-                claim.id, claim.key, claim.epoch, workflow, claim.input, claim.generation, claim.seed, claim.created
+                claim.id, claim.key, claim.epoch, workflow, claim.input, claim.generation, claim.seed, begun
             )
         except Exception as error:
             self._block(claim.key, claim.epoch, claim.workflow, error_to_data(error))
@@ -156,12 +164,17 @@ class Runner:
         resident.seen = history.seen
         resident.dirty = True
         self.residents[claim.key] = resident
-        if not history.entries and any(message.kind == "cancel" for message in history.messages):
-            end = End(status=Status.CANCELLED, at=now, payload=_child_payload(Status.CANCELLED, None, None))
-            operation = CommitTurn(key=claim.key, epoch=claim.epoch, at=now, end=end)
-            self._committer.submit(operation, partial(self._ended_outright, resident, Status.CANCELLED))
+        never_ran = claim.epoch == 1
+        if never_ran and any(message.kind == "cancel" for message in history.messages):
+            self._end_outright(resident, now)
             return
+        life = self._new_life(resident) if claim.generation and not history.entries else []
         turn = resident.execution.begin(history.entries, history.messages, now)
+        turn.entries[:0] = life
+        cancelling = resident.execution.journal.cancelling
+        if turn.outcome is None and cancelling is not None and cancelling + self._grace <= now:
+            self._end_outright(resident, now)
+            return
         notes, begin = self._recall(resident, turn, claim.lost or "handed back", now)
         self._advance(resident, self._noted(resident, turn, notes, now), begin)
 
@@ -197,7 +210,7 @@ class Runner:
         for verb in turn.started:
             if not isinstance(verb, StepVerb) or not verb.recalled or verb.done():
                 continue
-            if verb.settled and verb.retry_at is not None:
+            if verb.settled and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
             if not verb.settled:
@@ -222,7 +235,7 @@ class Runner:
     def take(self, key: int, messages: Sequence[Message]) -> None:
         """Hand a run in memory the inbox rows it has not seen."""
         resident = self.residents.get(key)
-        if resident is None or resident.dropped:
+        if resident is None or resident.deaf:
             return
         fresh = [message for message in messages if message.n > resident.seen]
         if fresh:
@@ -232,6 +245,8 @@ class Runner:
 
     def _turn(self, resident: Resident, drive: Callable[[], Turn]) -> None:
         """Drive a turn and make it durable; a failure of ours gives the run back rather than leaving it stuck."""
+        if resident.deaf:
+            return
         try:
             turn = drive()
         except Exception as error:
@@ -244,7 +259,7 @@ class Runner:
         self._turn(resident, lambda: resident.execution.apply(location, fact, self._clock.now()))
 
     def _wake(self, resident: Resident) -> None:
-        if resident.dropped:
+        if resident.deaf:
             return
         resident.scheduled = None
         now = self._clock.now()
@@ -258,7 +273,7 @@ class Runner:
                 del resident.retries[verb.location]
             self._advance(resident, self._begin_attempts(resident, ready, now), ready)
         due = resident.execution.next_due()
-        if due is not None and due <= now and not resident.dropped:
+        if due is not None and due <= now and not resident.deaf:
             self._turn(resident, lambda: resident.execution.fire(now))
         else:
             self._schedule(resident)
@@ -280,6 +295,7 @@ class Runner:
         fresh = [verb for verb in begin if verb.settled]
         if fresh and turn.outcome is None:
             turn.entries.extend(self._begin_attempts(resident, fresh, self._clock.now()).entries)
+        resident.finishing = turn.outcome is not None
         self._activate(resident, turn, begin)
         operation = self._operation(resident, turn)
         resident.commits += 1
@@ -307,7 +323,9 @@ class Runner:
         renewal: Renewal | None = None
         outcome = turn.outcome
         if outcome is None:
-            state = resident.state(self._grace, released=self._settings.max_resident == 0 and not resident.active)
+            # A child may be refused by this very commit, so its parent stays until the outcome is known.
+            idle = not resident.active and not turn.children
+            state = resident.state(self._grace, released=self._settings.max_resident == 0 and idle)
         elif outcome.ending is Ending.RENEWED:
             renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
             resident.dirty = True
@@ -343,6 +361,12 @@ class Runner:
             self._lost(resident, outcome)
             return
         self._log(resident, turn)
+        if resident.releasing:
+            if not resident.commits:
+                due = self._clock.now() if outcome.messages else resident.written[2]
+                self._drop(resident)
+                self.released(due)
+            return
         if turn.sends or turn.children or (turn.outcome is not None and resident.child):
             self.stirred()
         for verb in turn.abandoned:
@@ -389,15 +413,11 @@ class Runner:
             if not resident.dropped:
                 self._schedule(resident)
             return
-        if self.stopping:
+        if self._settings.max_resident == 0:
             self.release(resident)
-        elif self._settings.max_resident == 0:
-            due = resident.written[2]
-            self._drop(resident)
-            self.released(due)
-        else:
-            resident.touched = self._clock.now()
-            self._schedule(resident)
+            return
+        resident.touched = self._clock.now()
+        self._schedule(resident)
 
     def _schedule(self, resident: Resident) -> None:
         due = resident.next_due(self._grace)
@@ -430,7 +450,14 @@ class Runner:
         renewed.child = resident.child
         renewed.dirty = True
         self.residents[renewed.key] = renewed
-        self._advance(renewed, renewed.execution.begin((), unread))
+        life = self._new_life(renewed)
+        renewed_turn = renewed.execution.begin((), unread)
+        renewed_turn.entries[:0] = life
+        self._advance(renewed, renewed_turn)
+
+    def _new_life(self, resident: Resident) -> list[EntryRow]:
+        """Record when a life after the first began, so that a replay begins at the same time."""
+        return resident.execution.note([("!", entries.Renewed())], resident.execution.loop.now).entries
 
     def _log(self, resident: Resident, turn: Turn) -> None:
         for level, text, args, scope in turn.logs:
@@ -465,7 +492,7 @@ class Runner:
     def _step_done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
-        if resident.dropped or verb.done() or attempt.number != verb.attempt:
+        if resident.deaf or verb.done() or attempt.number != verb.attempt:
             return
         now = self._clock.now()
         resident.active.discard(verb.location)
@@ -494,7 +521,7 @@ class Runner:
             self._suspect_ended(resident, attempt, raised, now)
             return
         verb.failures += 1
-        fatal = isinstance(raised, NotSerializable | UndecodablePayload) or "NonRetryable" in data.bases
+        fatal = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
         cancelled = resident.execution.journal.cancelling is not None and verb.location in resident.retries
         if not fatal and not cancelled and policy.allows(raised, verb.failures):
             retry_at = now + micros(policy.delay(verb.failures, self._draw()))
@@ -584,7 +611,9 @@ class Runner:
 
     def _hand_back(self, resident: Resident, pause: float) -> None:
         now = self._clock.now()
-        state = State(status=Status.PENDING, seen=1 << 62, due=now, released=True)
+        cancelling = resident.execution.journal.cancelling is not None
+        status = Status.CANCELLING if cancelling else Status.PENDING
+        state = State(status=status, seen=1 << 62, due=now, released=True)
         operation = CommitTurn(key=resident.key, epoch=resident.epoch, at=now, state=state)
 
         def done(outcome: Outcome | Exception) -> None:
@@ -598,30 +627,40 @@ class Runner:
 
     def release(self, resident: Resident) -> None:
         """Give up a parked run: anybody may continue it when it is due."""
-        if resident.dropped:
+        if resident.deaf:
             return
         now = self._clock.now()
         state = resident.state(self._grace, released=True)
         operation = CommitTurn(key=resident.key, epoch=resident.epoch, at=now, state=state)
         due = resident.written[2]
         self._drop(resident)
-        self._committer.submit(operation, lambda outcome: self.released(due))
+
+        def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Exception):
+                self._hand_back(resident, 0.5)
+            elif isinstance(outcome, Committed):
+                self.released(self._clock.now() if outcome.messages else due)
+
+        self._committer.submit(operation, done)
 
     def hand_back_steps(self) -> None:
         """On a graceful stop: record attempts still under way as handed back, so that they do not count as lost."""
         for resident in list(self.residents.values()):
-            if resident.dropped:
+            if resident.deaf:
                 continue
-            notes = []
+            notes: list[tuple[str, entries.Entry]] = []
             for location, attempt in list(resident.attempts.items()):
                 notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
                 self._stop_attempt(resident, location, "the worker stops")
                 resident.active.discard(location)
             turn = resident.execution.note(notes, self._clock.now()) if notes else _EMPTY
             now = self._clock.now()
-            status = Status.PENDING if notes or resident.active else resident.written[0]
-            due = now if notes or resident.active else resident.next_due(self._grace)
-            state = State(status=status, seen=resident.seen, wait="", due=due, released=True)
+            status, wait, due = resident.written
+            if notes or resident.active:
+                status, wait, due = Status.PENDING, "", now
+            if resident.execution.journal.cancelling is not None:
+                status = Status.CANCELLING
+            state = State(status=status, seen=resident.seen, wait=wait, due=due, released=True)
             operation = CommitTurn(
                 key=resident.key, epoch=resident.epoch, at=now, entries=turn.entries, state=state, reset_claims=True
             )
@@ -642,6 +681,13 @@ class Runner:
         for location in list(resident.attempts):
             self._stop_attempt(resident, location, "the run left this worker")
         resident.execution.drop()
+
+
+def _retryable(policy: Retry, data: ErrorData) -> bool:
+    """Tell whether an error that arrived as data, its class perhaps unknown here, may be retried by its names."""
+    names = {data.type, *data.bases}
+    listed = {entry if isinstance(entry, str) else codec.qualified_name(entry) for entry in policy.non_retryable}
+    return "NonRetryable" not in names and not names & listed
 
 
 def _end(ending: Ending, payload: str | None, error: ErrorData | None, now: Instant) -> End:

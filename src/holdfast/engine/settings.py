@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.clock import micros
+from holdfast.errors import BadInput
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -24,3 +27,13 @@ class Settings:
     """How long a graceful stop waits for step bodies before it hands them back."""
     development: bool = True
     """Whether blocking I/O in workflow code is refused by an audit hook."""
+
+    def __post_init__(self) -> None:
+        for field, least in (("max_resident", 0), ("max_steps", 1), ("max_threads", 1)):
+            value: object = getattr(self, field)
+            if not isinstance(value, int) or value < least:
+                raise BadInput(f"{field} must be a whole number of at least {least}, not {value!r}")
+        for field in ("lease", "cancel_grace", "stop_grace"):
+            micros(getattr(self, field), field)
+        if not self.lease:
+            raise BadInput("lease must be longer than nothing")

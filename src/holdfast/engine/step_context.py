@@ -14,12 +14,17 @@ _logger = logging.getLogger("holdfast.step")
 
 
 class CancelSignal:
-    """Tells a body that nobody waits for it any more: poll `aborted`, listen, or wait for it."""
+    """Tells a body that nobody waits for it any more: poll `aborted`, listen, or wait for it.
+
+    An async body is cancelled besides, and a body in a child process is simply killed.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self.reason = ""
+        """Why it fired, empty until then."""
 
     @property
     def aborted(self) -> bool:
@@ -31,24 +36,36 @@ class CancelSignal:
         return self._event.wait(seconds)
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once when the signal fires (at once if it has); returns a function that stops listening."""
-        if self.aborted:
+        """Call back once when the signal fires (at once if it has); returns a function that stops listening.
+
+        The callback runs on the worker's event loop, so it must be quick.
+        """
+        with self._lock:
+            fired = self.aborted
+            if not fired:
+                self._listeners.append(callback)
+        if fired:
             callback()
-            return lambda: None
-        self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+        return lambda: self._forget(callback)
 
     def fire(self, reason: str) -> None:
         """Fire, once."""
-        if self.aborted:
-            return
-        self.reason = reason
-        self._event.set()
-        for callback in self._listeners:
+        with self._lock:
+            if self.aborted:
+                return
+            self.reason = reason
+            self._event.set()
+            listeners, self._listeners = self._listeners, []
+        for callback in listeners:
             try:
                 callback()
             except Exception:
                 _logger.exception("a listener of a cancel signal failed")
+
+    def _forget(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
 
 
 class StepContext:

@@ -12,16 +12,19 @@ Report = Callable[[Any, BaseException | None], None]
 
 
 class ThreadPool:
-    """Runs functions in at most `size` threads; one abandoned to its fate gives its place to a new thread."""
+    """Runs every function at once, in an idle thread or a new one; how many may run is for the caller to decide.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    `returned` is called, in its thread, by each abandoned thread that comes back after all.
+    """
+
+    def __init__(self, returned: Callable[[], None] = lambda: None) -> None:
+        self._returned = returned
         self._idle = 0
-        self._threads = 0
         self._jobs: deque[_Job] = deque()
         self._ready = threading.Condition()
         self._closed = False
         self.abandoned = 0
+        """How many threads were given up and have not come back."""
 
     def submit(self, function: Callable[[], Any], context: contextvars.Context, report: Report) -> _Job:
         """Run a function in a context; `report` is called in the thread that ran it."""
@@ -30,21 +33,19 @@ class ThreadPool:
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._ready.notify()
-            elif self._threads < self._size:
-                self._spawn()
+            else:
+                threading.Thread(target=self._work, name="holdfast step", daemon=True).start()
         return job
 
     def abandon(self, job: _Job) -> None:
-        """Give up a job: unstarted it never runs, started its thread no longer counts."""
+        """Give up a job: unstarted it never runs, started its thread is counted until it comes back."""
         with self._ready:
             if job in self._jobs:
                 self._jobs.remove(job)
-            elif job.running and not job.abandoned:
+                job.ended = True
+            elif not job.ended and not job.abandoned:
                 job.abandoned = True
                 self.abandoned += 1
-                self._threads -= 1
-                if self._jobs:
-                    self._spawn()
 
     def close(self) -> None:
         """Let idle threads end; running ones are not waited for."""
@@ -53,42 +54,40 @@ class ThreadPool:
             self._jobs.clear()
             self._ready.notify_all()
 
-    def _spawn(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._work, name="holdfast step", daemon=True).start()
-
     def _work(self) -> None:
-        while True:
-            with self._ready:
-                while not self._jobs:
-                    if self._closed:
-                        self._threads -= 1
-                        return
-                    self._idle += 1
-                    self._ready.wait()
-                    self._idle -= 1
-                job = self._jobs.popleft()
-                job.running = True
+        while (job := self._next()) is not None:
             result, error = None, None
             try:
                 result = job.context.run(job.function)
             except BaseException as raised:
                 error = raised
             with self._ready:
-                job.running = False
-                if job.abandoned:
-                    self.abandoned -= 1
-                    return
+                job.ended = True
+                late = job.abandoned
+                self.abandoned -= late
             job.report(result, error)
+            if late:
+                self._returned()
+                return
             del job, result, error
+
+    def _next(self) -> _Job | None:
+        with self._ready:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._ready.wait()
+                self._idle -= 1
+            return self._jobs.popleft()
 
 
 class _Job:
-    __slots__ = ("abandoned", "context", "function", "report", "running")
+    __slots__ = ("abandoned", "context", "ended", "function", "report")
 
     def __init__(self, function: Callable[[], Any], context: contextvars.Context, report: Report) -> None:
         self.function = function
         self.context = context
         self.report = report
-        self.running = False
+        self.ended = False
         self.abandoned = False

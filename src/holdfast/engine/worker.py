@@ -16,7 +16,7 @@ from holdfast.engine.executor import Executor
 from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
-from holdfast.errors import RunBlocked
+from holdfast.errors import RunBlocked, StoreError
 from holdfast.records import Claim, Delivered, Message, Status, Unblock
 from holdfast.stores.base import Store
 
@@ -57,6 +57,9 @@ class Worker:
         self.next_due: Instant | None = None
         self.looked: Callable[[], None] = lambda: None
         """Called after another process may have committed."""
+        self.broken: Callable[[StoreError], None] = lambda error: None
+        """Called when the store can no longer be used at all (its file was replaced)."""
+        self._complained = -60.0
         self.claiming = False
 
     async def start(self, advance: bool) -> None:
@@ -96,7 +99,10 @@ class Worker:
         self.executor.close()
         if self._lease is not None:
             self._lease.stop()
-            await self._store.leave(self.id)
+            try:
+                await self._store.leave(self.id)
+            except StoreError as error:
+                _logger.error("worker %s could not leave in order: %s", self.id, error)
 
     def delivered(self, outcome: Delivered, message: Message) -> None:
         """Act on a row that this process put into a run's inbox."""
@@ -130,10 +136,11 @@ class Worker:
     async def _join(self) -> None:
         await self._store.join(self.id, self._settings.lease)
         self.runner.worker = self.id
-        self._lease = LeaseKeeper(
-            self._store, self.id, self._settings.lease, lambda: self._loop.call_soon_threadsafe(self._lapsed)
-        )
+        self._lease = LeaseKeeper(self._store, self.id, self._settings.lease, self._lapsed_in_thread)
         self._lease.start()
+
+    def _lapsed_in_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._lapsed)
 
     def _lapsed(self) -> None:
         """This worker was declared dead: forget everything and come back as a new one."""
@@ -175,7 +182,10 @@ class Worker:
                 more = await self._claim()
                 pause = 0.05
             except Exception as error:
-                _logger.warning("cannot claim runs, trying again: %s", error)
+                if isinstance(error, StoreError):
+                    self._store_broken(error)
+                else:
+                    _logger.exception("cannot claim runs, trying again")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 2.0)
                 continue
@@ -194,7 +204,7 @@ class Worker:
         if claims:
             await self._adopt(claims)
         else:
-            self.next_due = await self._store.next_due()
+            self.next_due = await self._store.next_due(self._registry.names())
         return bool(claims)
 
     async def _adopt(self, claims: list[Claim]) -> None:
@@ -243,13 +253,22 @@ class Worker:
             self._lease.loop_is_alive()
         self._ticks += 1
         self.runner.timers.check_jump()
-        if self._store.changed():
-            self._look()
+        try:
+            if self._store.changed():
+                self._look()
+        except StoreError as error:
+            self._store_broken(error)
         if self._ticks % _TAKE_OVER_TICKS == 0 and self._lease is not None:
             if self._rescuer is None or self._rescuer.done():
                 self._rescuer = self._loop.create_task(self._take_over())
             self._evict()
         self._tick_handle = self._loop.call_later(TICK, self._tick)
+
+    def _store_broken(self, error: StoreError) -> None:
+        if self._loop.time() - self._complained > 5:
+            self._complained = self._loop.time()
+            _logger.error("the store cannot be used: %s", error)
+            self.broken(error)
 
     def _look(self) -> None:
         self._look_again = True
@@ -261,6 +280,9 @@ class Worker:
             self._look_again = False
             try:
                 await self._look_once()
+            except StoreError as error:
+                self._store_broken(error)
+                await asyncio.sleep(0.1)
             except Exception as error:
                 _logger.warning("cannot look at the store, trying again: %s", error)
                 await asyncio.sleep(0.1)
@@ -280,6 +302,8 @@ class Worker:
         try:
             if await self._store.take_over(self._clock.now()):
                 self.wake()
+        except StoreError as error:
+            self._store_broken(error)
         except Exception as error:
             _logger.warning("cannot look for dead workers, trying again: %s", error)
 

@@ -1,8 +1,8 @@
 """Entries: what happened, one small frozen class per kind.
 
 An entry is a *call* (workflow code asked for something), a *fact* (something the code waited for came about; facts are
-applied in order of seq and drive the code) or a *mark* (the code, or the engine on a step's behalf, noted something that
-drives nothing). In the store an entry is its kind number and the JSON array of its fields.
+applied in order of seq and drive the code) or a *mark* (the code, or the engine on a step's behalf, noted something
+that drives nothing). In the store an entry is its kind number and the JSON array of its fields.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc
     word: ClassVar[str]
 
 
-class Name(Entry):
+class Name(Entry, frozen=True):
     """A name and, by its location, its number."""
 
     kind, role, word = 0, MARK, "name"
     name: str
 
 
-class StepBegun(Entry):
+class StepBegun(Entry, frozen=True):
     """A step was called and its first attempt counted."""
 
     kind, role, word = 1, CALL, "step"
     digest: int
 
 
-class StepCompleted(Entry):
+class StepCompleted(Entry, frozen=True):
     """A step's result."""
 
     kind, role, word = 2, FACT, "step completed"
@@ -47,7 +47,7 @@ class StepCompleted(Entry):
     result: msgspec.Raw
 
 
-class StepFailed(Entry):
+class StepFailed(Entry, frozen=True):
     """A step failed for good."""
 
     kind, role, word = 3, FACT, "step failed"
@@ -55,14 +55,14 @@ class StepFailed(Entry):
     error: ErrorData
 
 
-class AttemptBegun(Entry):
+class AttemptBegun(Entry, frozen=True):
     """Another attempt was counted, before its body runs."""
 
     kind, role, word = 4, MARK, "attempt"
     attempt: int
 
 
-class AttemptFailed(Entry):
+class AttemptFailed(Entry, frozen=True):
     """An attempt threw or timed out and will be followed by another."""
 
     kind, role, word = 5, MARK, "attempt failed"
@@ -71,11 +71,11 @@ class AttemptFailed(Entry):
     retry_at: int
 
 
-class AttemptLost(Entry):
+class AttemptLost(Entry, frozen=True):
     """An attempt ended without a result of its own.
 
-    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault), or cleared
-    (a suspect that only raised in its child process and runs in the worker again).
+    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault), or
+    cleared (a suspect that only raised in its child process and runs in the worker again).
     """
 
     kind, role, word = 6, MARK, "attempt lost"
@@ -83,26 +83,26 @@ class AttemptLost(Entry):
     why: str
 
 
-class Cancelled(Entry):
+class Cancelled(Entry, frozen=True):
     """The code gave up waiting for this call (a timeout, a lost race, a cancelled task)."""
 
     kind, role, word = 7, MARK, "cancelled"
 
 
-class SleepBegun(Entry):
+class SleepBegun(Entry, frozen=True):
     """A durable sleep and its deadline."""
 
     kind, role, word = 8, CALL, "sleep"
     deadline: int
 
 
-class TimerFired(Entry):
+class TimerFired(Entry, frozen=True):
     """A timer's time has come: a sleep, the timeout of a receive, or an asyncio timer."""
 
     kind, role, word = 9, FACT, "timer fired"
 
 
-class ReceiveBegun(Entry):
+class ReceiveBegun(Entry, frozen=True):
     """A wait for a message with one of these names."""
 
     kind, role, word = 10, CALL, "receive"
@@ -110,7 +110,7 @@ class ReceiveBegun(Entry):
     deadline: int | None = None
 
 
-class MessageReceived(Entry):
+class MessageReceived(Entry, frozen=True):
     """The message a wait was given."""
 
     kind, role, word = 11, FACT, "message"
@@ -119,7 +119,7 @@ class MessageReceived(Entry):
     payload: msgspec.Raw
 
 
-class SendBegun(Entry):
+class SendBegun(Entry, frozen=True):
     """A message to another run; `refused` is missing or ended when it could not be delivered."""
 
     kind, role, word = 12, CALL, "send"
@@ -129,14 +129,14 @@ class SendBegun(Entry):
     refused: str = ""
 
 
-class SendDone(Entry):
+class SendDone(Entry, frozen=True):
     """The outcome of a send reached the code."""
 
     kind, role, word = 13, FACT, "sent"
     refused: str = ""
 
 
-class ChildBegun(Entry):
+class ChildBegun(Entry, frozen=True):
     """A child run was started; `refused` is taken when its id belongs to another run."""
 
     kind, role, word = 14, CALL, "child"
@@ -145,7 +145,7 @@ class ChildBegun(Entry):
     refused: str = ""
 
 
-class ChildEnded(Entry):
+class ChildEnded(Entry, frozen=True):
     """A child's result or error."""
 
     kind, role, word = 15, FACT, "child ended"
@@ -154,41 +154,41 @@ class ChildEnded(Entry):
     error: ErrorData | None = None
 
 
-class JoinBegun(Entry):
+class JoinBegun(Entry, frozen=True):
     """A join and its branches."""
 
     kind, role, word = 16, CALL, "join"
     branches: list[str]
 
 
-class RaceBegun(Entry):
+class RaceBegun(Entry, frozen=True):
     """A race and its branches."""
 
     kind, role, word = 17, CALL, "race"
     branches: list[str]
 
 
-class BranchEnded(Entry):
+class BranchEnded(Entry, frozen=True):
     """A branch of a join or race ended: completed, failed or cancelled."""
 
     kind, role, word = 18, MARK, "branch ended"
     status: str
 
 
-class RaceWon(Entry):
+class RaceWon(Entry, frozen=True):
     """The branch that won a race."""
 
     kind, role, word = 19, MARK, "race won"
     winner: str
 
 
-class LoopBegun(Entry):
+class LoopBegun(Entry, frozen=True):
     """A durable loop."""
 
     kind, role, word = 20, CALL, "loop"
 
 
-class LoopCheckpoint(Entry):
+class LoopCheckpoint(Entry, frozen=True):
     """The state with which iteration `iteration` begins; iterations below `trimmed` are gone from the history."""
 
     kind, role, word = 21, MARK, "loop state"
@@ -197,23 +197,29 @@ class LoopCheckpoint(Entry):
     state: msgspec.Raw
 
 
-class LoopEnded(Entry):
+class LoopEnded(Entry, frozen=True):
     """A loop's body said Break."""
 
     kind, role, word = 22, MARK, "loop ended"
     iterations: int
 
 
-class Patched(Entry):
+class Patched(Entry, frozen=True):
     """The run takes the new path of `patched(name)` here."""
 
     kind, role, word = 23, MARK, "patched"
 
 
-class CancelRequested(Entry):
+class CancelRequested(Entry, frozen=True):
     """Somebody asked the run to stop."""
 
     kind, role, word = 24, FACT, "cancel"
+
+
+class Renewed(Entry, frozen=True):
+    """A new life of the run began (continue-as-new); its time is the time of this entry."""
+
+    kind, role, word = 25, MARK, "renewed"
 
 
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}

@@ -95,6 +95,16 @@ def user_line(frame: FrameType | None = None, *, stop: FrameType | None = None) 
     return installed
 
 
+def raised_at(error: BaseException) -> str:
+    """Return " at file:line" of the innermost user code an error passed through, for error messages."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        if _owner(step.tb_frame) == "user":
+            found = f" at {os.path.basename(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
 _EVENTS = {
     "http.client": "connect",
     "os": "chmod chown exec fork forkpty link listdir mkdir posix_spawn remove rename rmdir scandir spawn startfile "

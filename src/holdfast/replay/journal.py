@@ -1,8 +1,8 @@
 """The journal of one run: read the past at a location, record the new, notice a mismatch.
 
 While recorded facts remain to be applied the run is *replaying*: every call the code makes must be one that history
-recorded. A call that is not, a fact for a call that the code did not make, or another argument digest is a mismatch. It is
-found before anything wrong is recorded or acted on: the violation is remembered, and the code simply never continues.
+recorded. A call that is not, a fact for a call that the code did not make, or another argument digest is a mismatch. It
+is found before anything wrong is recorded or acted on: the violation is remembered, and the code never continues.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
 from holdfast.records import EntryRow, Message, Send, StartChild
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import Entry, decode_entry, encode_entry
-from holdfast.replay.guards import user_line
-from holdfast.replay.location import Names, Scope, checkpoint_location, iterations, name_key
-from holdfast.replay.loop import RunLoop
+from holdfast.replay.location import Names, Scope, checkpoint_location, inside, iterations, name_key
+from holdfast.replay.loop import SCOPE, RunLoop
 
 CANCEL = "*"
 NAMES = "!"
+_NO_FACTS: deque[EntryRow] = deque()  # shared by the runs that have none left, because an empty deque is 760 bytes
 
 
 class RunInfo(NamedTuple):
@@ -39,17 +39,17 @@ class RunInfo(NamedTuple):
 class Verb(asyncio.Future[Any]):
     """What a verb returns: resolved by a fact at its location."""
 
-    __slots__ = ("journal", "location", "seq")
+    __slots__ = ("journal", "location", "number")
     word = "verb"
 
     def __init__(self, journal: Journal, location: str) -> None:
-        self.seq = journal.loop.next_number()
+        self.number = journal.loop.hash_number(SCOPE.get(None))
         super().__init__(loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
         self.journal = journal
         self.location = location
 
     def __hash__(self) -> int:
-        return self.seq
+        return self.number
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -69,6 +69,20 @@ class Verb(asyncio.Future[Any]):
         return super().cancel(msg)
 
 
+class Gate(Verb):
+    """A loop that history says went further waits here until replay comes to its recorded state."""
+
+    __slots__ = ()
+    word = "loop state"
+
+    def apply(self, entry: Any) -> None:
+        self.set_result(entry)
+
+    def cancel(self, msg: Any = None) -> bool:
+        # Whatever cancelled the loop in an iteration before this state did not stop it, for the state was recorded.
+        return False if not self.journal.loop.dead else super().cancel(msg)
+
+
 class Journal:
     """See the module's docstring."""
 
@@ -77,7 +91,6 @@ class Journal:
         "_facts",
         "_marks",
         "_past",
-        "_removed",
         "_tries",
         "abandoned",
         "cancelling",
@@ -85,7 +98,6 @@ class Journal:
         "consumed",
         "inbox",
         "kids",
-        "lenient",
         "logs",
         "loop",
         "names",
@@ -93,6 +105,7 @@ class Journal:
         "next_seq",
         "open",
         "receivers",
+        "recorded_at",
         "renewal",
         "root",
         "run",
@@ -115,16 +128,16 @@ class Journal:
         self.inbox: dict[str, deque[Message]] | None = None
         self.cancelling: int | None = None
         """When the run was asked to stop."""
-        self.lenient = False
+        self.recorded_at = 0
+        """When the last entry of the loaded history was recorded."""
         self.silent = False
         self.violation: Exception | None = None
         self.renewal: str | None = None
         self._errors = errors
         self._past: dict[str, EntryRow] = {}
-        self._facts: deque[EntryRow] | tuple[()] = ()
+        self._facts = _NO_FACTS
         self._marks: dict[tuple[str, int], EntryRow] = {}
         self._tries: dict[str, list[EntryRow]] = {}
-        self._removed: list[str] | None = None
         self.forget_turn()
 
     def forget_turn(self) -> None:
@@ -137,6 +150,17 @@ class Journal:
         self.trims: list[tuple[str, str]] = []
         self.consumed: list[int] = []
         self.logs: list[tuple[int, str, tuple[Any, ...], str]] = []
+
+    def close(self) -> None:
+        """Let go of everything that waits; the run is dropped."""
+        self.open.clear()
+        self.receivers = self.kids = None
+
+    def caught_up(self) -> None:
+        """Forget what was only the past: from here on the turn asks for new things."""
+        self.silent = False
+        self.started = [verb for verb in self.started if not verb.done()]
+        self.abandoned = []
 
     # Reading the past.
 
@@ -155,9 +179,13 @@ class Journal:
                 tries.setdefault(row.location, []).append(row)
             else:
                 marks[row.location, kind] = row
+                if kind == entries.LoopCheckpoint.kind:
+                    # In its place among the facts, so that what ran beside the loop is where it was then.
+                    facts.append(row)
         self._facts = facts
         if rows:
             self.next_seq = rows[-1].seq + 1
+            self.recorded_at = max(row.at for row in rows)
 
     def _after_checkpoints(self, rows: Sequence[EntryRow]) -> Sequence[EntryRow]:
         ranges = [
@@ -181,18 +209,31 @@ class Journal:
         """Whether recorded facts remain to be applied."""
         return bool(self._facts)
 
+    @property
+    def behind(self) -> bool:
+        """Whether the code has yet to come to something history recorded: a fact, or a call after the last fact."""
+        return bool(self._facts or self._past)
+
     def next_fact(self) -> EntryRow | None:
         """Take the next recorded fact."""
-        return self._facts.popleft() if self._facts else None
+        if not self._facts:
+            return None
+        row = self._facts.popleft()
+        if not self._facts:
+            self._facts = _NO_FACTS
+        return row
 
     def tries(self, location: str) -> list[EntryRow]:
         """Take the recorded attempts of a step, beyond its first beginning."""
         return self._tries.pop(location, [])
 
-    def checkpoint(self, loop: str) -> entries.LoopCheckpoint | None:
-        """Take the recorded state of a loop."""
-        row = self._marks.pop((checkpoint_location(loop), entries.LoopCheckpoint.kind), None)
-        return decode_entry(row.kind, row.data) if row else None
+    def gate(self, loop: str) -> Gate | None:
+        """Return what brings a loop to its recorded state, None if it has none."""
+        location = checkpoint_location(loop)
+        if self._marks.pop((location, entries.LoopCheckpoint.kind), None) is None:
+            return None
+        gate = self.open[location] = Gate(self, location)
+        return gate
 
     def error(self, data: ErrorData, known: Mapping[str, type[BaseException]] | None = None) -> BaseException:
         """Return a recorded error as the exception to raise; `known` are classes registered for this call alone."""
@@ -209,7 +250,7 @@ class Journal:
         repeat = scope.repeat(name)
         if explicit and repeat > 1:
             raise DuplicateName(
-                f"{name!r} is used twice in one scope of run {self.run.id}{_at_line()}; "
+                f"{name!r} is used twice in one scope of run {self.run.id}{self._at_line()}; "
                 "give each call a name of its own, or leave the name out to have them numbered"
             )
         key = self.names.key(name)
@@ -226,7 +267,7 @@ class Journal:
         """
         row = self._past.pop(location, None)
         if row is None:
-            if self._facts and not self.lenient:
+            if self._facts:
                 self._unexpected(location, call)
                 return call
             self.record(location, call)
@@ -240,10 +281,13 @@ class Journal:
         """Record something the code noted, unless history has it."""
         if self.loop.dead or self.violation:
             return
-        if self._marks.pop((location, mark.kind), None) is None:
-            if self._facts and not self.lenient:
-                self._unexpected(location, mark)
-                return
+        row = self._marks.pop((location, mark.kind), None)
+        if row is not None:
+            if row.data != (now := encode_entry(mark)):
+                self.mismatch(location, f"{mark.word} {row.data}", f"{mark.word} {now}")
+        elif self._facts:
+            self._unexpected(location, mark)
+        else:
             self.record(location, mark)
 
     def has_mark(self, location: str, kind: int) -> bool:
@@ -267,19 +311,19 @@ class Journal:
     def remove(self, location: str, word: str) -> None:
         """Tolerate the recorded call at a location, and everything under it, though the code no longer makes it."""
         row = self._past.pop(location, None)
-        if row is not None and entries.KINDS[row.kind].word != word:
-            self.mismatch(location, f"a {entries.KINDS[row.kind].word}", f"removed(..., {word!r})")
-            return
         if row is None:
             return
-        self._removed = [*(self._removed or ()), location]
-        self.lenient = True
-        for gone in [known for known in self._past if known.startswith(location + "/")]:
-            del self._past[gone]
+        if entries.KINDS[row.kind].word != word:
+            self.mismatch(location, f"a {entries.KINDS[row.kind].word}", f"removed(..., {word!r})")
+            return
 
-    def removed(self, location: str) -> bool:
-        """Tell whether a location was given up with `remove`."""
-        return any(location == gone or location.startswith(gone + "/") for gone in self._removed or ())
+        def gone(at: str) -> bool:
+            return at == location or inside(at, location)
+
+        self._facts = deque(row for row in self._facts if not gone(row.location))
+        self._past = {at: row for at, row in self._past.items() if not gone(at)}
+        self._tries = {at: rows for at, rows in self._tries.items() if not gone(at)}
+        self._marks = {key: row for key, row in self._marks.items() if not gone(key[0])}
 
     # Waiting for messages.
 
@@ -303,47 +347,57 @@ class Journal:
         if self.violation is None:
             self.violation = HistoryMismatch(
                 self.run.id,
-                f"run {self.run.id}: at {self.names.path(location)!r} history has {recorded}, the code now has {current}"
-                f"{_at_line()}. The workflow changed under a run that is under way: put the old code back"
+                f"run {self.run.id}: at {self.names.path(location)!r} history has {recorded}, "
+                f"the code now has {current}{self._at_line()}. "
+                "The workflow changed under a run that is under way: put the old code back"
                 + (f", or {advice}" if advice else "")
                 + "; see docs/how-to/change-code.md",
             )
 
-    def _unexpected(self, location: str, call: Entry) -> None:
-        name = self.names.path(location).rpartition("/")[2].partition("#")[0]
-        following = self._facts[0] if self._facts else None
+    def _unexpected(self, location: str, entry: Entry) -> None:
+        following = self._facts[0]
         recorded = (
-            f"nothing there but goes on with {self.names.path(following.location)!r}"
-            f" ({entries.KINDS[following.kind].word})"
-            if following
-            else "nothing there"
+            f"nothing there but goes on with {self.names.path(following.location)!r} "
+            f"({entries.KINDS[following.kind].word})"
         )
-        self.mismatch(
-            location, recorded, f"a new {call.word}", f'put the new call under `if ctx.patched("add-{name}"):`'
-        )
+        if entry.role == entries.CALL:
+            name = _call_name(self.names.path(location), entry.word)
+            advice = f'put the new call under `if ctx.patched("add-{name}"):`'
+            self.mismatch(location, recorded, f"a new {entry.word}", advice)
+        else:
+            self.mismatch(location, recorded, f"{entry.word!r} {encode_entry(entry)}")
 
     def unmatched(self) -> None:
         """Block the run if history holds calls that the code, having caught up, did not make."""
         for location, row in self._past.items():
             word = entries.KINDS[row.kind].word
-            name = self.names.path(location).rpartition("/")[2].partition("#")[0]
-            self.mismatch(
-                location,
-                f"a {word} (entry {row.seq})",
-                f"no such call; it waits at {self.loop.whereabouts()}",
-                f'keep its place with `ctx.removed("{name}", "{word}")`',
-            )
+            now = f"no such call; {self._whereabouts()}"
+            self.mismatch(location, f"a {word} (entry {row.seq})", now, self._removal(location))
             return
 
     def unexpected_fact(self, row: EntryRow) -> None:
         """Block the run: a recorded fact answers a call the code has not made."""
-        location = row.location
-        self.mismatch(
-            location,
-            f"{entries.KINDS[row.kind].word} (entry {row.seq})",
-            f"no such call open; it waits at {self.loop.whereabouts()}",
-            f'keep its place with `ctx.removed("{self.names.path(location)}", ...)`',
-        )
+        recorded = f"{entries.KINDS[row.kind].word!r} (entry {row.seq})"
+        now = f"no such call open; {self._whereabouts()}"
+        self.mismatch(row.location, recorded, now, self._removal(row.location))
+
+    def _removal(self, location: str) -> str:
+        """Return the advice that makes up for the outermost recorded call at or around a location."""
+        call = next((at for at in self._past if at == location or inside(location, at)), None)
+        if call is None:
+            return ""
+        word = entries.KINDS[self._past[call].kind].word
+        return f'keep its place with `ctx.removed("{_call_name(self.names.path(call), word)}", "{word}")`'
+
+    def _whereabouts(self) -> str:
+        if self.renewal is not None:
+            return "it continues as new"
+        places = self.loop.whereabouts()
+        return f"it waits at {places}" if places else "it has ended"
+
+    def _at_line(self) -> str:
+        place = self.loop.workflow_line()
+        return f" ({place.rpartition('/')[2]})" if place else ""
 
     def block(self, error: RunBlocked) -> None:
         """Block the run for a reason of its own."""
@@ -352,13 +406,14 @@ class Journal:
 
 
 _ATTEMPT_KINDS = frozenset({entries.AttemptBegun.kind, entries.AttemptFailed.kind, entries.AttemptLost.kind})
+PREFIXES = {"receive": "receive ", "send": "send "}
+"""What stands before the name in the location of some calls, so that a step of the same name is another one."""
+
+
+def _call_name(path: str, word: str) -> str:
+    return path.rpartition("/")[2].partition("#")[0].removeprefix(PREFIXES.get(word, ""))
 
 
 def _covered(location: str, lows: list[str], ranges: list[tuple[str, str]]) -> bool:
     at = bisect_right(lows, location) - 1
     return at >= 0 and location < ranges[at][1]
-
-
-def _at_line() -> str:
-    place = user_line()
-    return f" ({place[0].rsplit('/', 1)[-1]}:{place[1]})" if place else ""

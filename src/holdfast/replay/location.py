@@ -1,12 +1,14 @@
 """Locations: where in a workflow a fact belongs.
 
 For people a location is a path of names from the run's root: `charge`, `parallel/x/work`, `outer/~0/inner`, `work#2`.
-As a stored key each name is a number (its place in the run's list of names) and every number carries its length, so that
-keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are exactly
-the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
+As a stored key each name is a number (its place in the run's list of names) and every number carries its length, so
+that keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are
+exactly the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from holdfast.errors import BadInput
 
@@ -20,18 +22,19 @@ def number(value: int) -> str:
     return chr(96 + len(digits)) + digits
 
 
-def check_name(name: str, what: str = "name") -> str:
+def check_name(name: Any, what: str = "name") -> str:
     """Return a name fit for a location.
 
     Raises:
         BadInput: it is empty, too long, not printable, or contains one of the characters that structure locations.
     """
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
+    fits = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
+    if not fits:
         raise BadInput(f"{what} {name!r} must be 1 to {MAX_NAME} printable characters")
     for character in _FORBIDDEN:
         if character in name:
             raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
-    return name
+    return str(name)
 
 
 class Names:
@@ -76,19 +79,21 @@ class Names:
 class Scope:
     """A place that holds names: the root, one branch of a join or race, or one iteration of a loop."""
 
-    __slots__ = ("_counts", "_memo", "home", "loop", "prefix", "random", "timers", "uuids")
+    __slots__ = ("_counts", "_memo", "loop", "made", "outer", "prefix", "random", "timers", "uuids")
 
-    def __init__(self, prefix: str = "", home: Scope | None = None) -> None:
+    def __init__(self, prefix: str = "", outer: Scope | None = None, loop: object = None) -> None:
         self.prefix = prefix
+        self.outer = outer
+        """The scope around an `async for` iteration, with which it shares its task; None elsewhere."""
+        self.loop = loop
+        """The loop of an `async for` iteration."""
+        self.made = 0
+        """How many tasks and verbs were created here."""
         self._counts: dict[str, int] | None = None
         self._memo: dict[str, bool] | None = None
         self.timers = 0
         self.uuids = 0
         self.random: object = None
-        self.home = home or self
-        """The scope of the task that runs here; an `async for` iteration shares the task of the scope around it."""
-        self.loop: object = None
-        """The `async for` loop that is open in this scope, if any."""
 
     def repeat(self, name: str) -> int:
         """Count one more use of a name here and return which it is."""

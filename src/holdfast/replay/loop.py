@@ -1,9 +1,9 @@
 """The deterministic asyncio event loop one run lives in.
 
-It has no I/O and no thread. Its time is the time of the fact being applied, its futures are resolved by facts, its timers
-are durable timers. It implements just what asyncio's own tools need; everything else is refused with the line of the
-workflow that asked for it. It is driven only inside a turn (see `turn`), between turns its ready queue is empty, so all
-runs of a worker share one queue.
+It has no I/O and no thread. Its time is the time of the fact being applied, its futures are resolved by facts, its
+timers are durable timers. It implements just what asyncio's own tools need; everything else is refused with the line of
+the workflow that asked for it. It is driven only inside a turn (see `turn`), between turns its ready queue is empty, so
+all runs of a worker share one queue.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
+from holdfast.clock import FAR_FUTURE
 from holdfast.errors import BusyLoop, NonDeterministic
 from holdfast.replay.guards import user_line
-from holdfast.replay.location import Scope
+from holdfast.replay.location import Scope, number
 
 MAX_CALLBACKS = 100_000
+MAX_FAILURES = 20
+_FEW_TASKS = 8
 SCOPE: contextvars.ContextVar[Scope] = contextvars.ContextVar("holdfast_scope")
 
-_running_loop = events._get_running_loop
-_set_running_loop = events._set_running_loop
+# Typed loosely: RunLoop is not an AbstractEventLoop, because slots keep a parked run small.
+_running_loop: Callable[[], Any] = events._get_running_loop
+_set_running_loop: Callable[[Any], None] = events._set_running_loop
 
 
 class Handle:
@@ -38,7 +42,7 @@ class Handle:
     ) -> None:
         self.callback = callback
         self.args = args
-        self.context = context or contextvars.copy_context()
+        self.context = contextvars.copy_context() if context is None else context
         self.dropped = False
 
     def cancel(self) -> None:
@@ -81,10 +85,14 @@ def _nothing() -> None:
 class RunTask(asyncio.Task[Any]):
     """A task of a run: hashed by creation number, so that sets of tasks iterate alike on every replay."""
 
-    __slots__ = ("own_context", "scope", "seq", "structural")
+    __slots__ = ("number", "own_context", "scope", "structural")
+    number: int
+    own_context: contextvars.Context
+    scope: Scope | None
+    structural: bool
 
     def __hash__(self) -> int:
-        return self.seq
+        return self.number
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -95,11 +103,14 @@ class RunLoop:
 
     __slots__ = (
         "__weakref__",
+        "_base",
         "_created",
         "_heap",
+        "_prune_at",
         "_ready",
         "_timers",
         "dead",
+        "failures",
         "now",
         "orphans",
         "origin",
@@ -107,8 +118,12 @@ class RunLoop:
         "violation",
     )
 
-    def __init__(self, ready: deque[Handle], now: int) -> None:
+    def __init__(self, ready: deque[Handle], now: int, seed: int = 0) -> None:
         self._ready = ready
+        # Asyncio keeps the tasks of all runs in one set: their hashes must differ from run to run, yet within one run
+        # order small sets of tasks by creation.
+        self._base = (seed << 10) & 0xFFF_FFFF_FFFF_FC00
+        self._prune_at = _FEW_TASKS
         self._heap: list[tuple[int, int, Timer]] | None = None
         self._timers: dict[str, Timer] | None = None
         self._created = 0
@@ -116,6 +131,8 @@ class RunLoop:
         self.now = now
         self.tasks: list[RunTask] = []
         self.orphans: list[Any] | None = None
+        self.failures: list[str] | None = None
+        """Errors of tasks and verbs that are gone and that nobody looked at."""
         self.dead = False
         self.violation: Exception | None = None
 
@@ -158,12 +175,20 @@ class RunLoop:
         timer = Timer(self, callback, args, context)
         if not self.dead:
             scope = timer.context.get(SCOPE)
-            location = scope.next_timer() if scope else f"@{self.next_number()}"
-            self.add_timer(timer, self.origin + round(when * 1e6), location)
+            location = scope.next_timer() if scope else f"@{number(self.next_number())}"
+            self.add_timer(timer, min(self.origin + round(min(when * 1e6, FAR_FUTURE)), FAR_FUTURE), location)
         return timer
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Say nothing here: failures nobody awaited are reported when the run ends."""
+        error = context.get("exception")
+        if error is None or self.dead:
+            return
+        if self.failures is None:
+            self.failures = []
+        if len(self.failures) < MAX_FAILURES:
+            future = context.get("task") or context.get("future")
+            self.failures.append(f"{name_of(future)}: {error!r}")
 
     def create_task(
         self,
@@ -175,20 +200,38 @@ class RunLoop:
         **more: Any,
     ) -> RunTask:
         _refuse_as_completed(self)
-        context = context or contextvars.copy_context()
+        if context is None:
+            context = contextvars.copy_context()
+        scope = context.get(SCOPE)
+        if scope is None and (scope := SCOPE.get(None)) is not None:
+            context.run(SCOPE.set, scope)  # a context of the user's own making is still in this run
         task = RunTask.__new__(RunTask)
-        task.seq = self.next_number()
+        task.number = self.hash_number(scope)
         task.own_context = context
-        task.scope = context.get(SCOPE)
+        task.scope = scope
         task.structural = structural
-        task.__init__(coro, loop=self, name=name or f"task-{task.seq}", context=context, **more)  # type: ignore[misc]  # asyncio registers the task by hash inside __init__, so seq comes first
+        # Asyncio registers the task by hash inside __init__, so the number comes first.
+        task.__init__(coro, loop=self, name=name or f"task-{self.next_number()}", context=context, **more)  # type: ignore[misc]
         self.tasks.append(task)
+        if len(self.tasks) > self._prune_at:
+            self._prune_at = max(_FEW_TASKS, 2 * len(self.live_tasks()))
         return task
 
     def next_number(self) -> int:
-        """Return a creation number for something that hashes like a task."""
+        """Return a number no other timer or task of this loop has."""
         self._created += 1
         return self._created
+
+    def hash_number(self, scope: Scope | None) -> int:
+        """Return the hash of a new task or verb.
+
+        It counts within the scope, so that a loop resumed from its state gives the tasks of an iteration the numbers
+        they had, and sets of them their order.
+        """
+        if scope is None:
+            return self._base + self.next_number()
+        scope.made += 1
+        return self._base + scope.made
 
     # Timers.
 
@@ -230,6 +273,10 @@ class RunLoop:
             self._heap = [item for item in self._heap if not item[2].dropped]
             heapq.heapify(self._heap)
 
+    def forget_timers(self) -> None:
+        """Drop every timer; the loop is dead."""
+        self._heap = self._timers = None
+
     # Driving.
 
     def drain(self) -> None:
@@ -240,18 +287,18 @@ class RunLoop:
         """
         ready = self._ready
         budget = MAX_CALLBACKS
-        while ready:
-            handle = ready.popleft()
-            if handle.dropped:
-                continue
-            budget -= 1
-            if budget < 0:
-                ready.clear()
-                raise BusyLoop("", f"the workflow never waits for anything durable: {self.whereabouts()}")
-            handle.context.run(handle.callback, *handle.args)
-        tasks = self.tasks
-        if len(tasks) > 8 and tasks[-1].done():
-            self.tasks = [task for task in tasks if not task.done()]
+        try:
+            while ready:
+                handle = ready.popleft()
+                if handle.dropped:
+                    continue
+                budget -= 1
+                if budget < 0:
+                    raise BusyLoop("", f"the workflow never waits for anything durable: {self.whereabouts()}")
+                handle.context.run(handle.callback, *handle.args)
+        except BaseException:
+            ready.clear()  # it is shared: what is left here must not run as part of another run
+            raise
 
     def live_tasks(self) -> list[RunTask]:
         """Return the tasks that have not finished, oldest first."""
@@ -260,7 +307,7 @@ class RunLoop:
 
     def whereabouts(self) -> str:
         """Say, for each live task, the lines at which it waits."""
-        return "; ".join(f"{task.get_name()} at {await_chain(task.get_coro())}" for task in self.live_tasks()) or "-"
+        return "; ".join(f"{task.get_name()} at {await_chain(task.get_coro())}" for task in self.live_tasks())
 
     # Async generators: adopted by this loop while a turn runs.
 
@@ -280,12 +327,38 @@ class RunLoop:
 
     def refuse(self, what: str) -> NoReturn:
         """Refuse something a workflow must not do, and remember it even if the code swallows the error."""
-        place = user_line()
-        where = f" at {place[0]}:{place[1]}" if place else ""
+        place = self.workflow_line()
+        where = f" at {place}" if place else ""
         error = NonDeterministic(f"{what}{where}: this is I/O: put it in a step")
         if self.violation is None:
             self.violation = error
         raise error
+
+    def workflow_line(self) -> str:
+        """Return the file:line of workflow code that is being run; of its task's start if only libraries are."""
+        bottom: Any = sys._getframe(1)
+        frame = bottom
+        while bottom is not None and bottom.f_code is not _DRAIN:
+            bottom = bottom.f_back
+        place = user_line(frame, stop=bottom)
+        if place is not None:
+            return f"{place[0]}:{place[1]}"
+        task = asyncio.current_task(self) if _running_loop() is self else None
+        return await_chain(task.get_coro()) if task is not None else ""
+
+
+_DRAIN = RunLoop.drain.__code__
+
+
+def name_of(future: Any) -> str:
+    """Return what to call a task or verb in a message."""
+    return (
+        future.get_name()
+        if isinstance(future, asyncio.Task)
+        else type(future).word
+        if hasattr(future, "word")
+        else "a future"
+    )
 
 
 def await_chain(coro: Any) -> str:
@@ -308,8 +381,8 @@ def _refuse_as_completed(loop: RunLoop) -> None:
     while frame is not None and frame.f_code.co_filename == _ASYNCIO_TASKS:
         name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
         if name.startswith(("as_completed", "_AsCompletedIterator")):
-            place = user_line(frame)
-            where = f" at {place[0]}:{place[1]}" if place else ""
+            place = loop.workflow_line()
+            where = f" at {place}" if place else ""
             error = NonDeterministic(
                 f"as_completed over bare coroutines starts them in random order{where}; "
                 "write as_completed([asyncio.create_task(c) for c in ...])"

@@ -1,7 +1,8 @@
 """The turn: apply facts, drive the coroutine until it blocks, and say what it asks for.
 
-A turn is synchronous and pure: given the same function, input and facts it asks for the same things. Facts are applied one
-at a time in their recorded order and the loop is drained after each, so whatever interleaving happened live happens again.
+A turn is synchronous and pure: given the same function, input and facts it asks for the same things. Facts are applied
+one at a time in their recorded order and the loop is drained after each, so whatever interleaving happened live happens
+again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import asyncio
 import contextvars
 import gc
 import sys
-import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from enum import Enum
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,19 +21,17 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.codec import ErrorData, error_to_data
-from holdfast.errors import ContinueAsNew, RunBlocked, StuckRun
+from holdfast.errors import RunBlocked, StuckRun
 from holdfast.records import EntryRow, Message, Send, StartChild
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import Entry
-from holdfast.replay.guards import guard
+from holdfast.replay.eviction import close_tasks
+from holdfast.replay.guards import guard, raised_at
 from holdfast.replay.journal import CANCEL, Journal, RunInfo, Verb
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
 
-LIMBO: list[Any] = []
-"""Coroutines that swallow even being closed. Freeing them would run them again, so they are kept for ever."""
 
-
-class Ending(Enum):
+class Ending(StrEnum):
     """How a turn can end a run (or this life of it)."""
 
     COMPLETED = "completed"
@@ -79,7 +77,7 @@ class Execution:
         errors: Mapping[str, type[BaseException]],
         guarded: bool = True,
     ) -> None:
-        self.loop = RunLoop(ready, now)
+        self.loop = RunLoop(ready, now, run.seed)
         self.journal = Journal(run, self.loop, errors)
         self._start = start
         self._root: RunTask | None = None
@@ -90,14 +88,14 @@ class Execution:
         self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
     ) -> Turn:
         """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
-        self.journal.load(history)
         self.journal.silent = bool(history)
 
         def action() -> None:
+            self.journal.load(history)
             self._replay()
-            self.journal.silent = False
+            self.journal.caught_up()
             if not self._stopped():
-                self.loop.now = max(self.loop.now, now or 0)
+                self.loop.now = max(self.loop.now, self.journal.recorded_at, now or 0)
                 self._take(messages)
                 self._fire_due()
 
@@ -130,6 +128,8 @@ class Execution:
     # Driving.
 
     def _drive(self, action: Callable[[], None], now: Instant | None = None) -> Turn:
+        if self.ending:
+            return self._collect(None)
         loop = self.loop
         if now is not None and now > loop.now:
             loop.now = now
@@ -140,7 +140,7 @@ class Execution:
         collecting = gc.isenabled()
         error: BaseException | None = None
         gc.disable()
-        _set_running_loop(loop)  # type: ignore[arg-type]  # not a subclass: slots keep a parked run small
+        _set_running_loop(loop)
         sys.set_asyncgen_hooks(loop.asyncgen_first, loop.asyncgen_final)
         if self.guarded:
             guard.enter()
@@ -151,7 +151,12 @@ class Execution:
         except SystemExit as exit_:
             error = exit_
         except RunBlocked as blocked:
+            blocked.run_id = self.journal.run.id
             self.journal.block(blocked)
+        except Exception as unfit:
+            # A callback of the user's that raised, or a row nobody can read: neither is the code's own failure.
+            run = self.journal.run.id
+            self.journal.block(RunBlocked(run, f"run {run}: {type(unfit).__name__}: {unfit}{raised_at(unfit)}"))
         finally:
             if self.guarded:
                 violation = guard.leave()
@@ -177,14 +182,16 @@ class Execution:
                 self.loop.now = row.at
             self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
             self.loop.drain()
-        if journal.replaying and self._root.done() and journal.violation is None:
+        if journal.violation is None and self.loop.violation is None:
             row = journal.next_fact()
-            assert row is not None
-            journal.unexpected_fact(row)
-        elif not journal.replaying and not self._stopped():
-            journal.unmatched()
+            if row is not None:
+                journal.unexpected_fact(row)
+            else:
+                journal.unmatched()
 
     def _new_fact(self, location: str, fact: Entry) -> None:
+        if location not in self.journal.open and location != CANCEL and self.loop.timer_at(location) is None:
+            return  # the code gave up waiting for it; in history it would answer a call that is not open
         self.journal.record(location, fact)
         self._apply(location, fact, None)
         self.loop.drain()
@@ -207,7 +214,7 @@ class Execution:
             if self._root is not None:
                 self._root.cancel()
             return
-        if row is not None and not journal.removed(location):
+        if row is not None:
             journal.unexpected_fact(row)
 
     def _take(self, messages: Sequence[Message]) -> None:
@@ -292,11 +299,14 @@ class Execution:
         return turn
 
     def _outcome(self, error: BaseException | None) -> Outcome | None:
+        if self.ending:
+            return None  # a run ends once
         journal, root = self.journal, self._root
         violation = journal.violation or self.loop.violation
         if violation is not None:
             return Outcome(Ending.BLOCKED, error=error_to_data(violation))
-        if journal.cancelling is not None and (error is not None or (root is not None and root.done())):
+        done = error is not None or journal.renewal is not None or (root is not None and root.done())
+        if journal.cancelling is not None and done:
             self._finish()
             return Outcome(Ending.CANCELLED)
         if error is not None:
@@ -312,19 +322,18 @@ class Execution:
             return Outcome(Ending.FAILED, error=error_to_data(asyncio.CancelledError("the workflow cancelled itself")))
         raised = root.exception()
         if raised is not None:
-            if isinstance(raised, ContinueAsNew):
-                return Outcome(Ending.RENEWED, payload=journal.renewal)
             return Outcome(Ending.FAILED, error=error_to_data(raised))
+        result = root.result()
         try:
-            payload = codec.encode(root.result(), f"the result of workflow {journal.run.workflow!r}")
+            payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
         except Exception as unfit:
+            if isinstance(result, Awaitable):
+                unfit.add_note("the workflow returned something to await: did you forget `await`?")
             return Outcome(Ending.FAILED, error=error_to_data(unfit))
         return Outcome(Ending.COMPLETED, payload=payload.decode())
 
     def _finish(self) -> None:
         """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
-        if self.ending:
-            return
         self.ending = True
         journal = self.journal
         for task in self.loop.tasks:
@@ -334,53 +343,22 @@ class Execution:
                 where = f"{task.get_name()} ({await_chain(task.get_coro())})"
                 journal.logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
             elif not task.cancelled() and getattr(task, "_log_traceback", False):
-                journal.logs.append(
-                    (30, "%s failed and nobody awaited it: %r", (task.get_name(), task.exception()), "")
-                )
-        for verb in list(journal.open.values()):
+                self.loop.call_exception_handler({"task": task, "exception": task.exception()})
+        for failure in self.loop.failures or ():
+            journal.logs.append((30, "nobody awaited %s", (failure,), ""))
+        left = list(journal.open.values())
+        for verb in left:
             journal.abandon(verb)
+        self.loop.dead = True
+        self.loop.forget_timers()
+        for verb in left:
+            verb.cancel()  # so that a result on its way finds nobody waiting
 
     def drop(self) -> None:
-        """Let go of the coroutine without letting it act.
-
-        Python has no way to free a coroutine without running its `finally` blocks. While a run is dropped its loop is
-        dead: verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous code in `finally` does run.
-        """
-        loop = self.loop
-        if loop.dead:
+        """Let go of the coroutine without letting it act; see `eviction`."""
+        if self._root is None and not self.loop.tasks:
+            self.loop.dead = True
             return
-        loop.dead = True
-        outer = _running_loop()
-        _set_running_loop(loop)  # type: ignore[arg-type]  # so that asyncio.sleep() in a finally meets the dead loop
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                for task in reversed(loop.tasks):
-                    _close(task)
-        finally:
-            _set_running_loop(outer)
-        loop.tasks = []
-        self.journal.open.clear()
+        close_tasks(self.loop)
+        self.journal.close()
         self._root = None
-
-
-def _close(task: RunTask) -> None:
-    coro: Any = task.get_coro()
-    if task.done() or coro is None:
-        if task.done() and not task.cancelled():
-            task.exception()
-        return
-    for _ in range(100):
-        try:
-            task.own_context.run(coro.close)
-        except BaseException:  # noqa: S110  # whatever cleanup raises while being dropped concerns nobody
-            pass
-        if getattr(coro, "cr_frame", None) is None:
-            break
-    else:
-        LIMBO.append(task)
-        return
-    waiter = getattr(task, "_fut_waiter", None)
-    if waiter is not None:
-        waiter.cancel()
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch for a task ended on purpose

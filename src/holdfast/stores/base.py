@@ -64,16 +64,19 @@ class Store(ABC):
         Data never makes a statement raise: a taken id, an ended target or an old epoch is an outcome.
 
         - `StartRun`: inserts the run unless the id is taken (`Existing`). Without owner it is pending and due at once;
-          with owner it is running with epoch 1. The turn it carries is applied like a CommitTurn (`Started`).
+          with owner it is running with epoch 1 (and still unowned and due if that worker is not alive). The turn it
+          carries is applied like a CommitTurn (`Started`).
         - `CommitTurn`: in this order: renewal forgets all entries; trims delete the entries whose location lies in
           [first, last); entries are appended; consumed inbox rows are deleted; sends and children are delivered or
-          refused; state or end is written. A run started as a child is pending, unowned and due at once.
+          refused; state or end is written. A run started as a child is pending, unowned and due at once;
+          the key of its parent, if it has one, is this run's.
           End sets owner and due to nothing, deletes the inbox, and puts a `child` row (name = the ended run's id,
           payload = End.payload) into the parent's inbox unless the parent has ended.
         - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None) or has ended.
         - `RequestCancel`: a run that has not ended becomes cancelling and gets one `cancel` inbox row (a second request
           while cancelling is Delivered again without a second row); `Refused` as above.
-        - `Unblock`: blocked runs become pending, due at once, with no claims counted.
+        - `Unblock`: blocked runs become pending, due at once, with no claims counted and no error. A run blocked as
+          poison has no fingerprint: only its name unblocks it.
 
         Raises:
             StoreBusy, StoreFull, StoreReplaced, StoreError: nothing of the batch was written.
@@ -83,10 +86,10 @@ class Store(ABC):
     async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, most overdue first.
 
-        Each taken run becomes running (a cancelling one stays cancelling) with this owner, the next epoch, no due time
-        and one more claim counted. A claim is reset by the run's next CommitTurn with `reset_claims`. Runs with claims
-        already counted are suspects: they are taken only when no other run is due, and one at a time. A suspect with
-        3 claims is not taken but blocked, with `poison` as its error.
+        Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch, no
+        due time and one more claim counted. A worker that is not alive gets nothing. A claim is reset by the run's next
+        CommitTurn with `reset_claims`. Runs with claims already counted are suspects: they are taken only when no other
+        run is due, and one at a time. A suspect with 3 claims is not taken but blocked, with `poison` as its error.
         """
 
     @abstractmethod
@@ -142,5 +145,6 @@ class Store(ABC):
 
         A worker known to have died leaves `lost` = crash on each run it was running, a lapsed one leaves lapse. Runs
         those workers had parked are not touched: a claim may take them from a dead owner when they are due.
+        The epoch of what is freed moves at once. Workers that joined through this very store are left alone.
         Returns the number of workers declared dead.
         """

@@ -7,7 +7,7 @@ in a `Statements` that reads and writes rows one by one or in bulk, and commits;
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.clock import Instant
 from holdfast.records import (
@@ -32,9 +32,7 @@ from holdfast.records import (
     Unblock,
     Unblocked,
 )
-
-Value = str | int | None
-Row = tuple[Value, ...]
+from holdfast.stores.run_state import Row, RunState, Value, changed_row, new_row
 
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
@@ -48,41 +46,6 @@ class Statements(Protocol):
     def write(self, name: str, rows: Sequence[Row]) -> None: ...
 
     def change(self, name: str, row: Row) -> int: ...
-
-
-class RunState:
-    """The mutable part of a run, as `run_by_key` reads it."""
-
-    __slots__ = (
-        "key", "id", "workflow", "status", "wait", "due", "epoch", "owner", "generation", "inbox", "claims", "lost",
-        "digest", "parent", "fingerprint", "updated", "ended", "new", "dirty",
-    )  # fmt: skip
-
-    key: int
-    id: str
-    workflow: str
-    status: str
-    wait: str
-    due: Instant | None
-    epoch: int
-    owner: str | None
-    generation: int
-    inbox: int
-    claims: int
-    lost: str
-    digest: int
-    parent: int | None
-    fingerprint: str | None
-    updated: Instant
-    ended: Instant | None
-
-    def __init__(self, row: Sequence[Any]) -> None:
-        (
-            self.key, self.id, self.workflow, self.status, self.wait, self.due, self.epoch, self.owner, self.generation,
-            self.inbox, self.claims, self.lost, self.digest, self.parent, self.fingerprint, self.updated, self.ended,
-        ) = row  # fmt: skip
-        self.new: NewRun | None = None
-        self.dirty = False
 
 
 class Batch:
@@ -184,8 +147,8 @@ class Batch:
             if target is not None and target.ended is None:
                 self._deliver(target, "message", send)
                 continue
-            refused[send.location] = "missing" if target is None else "ended"
-            self._rewrites.append((key, send.location, send.seq, send.missing if target is None else send.ended))
+            reason = refused[send.location] = "missing" if target is None else str(target.status)
+            self._rewrites.append((key, send.location, send.seq, send.refusals[reason]))
         for child in turn.children:
             if self._named(child.run.id) is None:
                 self._insert(child.run, None, key if child.run.parent else None)
@@ -352,8 +315,8 @@ class Batch:
 
     def _write(self) -> None:
         write = self._statements.write
-        new = [_new_row(run, run.new) for run in self._touched if run.new]
-        changed = [_changed_row(run) for run in self._touched if not run.new]
+        new = [new_row(run, run.new) for run in self._touched if run.new]
+        changed = [changed_row(run) for run in self._touched if not run.new]
         inbox: list[Row] = [(key, *message) for key, messages in self._inbox.items() for message in messages]
         work: list[tuple[str, Sequence[Row]]] = [
             ("insert_runs", new),
@@ -390,20 +353,3 @@ def _ids_of(operation: Operation) -> Iterable[str]:
                 yield send.target
             for child in operation.children:
                 yield child.run.id
-
-
-def _new_row(run: RunState, new: NewRun) -> Row:
-    parent = new.parent
-    return (
-        run.key, run.id, run.workflow, new.version, run.status, run.wait, run.due, run.epoch, run.owner,
-        run.generation, run.inbox, run.claims, run.lost, new.seed, run.digest, run.parent,
-        parent.id if parent else None, parent.location if parent else None,
-        run.fingerprint, new.at, run.updated, run.ended,
-    )  # fmt: skip
-
-
-def _changed_row(run: RunState) -> Row:
-    return (
-        run.key, run.status, run.wait, run.due, run.owner, run.generation, run.inbox, run.claims, run.lost,
-        run.fingerprint, run.updated, run.ended,
-    )  # fmt: skip

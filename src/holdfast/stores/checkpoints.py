@@ -1,8 +1,8 @@
-"""Keeping the WAL short without making commits wait for it.
+"""Keeping the WAL short without making the event loop wait for it.
 
 A checkpoint started by a commit copies a thousand pages on that commit's time. Here a thread with a connection of its
-own copies them while commits go on; what was added meanwhile is copied by the next commit, a few pages, and only then
-does the WAL start over.
+own copies them while commits go on; the few pages added meanwhile are copied by the next commit, and only then does the
+WAL start over. When commits outrun the thread, they are sent to the writer thread and wait there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ import apsw
 PAGES = 1000
 """How long the WAL may get before it is copied back."""
 
+FEW_PAGES = 100
+"""How many pages a commit may copy on the event loop's time."""
+
+MAX_PAGES = 4000
+"""How long the WAL may get while it is being copied."""
+
+_PATIENCE = 5.0
+
 
 class Checkpoints:
     """Watches the WAL of one write connection."""
@@ -25,21 +33,40 @@ class Checkpoints:
         self._connect = connect
         self._pages = 0
         self._threshold = PAGES
-        self._copied = False
+        self._copied: int | None = None
         self._stopping = False
         self._wanted = threading.Event()
+        self._resting = threading.Event()
+        self._resting.set()
         self._thread = threading.Thread(target=self._work, name="holdfast-checkpoints", daemon=True)
         self._thread.start()
         writer.set_wal_hook(self._after_commit)
 
-    def finish(self) -> None:
-        """Copy what is left after the thread has copied most; called by the writer's owner between transactions."""
-        if self._copied:
-            self._copied = False
-            try:
-                self._writer.wal_checkpoint()
-            except apsw.Error:
-                pass  # the next one will do it; a commit must not fail for a checkpoint
+    @property
+    def behind(self) -> bool:
+        """Whether commits have outrun the copying."""
+        return self._pages >= MAX_PAGES and not self._resting.is_set()
+
+    def wait(self) -> None:
+        """Let the copying catch up."""
+        if self.behind:
+            self._resting.wait(_PATIENCE)
+
+    def finish(self, patient: bool) -> None:
+        """Copy what is left after the thread has copied most, however much it is if the caller is patient.
+
+        Called by the owner of the writer between two transactions.
+        """
+        if self._copied is None:
+            return
+        left, self._copied = self._pages - self._copied, None
+        if left > FEW_PAGES and not patient:
+            self._ask()
+            return
+        try:
+            self._writer.wal_checkpoint()
+        except apsw.Error:
+            pass  # the next one will do it; a commit must not fail for a checkpoint
 
     def stop(self) -> None:
         """End the thread and close its connection."""
@@ -53,8 +80,12 @@ class Checkpoints:
         self._pages = pages
         if pages >= self._threshold:
             self._threshold = pages + PAGES
-            self._wanted.set()
+            self._ask()
         return apsw.SQLITE_OK
+
+    def _ask(self) -> None:
+        self._resting.clear()
+        self._wanted.set()
 
     def _work(self) -> None:
         while self._wanted.wait():
@@ -64,9 +95,11 @@ class Checkpoints:
             try:
                 if self.connection is None:
                     self.connection = self._connect()
-                self.connection.wal_checkpoint()
-                self._copied = True
-            except apsw.Error:
-                continue
+                _, self._copied = self.connection.wal_checkpoint()
+            except Exception:  # noqa: S110  # the next one will do it
+                pass
+            if not self._wanted.is_set():
+                self._resting.set()
+        self._resting.set()
         if self.connection is not None:
             self.connection.close()

@@ -50,7 +50,7 @@ class SQLiteStore(Store):
         path: str | os.PathLike[str],
         *,
         durability: str = "power",
-        inline_limit: int = 3,
+        inline_limit: int = 8,
         patience: timedelta = timedelta(seconds=5),
     ) -> None:
         if durability not in ("power", "process"):
@@ -73,7 +73,7 @@ class SQLiteStore(Store):
         connections.ready()
         if len(operations) <= self._inline_limit and connections.idle:
             try:
-                return connections.try_now(lambda db: _apply_few(db, operations))
+                return connections.commit_here(lambda db: _apply_few(db, operations))
             except apsw.BusyError:
                 pass
         return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))

@@ -21,6 +21,11 @@ Work = Callable[[apsw.Connection], T]
 
 CHECK_FILE_EVERY = 5.0
 
+SLOW_COMMIT = 0.002
+LEAVE_TO_THREAD = 1.0
+"""When commits take this long on average (a disk that takes its time to sync), the event loop leaves them to the thread
+for a while: the hop is nothing beside them, and the loop stays free."""
+
 
 class Connections:
     """The connections of one open store.
@@ -45,6 +50,8 @@ class Connections:
         self._renewer: apsw.Connection | None = None
         self._checked = 0.0
         self._version: object = None
+        self._average = 0.0
+        self._slow_until = 0.0
         self.locks: dict[str, WorkerLock | None] = {}
 
     async def open(self) -> None:
@@ -53,22 +60,29 @@ class Connections:
             return
         if self.path == sqlite_file.MEMORY:
             self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
+            sqlite_guard.opened(self, None)
         else:
             thread = JobThread("holdfast-writer")
             try:
-                self.writer, self.reader = await thread.do(self._connect)
+                await thread.do(self._connect)
             except BaseException:
                 thread.stop()
                 raise
             self.thread = thread
-            self.file = sqlite_file.FileIdentity(self.path)
             self.checkpoints = Checkpoints(self.writer, self._another)
-        sqlite_guard.opened(self, self.file.stat if self.file else None)
         self.refusal, self.is_open = "", True
 
-    def _connect(self) -> tuple[apsw.Connection, apsw.Connection]:
+    def _connect(self) -> None:
         try:
-            return sqlite_file.connect(self.path, self._durability, self._patience), self._another()
+            with sqlite_guard.opening():
+                self.writer = sqlite_file.connect(self.path, self._durability, self._patience)
+                try:
+                    self.reader = self._another()
+                    self.file = sqlite_file.FileIdentity(self.path)
+                except BaseException:
+                    self.writer.close()
+                    raise
+                sqlite_guard.opened(self, self.file.stat)
         except apsw.Error as error:
             raise translate(error, self.path) from error
 
@@ -78,12 +92,12 @@ class Connections:
     async def close(self) -> None:
         """Finish what is queued and release everything."""
         self.refusal, self.is_open = f"{self.path}: the store is closed", False
-        sqlite_guard.closed(self, self.file.stat if self.file else None)
-        self._release_locks()
         self.reader.close()
         if self.thread is not None:
             await self.thread.do(self._close_writers)
             self.thread.stop()
+        self._release_locks()
+        sqlite_guard.closed(self, self.file.stat if self.file else None)
 
     def _close_writers(self) -> None:
         if self.checkpoints is not None:
@@ -91,6 +105,7 @@ class Connections:
         with self._renewing:
             if self._renewer is not None:
                 self._renewer.close()
+                self._renewer = None
         self.writer.close()
 
     def abandon(self) -> list[object]:
@@ -118,31 +133,47 @@ class Connections:
 
     @property
     def idle(self) -> bool:
-        """Whether the event loop may use the writer now."""
-        return self.thread is None or not self.thread.busy
+        """Whether the event loop may commit by itself now."""
+        if self.thread is None or self.checkpoints is None:
+            return True
+        return not (self.thread.busy or self.checkpoints.behind or time.monotonic() < self._slow_until)
 
-    def try_now(self, work: Work[T]) -> T:
-        """Do something in one transaction on this thread; the caller made sure of `ready` and `idle`.
+    def commit_here(self, work: Work[T]) -> T:
+        """Do something in one transaction on the event loop's thread; the caller made sure of `ready` and `idle`.
 
         Raises:
             apsw.BusyError: another process or connection holds the lock; nothing was done.
         """
+        began = time.monotonic()
+        result = self._commit(work)
+        ended = time.monotonic()
+        self._average = 0.9 * self._average + 0.1 * (ended - began)
+        if self._average > SLOW_COMMIT:
+            self._average, self._slow_until = 0.0, ended + LEAVE_TO_THREAD
+        return result
+
+    def _commit(self, work: Work[T], patient: bool = False) -> T:
         result = self._translating(self.writer, transact, work)
         if self.checkpoints is not None:
-            self.checkpoints.finish()
+            self.checkpoints.finish(patient)
         return result
+
+    def _commit_patiently(self, work: Work[T]) -> T:
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+        return self._insist(lambda: self._commit(work, patient=True))
 
     async def write(self, work: Work[T], inline: bool = False) -> T:
         """Do something in one transaction, on this thread if it is small and need not wait."""
         self.ready()
         if self.thread is None:
-            return self.try_now(work)
-        if inline and not self.thread.busy:
+            return self._commit(work)
+        if inline and self.idle:
             try:
-                return self.try_now(work)
+                return self.commit_here(work)
             except apsw.BusyError:
                 pass
-        return await self.thread.do(lambda: self._insist(lambda: self.try_now(work)))
+        return await self.thread.do(lambda: self._commit_patiently(work))
 
     async def read(self, work: Work[T]) -> T:
         """Look at what is committed, all of it as of one moment."""

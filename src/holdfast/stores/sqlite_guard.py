@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import weakref
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -26,49 +27,64 @@ class Guarded(Protocol):
         ...
 
 
-_open: dict[_Inode, int] = {}
-_stores: weakref.WeakSet[Guarded] = weakref.WeakSet()
-_installed: list[bool] = []
+class _Process:
+    """What this process has open: there is one set of POSIX locks per process, so there is one of these."""
+
+    def __init__(self) -> None:
+        self.installed = False
+        self.reset()
+
+    def reset(self) -> None:
+        self.opening = threading.Lock()
+        self.files: dict[_Inode, int] = {}
+        self.stores: weakref.WeakSet[Guarded] = weakref.WeakSet()
+
+
+_process = _Process()
+
+
+def opening() -> threading.Lock:
+    """Return the lock under which a file is looked at and opened, so that no other store's locks are dropped by it."""
+    return _process.opening
 
 
 def opened(store: Guarded, file: os.stat_result | None) -> None:
     """Guard a store, and its file unless it is in memory."""
-    if not _installed:
-        _installed.append(True)
+    if not _process.installed:
+        _process.installed = True
         sys.addaudithook(_refuse_stdlib)
         os.register_at_fork(after_in_child=_after_fork)
-    _stores.add(store)
+    _process.stores.add(store)
     if file is not None:
         inode = (file.st_dev, file.st_ino)
-        _open[inode] = _open.get(inode, 0) + 1
+        _process.files[inode] = _process.files.get(inode, 0) + 1
 
 
 def closed(store: Guarded, file: os.stat_result | None) -> None:
     """Stop guarding."""
-    _stores.discard(store)
+    _process.stores.discard(store)
     if file is not None:
         inode = (file.st_dev, file.st_ino)
-        _open[inode] = _open.get(inode, 1) - 1
-        if _open[inode] <= 0:
-            del _open[inode]
+        _process.files[inode] = _process.files.get(inode, 1) - 1
+        if _process.files[inode] <= 0:
+            del _process.files[inode]
 
 
 def is_open(file: os.stat_result) -> bool:
     """Whether a store of this process has that file open."""
-    return (file.st_dev, file.st_ino) in _open
+    return (file.st_dev, file.st_ino) in _process.files
 
 
 def _after_fork() -> None:
-    for store in list(_stores):
+    for store in list(_process.stores):
         for handle in store.abandon():
             # Closing it in the child could checkpoint or delete the parent's WAL, even at interpreter exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
-    _stores.clear()
-    _open.clear()
+    _process.reset()
 
 
 def _refuse_stdlib(event: str, args: tuple[object, ...]) -> None:
-    if event != "sqlite3.connect" or not _open:
+    if event != "sqlite3.connect" or not _process.files:
         return
     name = args[0] if args else None
     if isinstance(name, bytes):

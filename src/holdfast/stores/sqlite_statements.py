@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 import apsw
 import msgspec
 
-from holdfast.stores.batch import Row, Value
+from holdfast.stores.run_state import Row, Value
 from holdfast.stores.sql_files import statements
 
 SQL: Mapping[str, str] = statements("sqlite_batch", "sqlite_claims", "sqlite_workers", "sqlite_reads")
+
+MAX_PARAMETER = 64 << 20
+"""How many characters one parameter may have; SQLite refuses a thousand million bytes."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,5 +57,11 @@ class SetStatements(PlainStatements):
         sql = SQL.get(f"{name}_json")
         if sql is None or len(rows) == 1:
             super().write(name, rows)
+            return
+        parameter = json_rows(rows)
+        if len(parameter) <= MAX_PARAMETER:
+            self._db.execute(sql, (parameter,))
         else:
-            self._db.execute(sql, (json_rows(rows),))
+            middle = len(rows) // 2
+            self.write(name, rows[:middle])
+            self.write(name, rows[middle:])

@@ -1,0 +1,110 @@
+"""Small runs, turns and messages to test a store with, and the calls every test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from itertools import count
+from typing import TypeVar
+
+from holdfast.clock import Instant
+from holdfast.records import (
+    Claim,
+    Committed,
+    CommitTurn,
+    End,
+    EntryRow,
+    NewRun,
+    Operation,
+    Outcome,
+    RunRow,
+    Send,
+    SendMessage,
+    Started,
+    StartRun,
+    State,
+    Status,
+)
+from holdfast.stores.base import Store
+
+Another = Callable[[], Awaitable[Store]]
+OutcomeT = TypeVar("OutcomeT", bound=Outcome)
+
+NOW: Instant = 1_700_000_000_000_000
+LEASE = timedelta(minutes=1)
+SECOND = 1_000_000
+TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+
+_numbers = count(1)
+
+
+def new_run(id: str = "", *, at: Instant = NOW, **fields: object) -> NewRun:
+    """Return a run to insert, with an id of its own unless one is given."""
+    values: dict[str, object] = {"workflow": "order", "version": "1", "input": "{}", "digest": 7, "seed": 1, **fields}
+    return NewRun(id=id or f"run-{next(_numbers)}", at=at, **values)  # type: ignore[arg-type]  # fields of NewRun
+
+
+def entry(location: str, seq: int, data: str = "{}") -> EntryRow:
+    """Return a fact."""
+    return EntryRow(location, seq, 1, NOW, data)
+
+
+def turn(key: int, epoch: int = 1, *, at: Instant = NOW, **fields: object) -> CommitTurn:
+    """Return a turn of a run."""
+    return CommitTurn(key=key, epoch=epoch, at=at, **fields)  # type: ignore[arg-type]  # fields of CommitTurn
+
+
+def parked(due: Instant | None = None, *, seen: int = 0, released: bool = False) -> State:
+    """Return the state of a run that waits."""
+    return State(status=Status.SUSPENDED, seen=seen, wait="message", due=due, released=released)
+
+
+def ended(status: Status = Status.COMPLETED, **fields: object) -> End:
+    """Return an end."""
+    return End(status=status, at=NOW, **fields)  # type: ignore[arg-type]  # fields of End
+
+
+def message(target: str, payload: str = "1", *, at: Instant = NOW) -> SendMessage:
+    """Return a message from outside."""
+    return SendMessage(target=target, name="news", id=f"m{next(_numbers)}", payload=payload, at=at)
+
+
+def a_send(target: str, location: str = "a0", seq: int = 1) -> Send:
+    """Return a message that a turn sends."""
+    return Send(
+        target=target, name="news", id="", payload="1", at=NOW, location=location, seq=seq,
+        refusals={"missing": '"missing"', "completed": '"completed"', "failed": '"failed"', "cancelled": '"cancelled"'},
+    )  # fmt: skip
+
+
+async def one(store: Store, operation: Operation, expected: type[OutcomeT]) -> OutcomeT:
+    """Apply one operation and return its outcome, which must be of the kind expected."""
+    [outcome] = await store.apply([operation])
+    assert isinstance(outcome, expected), outcome
+    return outcome
+
+
+async def started(store: Store, id: str = "", *, owner: str | None = "w", at: Instant = NOW) -> RunRow:
+    """Start a run that worker `w` (announced here) is running with epoch 1, or a pending one."""
+    if owner:
+        await store.join(owner, LEASE)
+    run = new_run(id, owner=owner, at=at)
+    await one(store, StartRun(run=run), Started)
+    return await row(store, run.id)
+
+
+async def row(store: Store, id: str) -> RunRow:
+    """Return a run that must be there."""
+    found = await store.get(id)
+    assert found is not None
+    return found
+
+
+async def claim(store: Store, worker: str = "w", *, now: Instant = NOW, limit: int = 100) -> list[Claim]:
+    """Claim runs of the workflow `order`."""
+    return await store.claim(worker, now, limit, ["order"], '"poison"')
+
+
+async def end(store: Store, run: RunRow, status: Status = Status.COMPLETED) -> None:
+    """End a run as its owner would."""
+    await one(store, turn(run.key, run.epoch, end=ended(status, output='"result"')), Committed)

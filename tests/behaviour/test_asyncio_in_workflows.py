@@ -1,0 +1,214 @@
+"""Plain asyncio in workflow code, on a real engine: durable, replayed alike, and without I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Engine, RunFailed, workflow
+from holdfast.errors import NonDeterministic, RunBlocked
+
+HOUR = timedelta(hours=1)
+REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
+
+
+async def double(number: int) -> int:
+    return number * 2
+
+
+async def test_gather_task_group_queue_and_timeout_work_across_days(make_engine):
+    """S1-1 Each wait is durable; in always-evict mode every one of them is a replay."""
+
+    @workflow
+    async def busy(ctx: Context) -> list[Any]:
+        queue: asyncio.Queue[int] = asyncio.Queue()
+        seen: list[Any] = []
+
+        async def produce(number: int) -> None:
+            await asyncio.sleep(86_400 * number)
+            await queue.put(await ctx.step(double, number))
+
+        async def consume() -> None:
+            while len(seen) < 3:
+                seen.append(await queue.get())
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consume())
+            for number in (3, 1, 2):
+                group.create_task(produce(number))
+        seen.append(await asyncio.gather(*(ctx.step(double, number) for number in range(3))))
+        try:
+            async with asyncio.timeout(3600):
+                await ctx.receive("never")
+        except TimeoutError:
+            seen.append("timeout")
+        return seen
+
+    engine = await make_engine(busy)
+    before = engine.clock.now()
+    assert await engine.execute(busy) == [2, 4, 6, [0, 2, 4], "timeout"]
+    assert engine.clock.now() - before >= (3 * 86_400 + 3600) * 1_000_000
+
+
+async def test_a_sleep_of_asyncio_survives_a_restart_and_is_not_shortened(make_engine, mode):
+    """S1-15 S1-16"""
+    if mode == "memory":
+        pytest.skip("a database in memory ends with its engine")
+
+    @workflow
+    async def naps(ctx: Context) -> list[float]:
+        times = []
+        for _ in range(3):
+            began = ctx.now()
+            await asyncio.sleep(7200)
+            times.append((ctx.now() - began).total_seconds())
+        return times
+
+    engine = await make_engine(naps)
+    await engine.start(naps, id="n-1")
+    for _ in range(5):
+        await engine.advance(HOUR)
+        clock = engine.jumping
+        await engine.stop()
+        engine = await make_engine(naps, clock=clock)
+    assert await engine.get("n-1").result() == [7200, 7200, 7200]
+
+
+async def test_a_step_given_up_by_wait_for_is_stopped(make_engine):
+    stopped = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    @workflow
+    async def impatient(ctx: Context) -> str:
+        try:
+            await asyncio.wait_for(ctx.step(hang), 60)
+        except TimeoutError:
+            return "gave up"
+        return "never"
+
+    engine = await make_engine(impatient)
+    run = await engine.start(impatient)
+    await engine.advance(timedelta(seconds=0)) if False else None
+    ended = asyncio.ensure_future(run.result())
+    while not ended.done():
+        engine.jumping.advance(timedelta(seconds=10))
+        engine._working().runner.timers.check() if False else None
+        engine._jump(engine.clock.now())
+        await asyncio.sleep(0.005)
+    assert await ended == "gave up"
+    await asyncio.wait_for(stopped.wait(), 5)
+
+
+async def test_a_run_does_not_see_context_variables_of_whoever_started_it(make_engine):
+    @workflow
+    async def looks(ctx: Context) -> str:
+        before = REQUEST.get()
+        await ctx.sleep(HOUR)
+        return f"{before} {REQUEST.get()}"
+
+    engine = await make_engine(looks)
+    REQUEST.set("a web request")
+    assert await engine.execute(looks) == "none none"
+
+
+@pytest.mark.parametrize("swallow", [False, True], ids=["raised", "swallowed"])
+async def test_io_in_workflow_code_blocks_the_run_with_file_and_line(make_engine, swallow):
+    """S1-1 Also where the code swallows the error."""
+
+    @workflow(check=False)
+    async def fetches(ctx: Context) -> str:
+        await ctx.step(double, 1)
+        try:
+            await asyncio.open_connection("localhost", 1)
+        except Exception:
+            if not swallow:
+                raise
+        return "never"
+
+    engine = await make_engine(fetches)
+    run = await engine.start(fetches)
+    with pytest.raises(RunBlocked, match=r"test_asyncio_in_workflows.py:\d+: this is I/O: put it in a step"):
+        await run.result()
+
+
+async def test_a_stuck_run_and_a_busy_one_are_blocked_and_others_go_on(make_engine):
+    @workflow
+    async def stuck(ctx: Context) -> None:
+        await asyncio.Event().wait()
+
+    @workflow
+    async def spins(ctx: Context) -> None:
+        while True:  # noqa: ASYNC110  # the very thing under test
+            await asyncio.sleep(0)
+
+    @workflow
+    async def fine(ctx: Context) -> int:
+        return await ctx.step(double, 4)
+
+    engine = await make_engine(stuck, spins, fine)
+    runs = [await engine.start(each) for each in (stuck, spins, fine)]
+    with pytest.raises(RunBlocked, match="nothing can bring about"):
+        await runs[0].result()
+    with pytest.raises(RunBlocked, match="never waits for anything durable"):
+        await runs[1].result()
+    assert await runs[2].result() == 8
+
+
+async def test_exit_in_workflow_code_fails_that_run_and_no_other(make_engine):
+    @workflow
+    async def exits(ctx: Context) -> None:
+        await ctx.step(double, 1)
+        raise SystemExit("enough")
+
+    @workflow
+    async def fine(ctx: Context) -> int:
+        return await ctx.step(double, 4)
+
+    engine = await make_engine(exits, fine)
+    run, other = await engine.start(exits), await engine.start(fine)
+    with pytest.raises(RunFailed, match="enough"):
+        await run.result()
+    assert await other.result() == 8
+
+
+async def test_clocks_and_dice_are_refused_when_the_engine_is_made():
+    import time
+
+    @workflow
+    async def clocked(ctx: Context) -> float:
+        return time.time()
+
+    with pytest.raises(NonDeterministic, match=r"test_asyncio_in_workflows.py:\d+; use ctx.now\(\)"):
+        Engine(":memory:", workflows=[clocked])
+
+
+async def test_an_abandoned_generator_is_closed_inside_its_run(make_engine):
+    """Its clean-up steps are steps of the run, not callbacks of the worker's loop."""
+
+    @workflow
+    async def reads(ctx: Context) -> list[int]:
+        async def numbers() -> Any:
+            try:
+                for number in range(5):
+                    yield await ctx.step(double, number)
+            finally:
+                closed.append(await ctx.step("close", double, 21))
+
+        closed: list[int] = []
+        async for number in numbers():
+            if number == 4:
+                break
+        await ctx.sleep(HOUR)
+        return closed
+
+    engine = await make_engine(reads)
+    assert await engine.execute(reads) == [42]

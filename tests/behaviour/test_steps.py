@@ -1,0 +1,539 @@
+"""Steps that succeed: every kind of body, recorded once, and what a body may know about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Context, HoldfastError, Retry, RunFailed, activity, step_context, workflow
+from holdfast.errors import BadInput, NonDeterministic, NotSerializable
+from holdfast.replay import entry as entries
+
+DAY = timedelta(days=1)
+
+
+@dataclass
+class Order:
+    id: str
+    items: list[str]
+
+
+async def double(number: int) -> int:
+    return number * 2
+
+
+def triple(number: int) -> int:
+    return number * 3
+
+
+@dataclass(frozen=True)
+class Adder:
+    amount: int
+
+    def __call__(self, number: int) -> int:
+        return number + self.amount
+
+    def method(self, number: int) -> int:
+        return number + 10 * self.amount
+
+    async def async_method(self, number: int) -> int:
+        return number + 100 * self.amount
+
+
+class AsyncCallable:
+    async def __call__(self, number: int) -> int:
+        return number + 7
+
+
+def wrapped(function: Any) -> Any:
+    @functools.wraps(function)
+    def around(*args: Any) -> Any:
+        return function(*args)
+
+    return around
+
+
+def made_sync(function: Any) -> Any:
+    @functools.wraps(function)
+    def around(*args: Any) -> Any:
+        return asyncio.run(function(*args)) if threading.current_thread() is not threading.main_thread() else args[0] * 2
+
+    return around
+
+
+async def sum_of(first: int, *more: int, scale: int = 1, **named: int) -> int:
+    return (first + sum(more) + sum(named.values())) * scale
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (double, 10),
+        (triple, 15),
+        (lambda number: number + 1, 6),
+        (lambda number: double(number), 10),
+        (functools.partial(triple, 7), 21),
+        (functools.partial(double, 7), 14),
+        (Adder(1), 6),
+        (AsyncCallable(), 12),
+        (Adder(1).method, 15),
+        (Adder(1).async_method, 105),
+        (wrapped(double), 10),
+        (wrapped(triple), 15),
+        (made_sync(double), 10),
+        (activity(double), 10),
+        (activity(name="other", timeout=DAY)(triple), 15),
+        (max, 5),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+async def test_any_callable_can_be_a_step(make_engine, body, expected):
+    """S0-5 S1-12 S3-2 Async and sync functions, lambdas, partials, callable objects, methods, wrapped and builtin ones."""
+    partial = isinstance(body, functools.partial)
+
+    @workflow
+    async def caller(ctx: Context) -> list[int]:
+        first = await (ctx.step(body) if partial else ctx.step(body, 5, *([] if body is not max else [1])))
+        await ctx.sleep(DAY)
+        second = await (ctx.step(body) if partial else ctx.step(body, 5, *([] if body is not max else [1])))
+        return [first, second]
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == [expected, expected]
+
+
+async def test_a_step_takes_a_name_keywords_and_options(make_engine):
+    """S1-12 S3-2 The explicit name is the path; keyword and variadic arguments arrive; options override."""
+
+    @activity(name="add", retry=Retry.never)
+    async def add(first: int, *more: int, scale: int = 1, **named: int) -> int:
+        context = step_context()
+        return await sum_of(first, *more, scale=scale, **named) if context.attempt == 1 else -1
+
+    @workflow
+    async def caller(ctx: Context) -> list[int]:
+        return [
+            await ctx.step("named", add, 1, 2, scale=10, extra=4),
+            await ctx.step(add, 1, scale=2),
+            await ctx.step(add.options(name="renamed"), first=5),
+            await ctx.step(add, 1),
+        ]
+
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    assert await run.result() == [70, 2, 5, 1]
+    assert [fact.path for fact in await run.history() if fact.kind == "step"] == ["named", "add", "renamed", "add#2"]
+
+
+async def test_options_override_what_the_activity_says(make_engine):
+    """B3 The policy of a call wins over that of the activity."""
+    seen: list[int] = []
+
+    @activity(retry=Retry.never)
+    async def flaky() -> int:
+        seen.append(1)
+        if len(seen) < 3:
+            raise ValueError("x")
+        return len(seen)
+
+    @workflow
+    async def caller(ctx: Context) -> int:
+        return await ctx.step(flaky.options(retry=Retry(max_attempts=3)))
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == 3
+
+
+async def test_a_recorded_step_is_never_run_again(make_engine):
+    """G3 S1-14 S2-37 Replayed after each eviction, the body still ran once; void results count too."""
+    calls: list[str] = []
+
+    async def note(name: str) -> None:
+        calls.append(name)
+
+    @workflow
+    async def caller(ctx: Context) -> int:
+        for name in ("a", "b", "c"):
+            assert await ctx.step(note, name) is None
+            await ctx.sleep(DAY)
+        return len(name)
+
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    assert await run.result() == 1
+    assert calls == ["a", "b", "c"]
+    assert [fact.kind for fact in await run.history()].count("step completed") == 3
+
+
+async def test_sync_bodies_run_in_threads_and_leave_the_loop_free(make_engine):
+    """GUARANTEES 2: a sync body never runs on the loop's thread; many run at once, and loop callbacks in between."""
+    threads: set[int] = set()
+    together = threading.Barrier(3)
+
+    def meet(number: int) -> int:
+        threads.add(threading.get_ident())
+        together.wait(5)
+        return number
+
+    @workflow
+    async def caller(ctx: Context) -> list[int]:
+        return list(await asyncio.gather(*(ctx.step(meet, number) for number in range(3))))
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == [0, 1, 2]
+    assert threading.get_ident() not in threads
+    assert len(threads) == 3
+
+
+async def test_threads_are_reused_and_bounded(make_engine):
+    """S0-57 No more sync bodies at once than max_threads; the others wait their turn without using up their timeout."""
+    now, most = 0, 0
+    lock = threading.Lock()
+
+    @activity(timeout=timedelta(milliseconds=400), retry=Retry.never)
+    def work(number: int) -> int:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.03)
+        with lock:
+            now -= 1
+        return number
+
+    @workflow
+    async def caller(ctx: Context) -> int:
+        return sum(await asyncio.gather(*(ctx.step(work, number) for number in range(40))))
+
+    engine = await make_engine(caller, max_threads=2)
+    assert await engine.execute(caller) == sum(range(40))
+    assert most == 2
+
+
+async def test_async_bodies_are_bounded_by_max_steps(make_engine):
+    """S0-57 Concurrency control of the executor."""
+    now, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return number
+
+    @workflow
+    async def caller(ctx: Context) -> int:
+        return sum(await asyncio.gather(*(ctx.step(work, number) for number in range(20))))
+
+    engine = await make_engine(caller, max_steps=3)
+    assert await engine.execute(caller) == sum(range(20))
+    assert most == 3
+
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
+
+
+async def test_context_variables_do_not_leak_from_step_to_step(make_engine):
+    """GUARANTEES 4 row 15: each attempt has a copy of the engine's context of its own."""
+
+    def sync_body(value: str) -> str:
+        before = VARIABLE.get()
+        VARIABLE.set(value)
+        return before
+
+    async def async_body(value: str) -> str:
+        return sync_body(value)
+
+    @workflow
+    async def caller(ctx: Context) -> list[str]:
+        return [
+            await ctx.step(sync_body, "a"),
+            await ctx.step(async_body, "b"),
+            await ctx.step(sync_body, "c"),
+            await ctx.step(async_body, "d"),
+        ]
+
+    VARIABLE.set("engine")
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == ["engine"] * 4
+
+
+@pytest.mark.parametrize("kind", ["generator", "async generator"])
+async def test_a_generator_is_refused_with_the_way_out(make_engine, kind):
+    """A body that yields has no result to store: said clearly, once."""
+    calls: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        calls.append(1)
+        yield 1
+
+    async def async_numbers() -> AsyncIterator[int]:
+        calls.append(1)
+        yield 1
+
+    @workflow
+    async def caller(ctx: Context) -> str:
+        try:
+            await ctx.step("numbers", numbers if kind == "generator" else async_numbers)
+        except NotSerializable as error:
+            return str(error)
+        return "accepted"
+
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    said = await run.result()
+    assert said == "a generator at $ in the result of step 'numbers': its body must return the items, as a list"
+    assert not [fact for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
+
+
+async def test_what_is_not_callable_is_refused_where_it_is_called(make_engine):
+    """A coroutine in place of a function, the commonest slip, is named."""
+
+    @workflow
+    async def caller(ctx: Context) -> list[str]:
+        said = []
+        for wrong in (5, None):
+            try:
+                await ctx.step(wrong)  # type: ignore[arg-type]
+            except BadInput as error:
+                said.append(str(error))
+        try:
+            await ctx.step("name")  # type: ignore[call-overload]
+        except BadInput as error:
+            said.append(str(error))
+        return said
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == [
+        "a step needs a function, not 5",
+        "a step needs a function, not None",
+        "ctx.step('name') needs a function after its name",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_body_may_spoil_its_arguments_without_touching_the_workflows_objects(make_engine, kind):
+    """S0-31 Each attempt gets a copy of its own; the workflow sees its object unchanged, live and replayed."""
+    seen: list[Order] = []
+
+    def spoil(order: Order, *, tags: list[str]) -> int:
+        seen.append(Order(order.id, list(order.items)))
+        order.id = "spoiled"
+        order.items.clear()
+        tags.append("x")
+        if len(seen) < 3:
+            raise ValueError("again")
+        return len(seen)
+
+    async def spoil_async(order: Order, *, tags: list[str]) -> int:
+        return spoil(order, tags=tags)
+
+    @workflow
+    async def caller(ctx: Context) -> list[Any]:
+        order, tags = Order("o-1", ["a", "b"]), ["t"]
+        running = ctx.step("spoil", spoil_async if kind == "async" else spoil, order, tags=tags)
+        order.items.append("added after the call")
+        count = await running
+        await ctx.sleep(DAY)
+        return [order.id, order.items, tags, count]
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == ["o-1", ["a", "b", "added after the call"], ["t"], 3]
+    assert seen == [Order("o-1", ["a", "b"])] * 3
+
+
+async def test_a_result_has_its_annotated_type_live_and_replayed(make_engine):
+    """DESIGN 5: a live value passes through the codec like a replayed one; the body's own object is never shared."""
+    kept: list[Order] = []
+
+    async def make() -> Order:
+        kept.append(Order("o-1", ["a"]))
+        return kept[-1]
+
+    async def make_tuple() -> tuple[int, ...]:
+        return (1, 2)
+
+    async def make_plain():
+        return (1, Order("o", []))
+
+    @workflow
+    async def caller(ctx: Context) -> list[str]:
+        order, numbers, plain = await ctx.step(make), await ctx.step(make_tuple), await ctx.step(make_plain)
+        order.items.append("b")
+        await ctx.sleep(DAY)
+        return [repr(order), repr(numbers), repr(plain)]
+
+    engine = await make_engine(caller)
+    said = await engine.execute(caller)
+    assert said == [repr(Order("o-1", ["a", "b"])), "(1, 2)", "[1, {'id': 'o', 'items': []}]"]
+    assert kept[0].items == ["a"]
+
+
+# What a body knows about its own step.
+
+
+async def test_a_body_knows_its_run_its_step_and_its_key(make_engine, caplog):
+    """S0-25 S4-8 S4-26 B14 The default key is run:location, the same for every attempt; log lines carry all three."""
+    seen: list[tuple[Any, ...]] = []
+
+    def look() -> None:
+        context = step_context()
+        seen.append(
+            (context.run_id, context.workflow, context.step, context.attempt, context.idempotency_key)
+        )
+        context.heartbeat()
+        context.log.warning("looking")
+        if len(seen) == 1:
+            raise ValueError("again")
+
+    @workflow
+    async def watcher(ctx: Context) -> None:
+        await ctx.step(look)
+        await ctx.join({"left": lambda branch: branch.step("inner", look)})
+
+    engine = await make_engine(watcher)
+    with caplog.at_level(logging.WARNING, "holdfast.step"):
+        await engine.execute(watcher, id="run-7")
+    first, second, inner = seen
+    assert first == ("run-7", "watcher", "look", 1, "run-7:look")
+    assert second == ("run-7", "watcher", "look", 2, "run-7:look")
+    assert inner[2].endswith("left/inner")
+    assert inner[3:] == (1, f"run-7:{inner[2]}")
+    record = next(record for record in caplog.records if record.name == "holdfast.step")
+    assert (record.run_id, record.step, record.attempt) == ("run-7", "look", 1)  # type: ignore[attr-defined]
+
+
+async def test_an_activity_may_make_its_own_idempotency_key(make_engine):
+    """S3-2 S4-31 The key function gets the arguments; the body sees what it made."""
+
+    @activity(idempotency_key=lambda order, *, scale=1: f"charge:{order.id}:{scale}")
+    async def charge(order: Order, *, scale: int = 1) -> str:
+        return step_context().idempotency_key
+
+    @workflow
+    async def caller(ctx: Context) -> str:
+        return await ctx.step(charge, Order("o-9", []), scale=3)
+
+    engine = await make_engine(caller)
+    assert (await engine.execute(caller)).endswith("charge:o-9:3")
+
+
+async def test_a_key_function_that_raises_fails_the_step_and_says_who(make_engine):
+    """S3-10 An error in the key function is the step's error; the body never runs without its key."""
+    ran: list[int] = []
+
+    @activity(idempotency_key=lambda: {}["nothing"], retry=Retry.never)
+    async def charge() -> None:
+        ran.append(1)
+
+    @workflow
+    async def caller(ctx: Context) -> str:
+        try:
+            await ctx.step(charge)
+        except KeyError as error:
+            return " ".join(error.__notes__)
+        return "no error"
+
+    engine = await make_engine(caller)
+    assert "raised by idempotency_key of activity 'charge'" in await engine.execute(caller)
+    assert ran == []
+
+
+def test_step_context_outside_a_step_says_so():
+    with pytest.raises(HoldfastError, match="only inside a step's body"):
+        step_context()
+
+
+async def test_step_context_in_workflow_code_says_so(make_engine):
+    @workflow
+    async def caller(ctx: Context) -> None:
+        step_context()
+
+    engine = await make_engine(caller)
+    with pytest.raises(RunFailed, match="only inside a step's body"):
+        await engine.execute(caller)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_runs_context_used_in_a_body_says_what_to_use_instead(make_engine, kind):
+    """A body that calls a verb gets a clear error and the run its failure; nothing hangs."""
+
+    @workflow
+    async def caller(ctx: Context) -> None:
+        async def body() -> None:
+            await ctx.sleep(DAY)
+
+        def sync_body() -> None:
+            ctx.step(double, 1)
+
+        await ctx.step(activity(name="body", retry=Retry.never)(body if kind == "async" else sync_body))
+
+    engine = await make_engine(caller)
+    with pytest.raises(RunFailed, match=r"inside a step use step_context\(\)") as failed:
+        await engine.execute(caller)
+    assert isinstance(failed.value.__cause__, NonDeterministic)
+
+
+async def test_a_body_that_blocks_the_loop_harms_nobody_for_good(make_engine):
+    """GUARANTEES 4 row 15: blocking code in an async body delays the others; all of them end as they should."""
+
+    async def rude() -> str:
+        time.sleep(0.3)  # noqa: ASYNC251  # the point
+        return "rude"
+
+    @activity(timeout=timedelta(seconds=30), heartbeat_timeout=timedelta(seconds=30))
+    async def polite() -> str:
+        await asyncio.sleep(0.001)
+        return "polite"
+
+    @workflow
+    async def caller(ctx: Context) -> list[str]:
+        return list(await asyncio.gather(ctx.step(polite), ctx.step(rude), ctx.step(polite)))
+
+    engine = await make_engine(caller)
+    assert await engine.execute(caller) == ["polite", "rude", "polite"]
+
+
+async def test_a_stop_hands_back_a_running_step_which_does_not_count(make_engine, mode):
+    """G4 S0-21 A hand-back gets its own attempt number but uses up neither attempts nor crashes."""
+    if mode == "memory":
+        pytest.skip("nothing survives in memory")
+    seen: list[int] = []
+    stop = threading.Event()
+
+    @activity(retry=Retry(max_attempts=1, crash_limit=1))
+    def body() -> str:
+        seen.append(step_context().attempt)
+        if len(seen) < 4:
+            step_context().signal.wait(10)
+            return "too late"
+        return "done"
+
+    @workflow
+    async def caller(ctx: Context) -> str:
+        return await ctx.step(body)
+
+    for restart in range(3):
+        engine = await make_engine(caller, stop_grace=timedelta(milliseconds=10))
+        run = await engine.start(caller, id="r")
+        while len(seen) <= restart:
+            await asyncio.sleep(0.001)
+        await engine.stop()
+    stop.set()
+    engine = await make_engine(caller)
+    run = engine.get("r", caller)
+    assert await run.result() == "done"
+    assert seen == [1, 2, 3, 4]
+    lost = [fact.entry for fact in await run.history() if isinstance(fact.entry, entries.AttemptLost)]
+    assert [(entry.attempt, entry.why) for entry in lost] == [(number, "handed back") for number in (1, 2, 3)]

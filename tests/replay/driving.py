@@ -1,0 +1,240 @@
+"""Drives an Execution as an engine would, with no store: random orders, recorded histories, replays from every cut."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.codec import error_to_data
+from holdfast.context.children import ChildVerb
+from holdfast.context.run_context import RunContext
+from holdfast.context.steps import StepVerb
+from holdfast.context.waits import SendVerb
+from holdfast.definitions import Workflow
+from holdfast.records import EntryRow, Message
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import decode_entry, encode_entry
+from holdfast.replay.journal import Journal, RunInfo
+from holdfast.replay.turn import Ending, Execution, Outcome, Turn
+
+START = 1_700_000_000_000_000
+SECOND = 1_000_000
+SEED = 77
+
+
+def execution(workflow: Workflow[Any, Any], *args: Any, errors: Any = None, guarded: bool = True) -> Execution:
+    """Return a run that has not begun."""
+
+    def start(journal: Journal) -> Any:
+        return workflow.function(RunContext(journal, journal.root, workflow), *args)
+
+    info = RunInfo("run-1", workflow.name, 1, SEED, 1)
+    return Execution(info, start, deque(), START, errors or {}, guarded)
+
+
+@dataclass
+class Event:
+    """One thing that happened to a run: what was called on its Execution."""
+
+    verb: str
+    args: tuple[Any, ...]
+    at: int
+
+    def happen(self, run: Execution) -> Turn:
+        return getattr(run, self.verb)(*self.args, self.at)
+
+
+@dataclass
+class Recording:
+    """A run that was driven live: its events, and after each one what it asked for and what was stored."""
+
+    workflow: Workflow[Any, Any]
+    args: tuple[Any, ...]
+    events: list[Event] = field(default_factory=list)
+    turns: list[tuple[Any, ...]] = field(default_factory=list)
+    stored: list[list[EntryRow]] = field(default_factory=list)
+    unread: list[list[Message]] = field(default_factory=list)
+    waiting: list[tuple[Any, ...]] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    @property
+    def rows(self) -> list[EntryRow]:
+        return self.stored[-1]
+
+    @property
+    def result(self) -> Any:
+        assert self.outcome is not None, "the run did not end"
+        assert self.outcome.ending is Ending.COMPLETED, self.outcome
+        return msgspec.json.decode(self.outcome.payload or "null")
+
+    def paths(self, kind: type[entries.Entry] | None = None) -> list[str]:
+        """Return the readable locations of what is stored, in order."""
+        names = paths(self.rows)
+        return [names[row.seq] for row in self.rows if kind is None or row.kind == kind.kind]
+
+
+def live(
+    workflow: Workflow[Any, Any], *args: Any, seed: int = 0, messages: Any = (), stop: int = 2000, **options: Any
+) -> Recording:
+    """Drive a run to its end, or until it only waits; whatever is ready comes about in an order drawn from the seed."""
+    dice = random.Random(seed)
+    recording = Recording(workflow, args)
+    run = execution(workflow, *args, **options)
+    pending: dict[str, Any] = {}
+    script = deque(messages)
+    inbox: list[Message] = []
+    now, n = START, 0
+
+    def keep(turn: Turn) -> None:
+        rows = recording.stored[-1] if recording.stored else []
+        recording.stored.append(store(rows, turn))
+        recording.turns.append(summary(turn))
+        recording.logs += [text % args if args else text for _, text, args, _ in turn.logs]
+        recording.outcome = turn.outcome
+        inbox[:] = [message for message in inbox if message.n not in turn.consumed]
+        recording.unread.append([message for message in inbox if message.kind == "message"])
+        for verb in turn.started:
+            pending[verb.location] = verb
+        for verb in list(run.journal.open.values()):
+            if isinstance(verb, ChildVerb):
+                pending[verb.location] = verb
+        for verb in turn.abandoned:
+            pending.pop(verb.location, None)
+        recording.waiting.append(waits(run))
+
+    keep(run.begin())
+    while recording.outcome is None and len(recording.events) < stop:
+        due = run.next_due()
+        choices: list[Any] = sorted(pending)
+        if script:
+            choices.append(None)
+        if due is not None and (due <= now or not choices or dice.random() < 0.3):
+            now = max(now, due)
+            event = Event("fire", (), now)
+        elif choices:
+            now = now + dice.randrange(SECOND) if due is None else min(now + dice.randrange(SECOND), due - 1)
+            choice = dice.choice(choices)
+            if choice is None:
+                n += 1
+                inbox.append(_message(n, script.popleft(), now))
+                event = Event("deliver", ([inbox[-1]],), now)
+            elif isinstance(pending[choice], ChildVerb):
+                n += 1
+                verb = pending.pop(choice)
+                ended = encode_entry(entries.ChildEnded("completed", msgspec.Raw(b'"child"')))
+                event = Event("deliver", ([Message(n, "child", verb.id, "", ended, now)],), now)
+            else:
+                event = Event("apply", (choice, answer(pending.pop(choice))), now)
+        else:
+            break
+        recording.events.append(event)
+        keep(event.happen(run))
+    run.drop()
+    return recording
+
+
+def answer(verb: Any) -> entries.Entry:
+    """Run what a verb asks for, and return the fact."""
+    if isinstance(verb, SendVerb):
+        return entries.SendDone()
+    assert isinstance(verb, StepVerb)
+    args, kwargs = verb.arguments()
+    try:
+        return entries.StepCompleted(1, msgspec.Raw(codec.encode(verb.activity.function(*args, **kwargs))))
+    except Exception as error:
+        return entries.StepFailed(1, error_to_data(error))
+
+
+def assert_replays(recording: Recording, workflow: Workflow[Any, Any] | None = None) -> None:
+    """Replay from the history after every event and go on with the same events; everything must come out the same."""
+    for cut in range(len(recording.stored)):
+        if cut == len(recording.stored) - 1 and recording.outcome is not None:
+            continue  # an ended run may have forgotten what a replay would need
+        shaken = shake(cut)
+        run = execution(workflow or recording.workflow, *recording.args)
+        turn = run.begin(recording.stored[cut], recording.unread[cut])
+        assert turn.outcome is None, (cut, turn.outcome)
+        assert turn.entries == [], (cut, turn.entries)
+        assert [turn.trims, turn.sends, turn.children, turn.logs, turn.abandoned] == [[]] * 5, (cut, turn)
+        assert waits(run) == recording.waiting[cut], cut
+        for at in range(cut, len(recording.events)):
+            turn = recording.events[at].happen(run)
+            assert summary(turn) == recording.turns[at + 1], (cut, at)
+        run.drop()
+        del shaken
+
+
+def assert_deterministic(workflow: Workflow[Any, Any], *args: Any, seeds: Any = range(6), **options: Any) -> None:
+    """Run with several orders of events; each must replay alike from every cut, at once and again."""
+    for seed in seeds:
+        assert_replays(live(workflow, *args, seed=seed, **options))
+
+
+def resumed(recording: Recording, workflow: Workflow[Any, Any], *args: Any, cut: int = -1) -> tuple[Turn, Execution]:
+    """Replay a recorded history, as far as it went, on other code."""
+    run = execution(workflow, *(args or recording.args))
+    return run.begin(recording.stored[cut], recording.unread[cut]), run
+
+
+def store(rows: list[EntryRow], turn: Turn) -> list[EntryRow]:
+    """Return what is stored after a turn: trims first, then new entries, as the store's contract says."""
+    kept = [row for row in rows if not any(low <= row.location < high for low, high in turn.trims)]
+    return kept + turn.entries
+
+
+def paths(rows: list[EntryRow]) -> dict[int, str]:
+    """Return the readable path of each row, by seq."""
+    journal = execution(_NOTHING).journal
+    for row in rows:
+        if row.kind == entries.Name.kind:
+            journal.names.add(decode_entry(row.kind, row.data).name)
+    return {row.seq: journal.names.path(row.location) for row in rows}
+
+
+def summary(turn: Turn) -> tuple[Any, ...]:
+    """Return a turn as plain data, to compare."""
+    return (
+        list(turn.entries),
+        [verb.location for verb in turn.started],
+        [verb.location for verb in turn.abandoned],
+        list(turn.sends),
+        list(turn.children),
+        list(turn.trims),
+        list(turn.consumed),
+        [(level, text % args if args else text, scope) for level, text, args, scope in turn.logs],
+        turn.outcome,
+    )
+
+
+def waits(run: Execution) -> tuple[Any, ...]:
+    """Return what a run waits for."""
+    return sorted(run.journal.open), run.next_due()
+
+
+def shake(seed: int) -> list[Any]:
+    """Fill the heap with holes, so that addresses differ from run to run."""
+    dice = random.Random(seed)
+    junk = [[object() for _ in range(dice.randrange(1, 60))] for _ in range(40)]
+    dice.shuffle(junk)
+    gc.collect(0)
+    return junk[::2]
+
+
+def _message(n: int, script: Any, now: int) -> Message:
+    if script == "cancel":
+        return Message(n, "cancel", "", "", "", now)
+    name, payload = script
+    return Message(n, "message", name, f"m{n}", codec.encode(payload).decode(), now)
+
+
+async def _nothing(ctx: Any) -> None: ...
+
+
+_NOTHING: Workflow[Any, Any] = Workflow(_nothing, "nothing", "1", False)

@@ -1,0 +1,87 @@
+"""The documentation is true: its Python runs, its links lead somewhere, and no public name is missing from it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Context, Engine, Retry, RunHandle, Settings, StepContext, testing
+from holdfast.definitions import ActivityOptions
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+_BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
+    """The blocks of a page are one program, run in an empty folder; `await` is allowed outside functions."""
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
+    module.__dict__["__builtins__"] = builtins  # which formatting a datetime looks for
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with asyncio.Runner() as runner:
+        for block in _BLOCK.finditer(page.read_text()):
+            code = _compiled(page, block)
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(types.FunctionType(code, module.__dict__)())
+            else:
+                exec(code, module.__dict__)
+
+
+def _compiled(page: Path, block: re.Match[str]) -> types.CodeType:
+    # With the page's name and line numbers, so that a traceback points into the page.
+    line = page.read_text()[: block.start(2)].count("\n")
+    source = "\n" * line + textwrap.dedent(block[2])
+    return compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page):
+    for target in _LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) < 120
+
+
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in _LINK.findall(index.read_text())}
+    assert {page.resolve() for page in PAGES} - linked <= {README.resolve(), index.resolve()}
+
+
+def test_no_public_name_is_missing_from_the_documentation():
+    written = "\n".join(page.read_text() for page in PAGES)
+    names = {
+        *holdfast.__all__,
+        *testing.__all__,
+        *_public(Context),
+        *_public(Engine),
+        *_public(RunHandle),
+        *_public(StepContext),
+        *(field.name for field in dataclasses.fields(Settings)),
+        *(field.name for field in dataclasses.fields(ActivityOptions)),
+        *(field.name for field in dataclasses.fields(Retry)),
+    }
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", written)) == []
+
+
+def _public(cls: type) -> set[str]:
+    return {name for name in vars(cls) if not name.startswith("_")}

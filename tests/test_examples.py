@@ -1,0 +1,80 @@
+"""The examples run, survive kill -9, and show the recorded result when they are run again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+RESULTS = {
+    "order.py": "payment of order-7, parcel of order-7",
+    "agent_loop.py": "one old log file is gone",
+    "reminder.py": "reminded kim 3 times",
+}
+
+
+def test_every_example_is_tested():
+    assert {path.name for path in FOLDER.glob("*.py")} == {"demo.py", *RESULTS}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_an_example_runs_and_runs_again(name, tmp_path):
+    first = _run(name, tmp_path)
+    assert RESULTS[name] in first
+    again = _run(name, tmp_path)
+    assert RESULTS[name] in again
+    assert [line for line in again if line.startswith("  ") and "history" not in line] == []
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_an_example_goes_on_after_kill_nine(name, tmp_path):
+    """G1 G3 Killed twice after its first line: the next process goes on from what is recorded."""
+    seen: list[str] = []
+    for _ in range(2):  # a third kill inside one step would reach its crash_limit
+        process = subprocess.Popen(
+            [sys.executable, "-u", FOLDER / name],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        seen.append(process.stdout.readline())
+        process.kill()
+        process.communicate()
+    assert any(line.startswith("  ") for line in seen), seen
+    assert RESULTS[name] in _run(name, tmp_path)
+
+
+def test_a_reminder_is_stopped_from_another_process(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-u", FOLDER / "reminder.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert "stopped after" in "".join(_run("reminder.py", tmp_path, "--stop"))
+    assert "stopped after" in process.communicate(timeout=20)[0]
+
+
+def _run(name: str, folder: Path, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, FOLDER / name, *arguments], cwd=folder, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_benchmark_runs_and_writes_its_results(tmp_path):
+    script = FOLDER.parent / "benchmarks" / "run.py"
+    options = ["--rounds", "1", "--scale", "0.01", "--folder", tmp_path, "--output", tmp_path / "latest.json"]
+    done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "latest.json").read_text())
+    assert {row["workload"] for row in written["results"]} == {"raw", "W1", "W2", "W3", "replay", "size"}
+    assert all(row["value"] > 0 for row in written["results"])
+    assert [path.name for path in tmp_path.iterdir()] == ["latest.json"]
