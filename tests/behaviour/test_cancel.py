@@ -198,10 +198,8 @@ async def test_cleanup_steps_run_and_are_recorded(make_engine):
     assert ("cancel", "cancel") in facts
 
 
-async def test_cleanup_also_runs_when_nothing_was_recorded_yet(make_engine, mode):
+async def test_cleanup_also_runs_when_nothing_was_recorded_yet(make_engine):
     """B7 A run whose only wait is an asyncio timer has no history; it still may clean up."""
-    if mode == "evict":
-        pytest.xfail("bug M12: a run without history is taken for one that never ran")
     done: list[str] = []
 
     async def undo() -> None:
@@ -252,10 +250,8 @@ async def test_a_run_that_returns_after_the_cancel_is_cancelled_all_the_same(mak
         assert (await run.describe()).output is None
 
 
-async def test_cleanup_that_takes_too_long_is_cut_off(make_engine, mode):
+async def test_cleanup_that_takes_too_long_is_cut_off(make_engine):
     """B7 After cancel_grace the run is cancelled regardless; cleanup beyond it is not done."""
-    if mode == "evict":
-        pytest.xfail("bug M11: an evicted run whose grace is over is claimed for ever")
     done: list[str] = []
 
     async def undo() -> None:
@@ -313,10 +309,8 @@ async def test_a_cleanup_step_that_hangs_is_cut_off(make_engine):
     assert told == [True]
 
 
-async def test_a_run_that_swallows_every_cancel_is_not_immortal(make_engine, mode):
+async def test_a_run_that_swallows_every_cancel_is_not_immortal(make_engine):
     """B7 GUARANTEES 2 while True / except CancelledError: it ends with its grace."""
-    if mode == "evict":
-        pytest.xfail("bug M11: an evicted run whose grace is over is claimed for ever")
 
     @workflow
     async def immortal(ctx: Context) -> None:
@@ -425,10 +419,8 @@ async def test_a_restart_in_the_middle_of_cleanup_goes_on_cleaning_up(make_engin
 
 
 @restarts
-async def test_the_grace_counts_from_the_request_and_not_from_the_restart(make_engine, mode):
+async def test_the_grace_counts_from_the_request_and_not_from_the_restart(make_engine):
     """B7 A run that was cancelled long before anybody looked gets no second grace after a restart in its cleanup."""
-    if mode == "evict":
-        pytest.xfail("bug M11: an evicted run whose grace is over is claimed for ever")
 
     @workflow
     async def slow(ctx: Context) -> None:

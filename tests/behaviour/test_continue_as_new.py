@@ -34,7 +34,6 @@ async def count(ctx: Context, number: int, to: int) -> int:
     return number
 
 
-@pytest.mark.xfail(strict=True, reason="bug M9: the store counts generations from 0, the runner from 1")
 async def test_a_run_goes_on_under_the_same_id_with_an_empty_history(make_engine):
     """S2-32 S2-1 Same id, history cleared, new arguments; the generation grows by one each time."""
     engine = await make_engine(count)
@@ -46,12 +45,12 @@ async def test_a_run_goes_on_under_the_same_id_with_an_empty_history(make_engine
     assert seen.generation == before + 2
     assert seen.input == {"number": 2, "to": 3}
     assert [(entry.path, entry.kind) for entry in await run.history()] == [
+        ("state", "renewed"),
         ("add_one", "step"),
         ("add_one", "step completed"),
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="bug M9: the store counts generations from 0, the runner from 1")
 async def test_fifty_generations_leave_a_history_of_one(make_engine):
     """S2-32 The history does not grow, however often the run begins anew."""
     engine = await make_engine(count)
@@ -59,7 +58,7 @@ async def test_fifty_generations_leave_a_history_of_one(make_engine):
     before = (await run.describe()).generation
     assert await run.result() == 50
     assert (await run.describe()).generation == before + 49
-    assert len(await run.history()) == 2
+    assert len(await run.history()) == 3
 
 
 async def test_a_generation_that_does_nothing_but_begin_anew(make_engine):
@@ -94,7 +93,6 @@ async def test_messages_that_were_not_read_are_kept_for_the_next_generation(make
     assert await run.result() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.xfail(run=False, reason="bug M10: a message during a renewal is forgotten")
 async def test_a_message_sent_while_the_run_begins_anew_is_not_lost(make_engine):
     """S2-32 S2-30 G7 Messages arrive at every moment of a hundred renewals; each is taken once."""
 
@@ -206,7 +204,6 @@ async def test_code_that_swallows_everything_begins_anew_all_the_same(make_engin
     assert bodies == []
 
 
-@pytest.mark.xfail(strict=False, reason="bug M9: the store counts generations from 0, the runner from 1")
 async def test_children_of_an_old_generation_do_not_answer_the_calls_of_a_new_one(make_engine):
     """S2-32 G10 Each generation has children of its own; a late end of an old one is nobody's."""
 
@@ -232,7 +229,6 @@ async def test_children_of_an_old_generation_do_not_answer_the_calls_of_a_new_on
     assert len(await engine.runs(parent="p")) == 7
 
 
-@pytest.mark.xfail(strict=False, reason="bug M1: a replayed later generation begins at the time of the first")
 async def test_a_later_generation_has_the_same_beginning_on_every_replay(make_engine):
     """S2-32 S1-1 ctx.now() and asyncio timers count from the renewal, live and replayed alike."""
 
@@ -254,7 +250,6 @@ async def test_a_later_generation_has_the_same_beginning_on_every_replay(make_en
     assert began - created == 2 * (HOUR + DAY)
 
 
-@pytest.mark.xfail(strict=False, reason="bug M9: the store counts generations from 0, the runner from 1")
 async def test_randomness_differs_between_generations_but_not_between_replays(make_engine):
     """S2-32 S1-1 ctx.uuid() and ctx.random() in a new generation are new, and the same after a replay."""
     seen: list[str] = []
@@ -353,7 +348,6 @@ async def test_a_child_that_begins_anew_still_answers_its_parent(make_engine):
     assert await engine.execute(parent) == 5
 
 
-@pytest.mark.xfail(run=False, reason="bug M10: a message during a renewal is forgotten")
 async def test_sends_and_children_of_the_turn_that_begins_anew_are_not_lost(make_engine):
     """S2-32 S2-24 What the old generation asked for in its last turn still happens, once."""
 

@@ -259,7 +259,7 @@ async def test_system_exit_inside_a_branch_fails_the_run_and_nothing_else(make_e
     engine = await make_engine(leave, sell)
     for how in ("join", "gather"):
         run = await engine.start(leave, how)
-        with pytest.raises(RunFailed, match="SystemExit|bye"):
+        with pytest.raises(RunFailed, match=r"SystemExit|bye"):
             await run.result()
     assert (await engine.execute(sell, 1)).number == 1
 
@@ -387,7 +387,7 @@ async def test_a_run_that_never_waits_is_blocked_and_its_neighbours_run(make_eng
     @workflow
     async def busy(ctx: Context) -> None:
         while True:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # noqa: ASYNC110  # that it never waits is the point
 
     engine = await make_engine(busy, sell)
     run = await engine.start(busy)

@@ -271,6 +271,7 @@ async def test_only_a_workflow_can_be_started(make_engine):
             await engine.start(wrong)
 
 
+@pytest.mark.xfail(strict=True, reason="bug M13: start() runs what it is given, not what is registered")
 async def test_another_definition_under_a_registered_name_is_not_run(make_engine):
     """B20 The registered code is what would continue the run, so it is what begins it, or the start is refused."""
     ran: list[str] = []
@@ -321,6 +322,7 @@ async def test_runs_are_listed_newest_first_and_by_filter(make_engine):
     assert await ids(parent="f0") == []
 
 
+@pytest.mark.xfail(strict=True, reason="bug M14: a bare ValueError")
 async def test_a_filter_that_makes_no_sense_is_refused(make_engine):
     """GUARANTEES 6 BadInput that names what is allowed, not a bare ValueError or everything there is."""
     engine = await make_engine(fulfil)

@@ -316,7 +316,7 @@ async def test_a_body_that_stops_beating_is_given_up_and_retried(make_engine, ki
     assert await run.result() == "second"
     (failed,) = [fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
     assert failed.type == "holdfast.errors.HeartbeatTimeout"
-    assert failed.message == f"step {caller and run and (await run.history())[0].path!r} sent no heartbeat for 0.02 s"
+    assert failed.message.endswith("sent no heartbeat for 0.02 s")
 
 
 async def test_a_missing_heartbeat_is_caught_as_such(make_engine):
@@ -403,7 +403,7 @@ async def test_the_signal_fires_when_nobody_waits_any_more(make_engine, kind, wh
     @workflow
     async def caller(ctx: Context) -> None:
         if why == "lost race":
-            await ctx.race([("body", lambda branch: branch.step(chosen)), ("go", lambda branch: branch.receive("go"))])
+            await ctx.race({"body": lambda branch: branch.step(chosen), "go": lambda branch: branch.receive("go")})
         else:
             await ctx.step(chosen)
 

@@ -14,6 +14,7 @@ from holdfast.replay.location import Scope, check_name
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
 _NOTHING: Any = object()
+SUSPECT_AFTER = 2
 
 
 class StepVerb(Verb):
@@ -26,6 +27,7 @@ class StepVerb(Verb):
         "crashes",
         "failures",
         "in_process",
+        "lapses",
         "kwargs",
         "recalled",
         "retry_at",
@@ -49,6 +51,7 @@ class StepVerb(Verb):
         self.attempt = 1
         self.failures = 0
         self.crashes = 0
+        self.lapses = 0
         self.retry_at: int | None = None
         self.settled = False
         """Whether the last attempt's end is recorded (it failed, was lost or handed back)."""
@@ -71,7 +74,13 @@ class StepVerb(Verb):
                 self.retry_at = mark.retry_at
             elif row.kind == entries.AttemptLost.kind:
                 self.crashes += mark.why == "crash"
+                self.lapses += mark.why == "lapse"
                 self.in_process = self.in_process or mark.why == "cleared"
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it was lost with its worker so often that it, or what the code does next, may be the reason."""
+        return self.crashes + self.lapses >= SUSPECT_AFTER
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies for a body to keep and change as it likes."""

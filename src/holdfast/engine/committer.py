@@ -1,4 +1,8 @@
-"""Group commit: everything that is asked for while a commit is in flight goes into the next one."""
+"""Group commit: everything that is asked for while a commit is in flight goes into the next one.
+
+A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they ask
+for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no thread.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from holdfast.stores.base import Store
 _logger = logging.getLogger("holdfast.engine")
 
 Done = Callable[[Outcome | Exception], None]
+Batch = list[tuple[Operation, Done]]
 MAX_BATCH = 2000
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
@@ -22,36 +27,44 @@ class Committer:
     """Collects operations and applies them in order, one batch at a time.
 
     `done` is called from a plain callback of the event loop, never inside a task, so that it may drive turns.
+    `alone` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, alone: Callable[[], bool] = lambda: False) -> None:
         self._store = store
-        self._pending: list[tuple[Operation, Done]] = []
-        self._wake: asyncio.Future[None] | None = None
+        self._alone = alone
+        self._loop = asyncio.get_running_loop()
+        self._pending: Batch = []
+        self._scheduled = False
         self._task: asyncio.Task[None] | None = None
-        self._stopping = False
-        self.busy = False
-        self.failing: Exception | None = None
+        self._depth = 0
 
-    def start(self) -> None:
-        """Begin committing."""
-        self._task = asyncio.get_running_loop().create_task(self._commit_for_ever(), name="holdfast committer")
+    @property
+    def waiting(self) -> int:
+        """How many operations are waiting or in flight."""
+        return len(self._pending) + (self._task is not None)
 
     async def stop(self) -> None:
-        """Commit what is pending and stop."""
-        self._stopping = True
-        self._notify()
-        if self._task is not None:
-            await self._task
+        """Wait until everything asked for is committed or has failed."""
+        while self._pending or self._task is not None:
+            if self._task is not None:
+                await asyncio.wait([self._task])
+            await asyncio.sleep(0)
 
     def submit(self, operation: Operation, done: Done) -> None:
         """Ask for an operation to be made durable."""
         self._pending.append((operation, done))
-        self._notify()
+        if self._task is not None or self._scheduled:
+            return
+        if self._depth == 0 and self._alone() and asyncio.current_task() is None:
+            self._flush()
+        else:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
 
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and return its outcome, for callers that are tasks."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def done(outcome: Outcome | Exception) -> None:
             if future.done():
@@ -64,47 +77,52 @@ class Committer:
         self.submit(operation, done)
         return await future
 
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._task is not None or not self._pending:
+            return
+        batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+        operations = [operation for operation, _ in batch]
+        try:
+            outcomes = self._store.apply_now(operations)
+        except Exception:
+            outcomes = None  # the patient way meets the same error, and knows what to do about it
+        if outcomes is None:
+            self._task = self._loop.create_task(self._commit(batch, operations), name="holdfast commit")
+            return
+        self._distribute(batch, outcomes)
 
-    async def _commit_for_ever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if not self._pending:
-                if self._stopping:
-                    return
-                self._wake = loop.create_future()
-                await self._wake
-                continue
-            batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
-            self.busy = True
+    def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
+        self._depth += 1
+        for (_, done), outcome in zip(batch, outcomes, strict=True):
             try:
-                outcomes: list[Any] = list(await self._commit([operation for operation, _ in batch]))
-            except Exception as error:
-                outcomes = [error] * len(batch)
-            self.busy = False
-            loop.call_soon(_distribute, batch, outcomes)
+                done(outcome)
+            except Exception:
+                _logger.exception("a failure while acting on a commit; the worker goes on")
+        self._depth -= 1
+        if self._pending and not self._scheduled and self._task is None:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
 
-    async def _commit(self, operations: list[Operation]) -> list[Outcome]:
+    async def _commit(self, batch: Batch, operations: list[Operation]) -> None:
+        outcomes: list[Any]
+        try:
+            outcomes = list(await self._insist(operations))
+        except Exception as error:
+            outcomes = [error] * len(batch)
+        self._loop.call_soon(self._committed, batch, outcomes)
+
+    def _committed(self, batch: Batch, outcomes: list[Any]) -> None:
+        self._task = None
+        self._distribute(batch, outcomes)
+
+    async def _insist(self, operations: list[Operation]) -> list[Outcome]:
         for pause in (*_RETRIES, None):
             try:
-                outcomes = await self._store.apply(operations)
+                return await self._store.apply(operations)
             except (StoreBusy, StoreFull) as error:
-                self.failing = error
-                if pause is None or self._stopping:
+                if pause is None:
                     raise
                 _logger.warning("the store cannot commit, trying again: %s", error)
                 await asyncio.sleep(pause)
-            else:
-                self.failing = None
-                return outcomes
         raise StoreError("unreachable")
-
-
-def _distribute(batch: list[tuple[Operation, Done]], outcomes: list[Any]) -> None:
-    for (_, done), outcome in zip(batch, outcomes, strict=True):
-        try:
-            done(outcome)
-        except Exception:
-            _logger.exception("a failure while acting on a commit; the worker goes on")

@@ -23,7 +23,6 @@ from holdfast.errors import HeartbeatTimeout, NotSerializable, StepFailed, StepT
 
 _logger = logging.getLogger("holdfast.engine")
 MAX_ABANDONED_THREADS = 32
-SUSPECT_AFTER = 2
 
 Done = Callable[["Attempt", bytes | None, "BaseException | ErrorData | None"], None]
 Kind = Literal["async", "thread", "process"]
@@ -249,7 +248,7 @@ class Executor:
     def run(self, verb: StepVerb, owner: Any, context: StepContext, done: Done) -> Attempt:
         """Start an attempt as soon as there is room for it."""
         attempt = Attempt(self, verb, owner, context, done)
-        if verb.crashes >= SUSPECT_AFTER:
+        if verb.suspect:
             if not verb.in_process:
                 attempt.isolate()
             self._suspects.append(attempt)
@@ -257,6 +256,12 @@ class Executor:
             self._rooms[attempt.kind].waiting.append(attempt)
         self._fill()
         return attempt
+
+    def isolates(self, verb: StepVerb) -> bool:
+        """Tell whether an attempt of this step runs in a child process, so that the worker's death is not its doing."""
+        if verb.activity.settings.isolate is not None:
+            return True
+        return verb.suspect and not verb.in_process and importable(verb.activity.function, main=False) is not None
 
     def released(self, attempt: Attempt) -> None:
         """Take back an attempt's place."""

@@ -214,8 +214,11 @@ class Runner:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
             if not verb.settled:
-                notes.append((verb.location, entries.AttemptLost(verb.attempt, lost)))
-                verb.crashes += lost == "crash"
+                # A suspect runs in a child process where it can: that its worker died is no evidence against it.
+                why = "bystander" if lost == "crash" and self._executor.isolates(verb) else lost
+                notes.append((verb.location, entries.AttemptLost(verb.attempt, why)))
+                verb.crashes += why == "crash"
+                verb.lapses += why == "lapse"
                 verb.settled = True
             if verb.crashes >= verb.activity.settings.retry.crash_limit:
                 continue
@@ -502,8 +505,7 @@ class Runner:
             except Exception as unfit:
                 result, error = None, unfit
         if result is not None:
-            fact: entries.Entry = entries.StepCompleted(attempt.number, msgspec.Raw(result))
-            self._apply(resident, verb.location, fact)
+            self._end_step(resident, verb, entries.StepCompleted(attempt.number, msgspec.Raw(result)))
         else:
             assert error is not None
             self._step_failed(resident, attempt, error, now)
@@ -531,8 +533,27 @@ class Runner:
             note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
             self._advance(resident, resident.execution.note([note], now))
         else:
-            fact = entries.StepFailed(attempt.number, data)
+            self._end_step(resident, verb, entries.StepFailed(attempt.number, data))
+
+    def _end_step(self, resident: Resident, verb: StepVerb, fact: entries.Entry) -> None:
+        """Hand a step's end to the code; for a suspect, only after it is durable.
+
+        If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
+        then find the result recorded and no progress, and the run is blocked.
+        """
+        if not verb.suspect:
             self._apply(resident, verb.location, fact)
+            return
+        now = self._clock.now()
+        rows = resident.execution.note([(verb.location, fact)], now).entries
+        cancelling = resident.execution.journal.cancelling is not None
+        status = Status.CANCELLING if cancelling else Status.PENDING
+        state = State(status=status, seen=resident.seen, due=now, released=True)
+        operation = CommitTurn(
+            key=resident.key, epoch=resident.epoch, at=now, entries=rows, state=state, reset_claims=True
+        )
+        self._drop(resident)
+        self._committer.submit(operation, lambda outcome: self.released(now))
 
     def _suspect_ended(self, resident: Resident, attempt: Attempt, error: BaseException, now: Instant) -> None:
         """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
@@ -555,8 +576,7 @@ class Runner:
         path = resident.execution.journal.names.path(verb.location)
         error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
         resident.active.discard(verb.location)
-        fact = entries.StepFailed(verb.attempt, error_to_data(error))
-        self._apply(resident, verb.location, fact)
+        self._end_step(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
 
     # Endings.
 

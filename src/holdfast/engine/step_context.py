@@ -19,21 +19,23 @@ class CancelSignal:
     An async body is cancelled besides, and a body in a child process is simply killed.
     """
 
+    __slots__ = ("_listeners", "_lock", "aborted", "reason")
+
     def __init__(self) -> None:
-        self._event = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
+        self.aborted = False
+        """Whether the step timed out or was cancelled."""
         self.reason = ""
         """Why it fired, empty until then."""
 
-    @property
-    def aborted(self) -> bool:
-        """Whether the step timed out or was cancelled."""
-        return self._event.is_set()
-
     def wait(self, seconds: float | None = None) -> bool:
         """Block a sync body until the signal fires or the time is over; returns `aborted`."""
-        return self._event.wait(seconds)
+        event = threading.Event()
+        forget = self.listen(event.set)
+        event.wait(seconds)
+        forget()
+        return self.aborted
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back once when the signal fires (at once if it has); returns a function that stops listening.
@@ -54,7 +56,7 @@ class CancelSignal:
             if self.aborted:
                 return
             self.reason = reason
-            self._event.set()
+            self.aborted = True
             listeners, self._listeners = self._listeners, []
         for callback in listeners:
             try:

@@ -34,7 +34,6 @@ class Worker:
         self, store: Store, registry: Registry, settings: Settings, clock: Clock, ended: Callable[[str, Status], None]
     ) -> None:
         self.id = new_id()
-        self.committer = Committer(store)
         self._store = store
         self._registry = registry
         self._settings = settings
@@ -42,6 +41,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.executor = Executor(loop, settings.max_steps, settings.max_threads)
+        self.committer = Committer(store, lambda: not self.executor.active)
         self.runner = Runner(registry, settings, clock, self.committer, self.executor, ended)
         self.runner.released = self._released
         self.runner.stirred = self._look
@@ -64,7 +64,6 @@ class Worker:
 
     async def start(self, advance: bool) -> None:
         """Join, recover what dead workers left, and begin to claim; with `advance` False only observe and commit."""
-        self.committer.start()
         if advance:
             await self._join()
             await self._store.take_over(self._clock.now())
@@ -125,8 +124,7 @@ class Worker:
         runner = self.runner
         return not (
             self.executor.active
-            or self.committer.busy
-            or self.committer._pending
+            or self.committer.waiting
             or self.claiming
             or self._wake.is_set()
             or (self._looker is not None and not self._looker.done())
@@ -195,7 +193,7 @@ class Worker:
                 await self._wait_for_due()
 
     async def _claim(self) -> bool:
-        if self.executor.active + len(self.committer._pending) > _MAX_UNDER_WAY:
+        if self.executor.active + self.committer.waiting > _MAX_UNDER_WAY:
             await asyncio.sleep(TICK)
             return True
         claims = await self._store.claim(

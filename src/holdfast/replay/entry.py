@@ -74,8 +74,9 @@ class AttemptFailed(Entry, frozen=True):
 class AttemptLost(Entry, frozen=True):
     """An attempt ended without a result of its own.
 
-    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault), or
-    cleared (a suspect that only raised in its child process and runs in the worker again).
+    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault),
+    bystander (a suspect whose worker died while it ran in a child process of its own), or cleared (a suspect that only
+    raised in its child process and runs in the worker again).
     """
 
     kind, role, word = 6, MARK, "attempt lost"

@@ -82,6 +82,13 @@ class Store(ABC):
             StoreBusy, StoreFull, StoreReplaced, StoreError: nothing of the batch was written.
         """
 
+    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
+        """Do what `apply` does if that takes no waiting, on the caller's thread; None when it would have to wait.
+
+        A shortcut for stores in this process. When it raises, nothing was written, as with `apply`.
+        """
+        return None
+
     @abstractmethod
     async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, most overdue first.

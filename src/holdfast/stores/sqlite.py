@@ -68,7 +68,7 @@ class SQLiteStore(Store):
         if self._connections.is_open:
             await self._connections.close()
 
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
         connections = self._connections
         connections.ready()
         if len(operations) <= self._inline_limit and connections.idle:
@@ -76,6 +76,13 @@ class SQLiteStore(Store):
                 return connections.commit_here(lambda db: _apply_few(db, operations))
             except apsw.BusyError:
                 pass
+        return None
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        connections = self._connections
+        outcomes = self.apply_now(operations)
+        if outcomes is not None:
+            return outcomes
         return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))
 
     async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:

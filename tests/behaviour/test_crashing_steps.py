@@ -1,0 +1,134 @@
+"""Steps that die with their process: counted, run again below the limit, and only the culprit is failed.
+
+Real worker processes on a file, killed with SIGKILL from within or from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Engine, RunFailed
+from holdfast.errors import StepCrashed
+from holdfast.replay import entry as entries
+from tests.scripts.steps_worker import WORKFLOWS, crasher, innocent
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Engine]:
+    async with Engine(str(tmp_path / "db"), workflows=WORKFLOWS, run_workflows=False) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def worker(tmp_path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "tests" / "scripts" / "steps_worker.py"),
+        str(tmp_path / "db"),
+        stdin=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def work_until(done: Awaitable[Any], tmp_path: Path, limit: int = 6) -> tuple[Any, int]:
+    """Keep one worker alive until something is done; return that and how many workers died."""
+    waiting = asyncio.ensure_future(done)
+    for deaths in range(limit):
+        async with worker(tmp_path) as process:
+            died = asyncio.ensure_future(process.wait())
+            await asyncio.wait([waiting, died], return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                died.cancel()
+                return waiting.result(), deaths
+            assert process.returncode == -signal.SIGKILL
+    waiting.cancel()
+    raise AssertionError(f"not done after {limit} workers died")
+
+
+def logged(log: Path, run_id: str) -> list[int]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [int(line.split()[1]) for line in lines if line.split()[0] == run_id]
+
+
+async def outcome(run: Any) -> Any:
+    try:
+        return await run.result()
+    except RunFailed as failed:
+        return failed.__cause__
+
+
+async def lost(run: Any) -> list[tuple[int, str]]:
+    facts = await run.history()
+    return [(fact.entry.attempt, fact.entry.why) for fact in facts if isinstance(fact.entry, entries.AttemptLost)]
+
+
+@pytest.mark.parametrize("importable", [True, False], ids=["importable", "local"])
+async def test_a_step_that_kills_its_process_is_failed_at_the_crash_limit(client, tmp_path, importable):
+    """B1 G4 S0-37 S0-42 Even with max_attempts=1 it runs three times, each attempt counted before it began.
+
+    The third attempt of a function that can be imported runs in a child process, so the worker survives it.
+    """
+    log = tmp_path / "log"
+    run = await client.start(crasher, str(log), importable=importable, id="c")
+    error, deaths = await work_until(outcome(run), tmp_path)
+    assert isinstance(error, StepCrashed)
+    assert "crashed during execution: 3 attempts died with their process" in str(error)
+    assert deaths == (2 if importable else 3)
+    assert logged(log, "c") == [1, 2, 3]
+    assert await lost(run) == [(1, "crash"), (2, "crash"), (3, "crash")]
+    begun = [fact.entry.attempt for fact in await run.history() if isinstance(fact.entry, entries.AttemptBegun)]
+    assert begun == [2, 3]
+
+
+async def test_workers_killed_from_outside_do_not_fail_an_innocent_step(client, tmp_path):
+    """B1 G4 Five deploys with SIGKILL in the middle of a long step: it is run again each time and completes."""
+    log = tmp_path / "log"
+    run = await client.start(innocent, str(log), 0.4, id="i")
+    for kill in range(5):
+        async with worker(tmp_path) as process:
+            await until(lambda kill=kill: len(logged(log, "i")) > kill)
+            process.send_signal(signal.SIGKILL)
+    result, _ = await work_until(outcome(run), tmp_path)
+    assert result == 6
+    assert logged(log, "i") == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("importable", [True, False], ids=["importable", "local"])
+async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client, tmp_path, importable):
+    """B1 Innocents lost twice beside the culprit become suspects too, run one at a time, and complete."""
+    log = tmp_path / "log"
+    runs = [await client.start(innocent, str(log), 0.15, importable, id=f"i{number}") for number in range(4)]
+    culprit = await client.start(crasher, str(log), 4, importable, id="c")
+    ends, deaths = await work_until(asyncio.gather(*(outcome(run) for run in [*runs, culprit])), tmp_path)
+    assert deaths == (2 if importable else 3)
+    assert isinstance(ends[-1], StepCrashed)
+    assert [type(end).__name__ for end in ends[:-1]] == ["int"] * 4
+    assert logged(log, "c") == [1, 2, 3]
+    for run in runs:
+        attempts = logged(log, run.id)
+        assert attempts == sorted(set(attempts))
+        assert [why for _, why in await lost(run)].count("crash") == 2
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
