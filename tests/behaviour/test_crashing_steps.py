@@ -111,12 +111,22 @@ async def test_workers_killed_from_outside_do_not_fail_an_innocent_step(client, 
     assert logged(log, "i") == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("importable", [True, False], ids=["importable", "local"])
+@pytest.mark.parametrize(
+    "importable",
+    [
+        pytest.param(True, id="importable"),
+        pytest.param(
+            False,
+            id="local",
+            marks=pytest.mark.xfail(strict=True, reason="ST3: suspects that wait their turn have begun already"),
+        ),
+    ],
+)
 async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client, tmp_path, importable):
     """B1 Innocents lost twice beside the culprit become suspects too, run one at a time, and complete."""
     log = tmp_path / "log"
-    runs = [await client.start(innocent, str(log), 0.15, importable, id=f"i{number}") for number in range(4)]
     culprit = await client.start(crasher, str(log), 4, importable, id="c")
+    runs = [await client.start(innocent, str(log), 0.15, importable, id=f"i{number}") for number in range(4)]
     ends, deaths = await work_until(asyncio.gather(*(outcome(run) for run in [*runs, culprit])), tmp_path)
     assert deaths == (2 if importable else 3)
     assert isinstance(ends[-1], StepCrashed)

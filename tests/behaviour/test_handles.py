@@ -386,8 +386,8 @@ async def test_a_run_that_never_waits_is_blocked_and_its_neighbours_run(make_eng
 
     @workflow
     async def busy(ctx: Context) -> None:
-        while True:
-            await asyncio.sleep(0)  # noqa: ASYNC110  # that it never waits is the point
+        while True:  # noqa: ASYNC110  # that it never waits is the point
+            await asyncio.sleep(0)
 
     engine = await make_engine(busy, sell)
     run = await engine.start(busy)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Retry, RunCancelled, RunFailed, activity, workflow
+from holdfast import Context, RunCancelled, RunFailed, activity, workflow
 from holdfast.engine.isolated import importable
 
 from holdfast.replay import entry as entries
@@ -78,6 +78,30 @@ async def test_a_child_that_died_is_a_failed_attempt_retried_by_policy(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt-1", "attempt-2"]
 
 
+async def test_the_policy_of_a_step_sees_the_childs_error_by_name_and_base(tmp_path):
+    """B27 S3-26 An error class that the parent does not know is matched by the names it came with."""
+
+    @workflow
+    async def caller(ctx: Context) -> str:
+        return await caught(ctx.step(bodies.hopeless, str(tmp_path / "log")))
+
+    async with TestEngine(workflows=[caller]) as engine:
+        said = await engine.execute(caller)
+    assert said.startswith("StepFailed: tests.scripts.steps_bodies.hopeless.<locals>.QuiteHopeless")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+async def test_heartbeats_cross_from_the_child():
+    """S4-8 S4-20 A child that beats lives longer than the heartbeat timeout; one that falls silent is given up."""
+
+    @workflow
+    async def caller(ctx: Context) -> list[str]:
+        return list(await asyncio.gather(caught(ctx.step(bodies.beat, 10)), caught(ctx.step(bodies.beat, 1))))
+
+    async with TestEngine(workflows=[caller]) as engine:
+        assert await engine.execute(caller) == ["10", "HeartbeatTimeout: step 'beat#2' sent no heartbeat for 0.7 s"]
+
+
 @pytest.mark.parametrize("why", ["timeout", "cancel"])
 async def test_a_child_is_killed_with_all_it_started(tmp_path, why):
     """GUARANTEES 2 (process isolation for a hard kill) S0-34 B5 Neither child nor grandchild outlives the attempt."""
@@ -131,7 +155,7 @@ async def test_a_function_of_the_main_script_is_found(tmp_path):
 async def test_what_a_child_cannot_run_is_refused_with_the_way_out():
     """GUARANTEES 6: a function no child can import, an argument that would change on the way or cannot cross."""
 
-    @activity(isolate="process", retry=Retry.never)
+    @activity(isolate="process")
     def inner() -> None: ...
 
     @workflow
@@ -143,7 +167,9 @@ async def test_what_a_child_cannot_run_is_refused_with_the_way_out():
         ]
 
     async with TestEngine(workflows=[caller]) as engine:
-        local, changed, unfit = await engine.execute(caller)
+        run = await engine.start(caller)
+        local, changed, unfit = await run.result()
+        assert "attempt failed" not in [fact.kind for fact in await run.history()]
     assert local.startswith("DefinitionError: step 'inner' is to run in a child process, which imports its function by name")
     assert changed == (
         "DefinitionError: argument 1 of step 'untyped' is a Order and would reach the child process as a dict: "

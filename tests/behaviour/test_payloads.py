@@ -219,6 +219,28 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_step_once(mak
     assert not [fact for fact in await run.history() if isinstance(fact.entry, entries.StepCompleted)]
 
 
+class Opaque:
+    """Nothing that JSON could fill."""
+
+
+async def test_an_annotation_that_nothing_can_be_decoded_to_fails_the_step_once(make_engine):
+    """GUARANTEES 6: a definition that cannot work is not tried again."""
+    calls: list[int] = []
+
+    async def lie() -> Opaque:
+        calls.append(1)
+        return {}  # type: ignore[return-value]
+
+    @workflow
+    async def caller(ctx: Context) -> None:
+        await ctx.step(lie)
+
+    engine = await make_engine(caller)
+    with pytest.raises(RunFailed, match="Opaque cannot be decoded from JSON"):
+        await engine.execute(caller)
+    assert len(calls) <= 1
+
+
 async def test_a_body_that_recurses_without_end_fails_like_any_other(make_engine):
     """GUARANTEES 4 row 15 (recursion 10^5): RecursionError is the step's error, its traceback stays small."""
 

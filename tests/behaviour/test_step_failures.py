@@ -262,7 +262,6 @@ async def test_a_retry_survives_a_restart_with_its_time_and_its_count(make_engin
     assert seen == [1, 2, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="ST7: hand_back_steps writes wait='' for a parked run")
 async def test_a_stopped_engine_leaves_what_its_runs_wait_for_readable(make_engine, mode):
     """S3-23 After an orderly stop a parked run still shows that it waits for a retry."""
     if mode != "file":
@@ -541,7 +540,6 @@ async def test_an_unknown_error_is_never_imported_by_its_name(make_engine):
     assert str(failed.value.__cause__) == f"{__name__}.Unregistered: x"
 
 
-@pytest.mark.xfail(strict=True, reason="ST6: RunHandle.result() formats the cause with its own __str__")
 async def test_a_run_that_fails_with_an_unprintable_error_still_tells_so(make_engine):
     """An error whose __str__ raises must not hide that the run failed."""
     flaky, _ = failing(Unprintable("x"), retry=Retry.never)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast import Retry, activity, step_context
@@ -41,6 +42,8 @@ def work(what: str, order: Order, *, counts: tuple[int, ...] = ()) -> Order:
     if what == "die":
         os._exit(9)
     if what == "kill":
+        if os.fork() == 0:
+            time.sleep(60)
         os.kill(os.getpid(), signal.SIGKILL)
     context = step_context()
     context.heartbeat()
@@ -75,7 +78,32 @@ def hang(marker: str) -> None:
             continue
 
 
-@activity(isolate="process", retry=Retry(max_attempts=2, initial_interval=Retry.default.initial_interval))
+@activity(isolate="process", retry=Retry(max_attempts=3, non_retryable=("Hopeless",)))
+def hopeless(log: str) -> None:
+    """Raise an error that nobody registered, listed by the name of its base."""
+
+    class Hopeless(Exception):
+        pass
+
+    class QuiteHopeless(Hopeless):
+        pass
+
+    note_attempt(log)
+    raise QuiteHopeless("x")
+
+
+@activity(isolate="process", heartbeat_timeout=timedelta(milliseconds=700), retry=Retry.never)
+def beat(beats: int) -> int:
+    """Send heartbeats from the child for longer than the heartbeat timeout, then fall silent."""
+    for _ in range(beats):
+        time.sleep(0.1)
+        step_context().heartbeat()
+    if beats < 5:
+        time.sleep(60)
+    return beats
+
+
+@activity(isolate="process", retry=Retry(max_attempts=2))
 def die_once(folder: str) -> int:
     """Kill the child at the first attempt."""
     attempt = step_context().attempt

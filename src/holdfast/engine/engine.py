@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast import codec
 from holdfast.clock import Clock, new_id, new_seed
-from holdfast.definitions import Registry, Workflow, check_run_id
+from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.handle import Run, RunHandle, run_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.worker import Worker
@@ -142,7 +142,12 @@ class Engine:
         definition = self.registry.get(workflow) if isinstance(workflow, str) else workflow
         if not isinstance(definition, Workflow):
             raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
-        self.registry.get(definition.name)
+        known = self.registry.get(definition.name, definition.version)
+        if known is not definition:
+            raise BadInput(
+                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
+                f"the one given is at {source_line(definition)}: pass it to Engine(workflows=[...])"
+            )
         encoded, digest = definition.encode_input(args, kwargs)
         run_id = check_run_id(id) if id is not None else new_id()
         worker = self._working()
@@ -206,6 +211,10 @@ class Engine:
         limit: int = 100,
     ) -> list[Run]:
         """Return runs, newest first."""
+        if status is not None and status not in list(Status):
+            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
+        if not 1 <= limit <= 1000:
+            raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
         wanted = Status(status) if status is not None else None
         rows = await self.store.runs(RunFilter(workflow=workflow, status=wanted, parent=parent, limit=limit))
         return [run_of(row) for row in rows]

@@ -117,7 +117,7 @@ class Attempt:
         if self.kind == "process":
             self._body = IsolatedBody(function, args, kwargs, self.context, self.finish)
             return
-        context = contextvars.copy_context()
+        context = self._executor.context.copy()
         context.run(STEP.set, self.context)
         if self.kind == "async":
             self._run_async(_called(function, args, kwargs), context)
@@ -210,6 +210,8 @@ class Executor:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_steps: int, max_threads: int) -> None:
         self.loop = loop
+        self.context = contextvars.copy_context()
+        """What every body starts from a copy of: the context in which the engine was opened."""
         self.threads = ThreadPool(self._thread_returned)
         self.substitutes: dict[Any, Activity[..., Any]] = {}
         """Stand-ins for functions, for tests."""

@@ -92,8 +92,7 @@ class IsolatedBody:
 
     def _end(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            _kill_group(self._process)
 
     def _attend(self) -> None:
         try:
@@ -129,6 +128,7 @@ class IsolatedBody:
                 self._process = process
                 if self._killed:
                     self._end()
+            threading.Thread(target=_reap, args=(process, mine), name="holdfast isolated step", daemon=True).start()
             begun = False
             with contextlib.suppress(OSError):
                 pipe.write(codec.encode(self._call, "a call") + b"\n")
@@ -149,6 +149,7 @@ class IsolatedBody:
     def _died(self, begun: bool) -> BaseException:
         assert self._process is not None  # noqa: S101  # for the type checker
         code = self._process.wait()
+        _kill_group(self._process)
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         if begun:
             return StepCrashed(f"the child process of step {self._context.step!r} died ({how})")
@@ -156,6 +157,18 @@ class IsolatedBody:
             f"the child process of step {self._context.step!r} ended before it reached the body ({how}); if the "
             'function is in the main script, that script must start its work under `if __name__ == "__main__":`'
         )
+
+
+def _reap(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    """Wait for the child's end, then end the conversation: processes that it forked may hold its side open."""
+    process.wait()
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RD)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: StepContext) -> Call:

@@ -32,6 +32,7 @@ from holdfast.engine.executor import Attempt, Executor
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_context import StepContext
+from holdfast.engine.suspects import SuspectTurns
 from holdfast.engine.timers import Timers
 from holdfast.errors import DefinitionError, NotSerializable, RunConflict, StepCrashed, UndecodablePayload
 from holdfast.policy import Retry
@@ -96,6 +97,7 @@ class Runner:
         self._ended = ended
         self._ready: deque[Handle] = deque()
         self._draw = random.random
+        self._suspects = SuspectTurns()
         self.timers = Timers(clock, self._wake)
         self.stopping = False
 
@@ -223,7 +225,29 @@ class Runner:
             if verb.crashes >= verb.activity.settings.retry.crash_limit:
                 continue
             begin.append(verb)
-        return notes, begin
+        return notes, self._may_begin(resident, begin)
+
+    def _may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
+        """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
+        ready: list[StepVerb] = []
+        for verb in verbs:
+            if not verb.suspect or self._executor.isolates(verb):
+                ready.append(verb)
+                continue
+            verb.settled = True
+            resident.active.add(verb.location)
+            if self._suspects.ask(verb, partial(self._suspect_turn, resident, verb)):
+                ready.append(verb)
+        return ready
+
+    def _suspect_turn(self, resident: Resident, verb: StepVerb) -> None:
+        def begin() -> None:
+            if resident.deaf or verb.done():
+                self._suspects.leave(verb)
+            else:
+                self._advance(resident, resident.execution.note([], self._clock.now()), [verb])
+
+        asyncio.get_running_loop().call_soon(begin)
 
     def _noted(
         self, resident: Resident, turn: Turn, notes: list[tuple[str, entries.Entry]], now: Instant
@@ -274,6 +298,7 @@ class Runner:
         if ready:
             for verb in ready:
                 del resident.retries[verb.location]
+            ready = self._may_begin(resident, ready)
             self._advance(resident, self._begin_attempts(resident, ready, now), ready)
         due = resident.execution.next_due()
         if due is not None and due <= now and not resident.deaf:
@@ -491,10 +516,12 @@ class Runner:
         attempt = resident.attempts.pop(location, None)
         if attempt is not None:
             attempt.stop(reason)
+            self._suspects.leave(attempt.verb)
 
     def _step_done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
+        self._suspects.leave(verb)
         if resident.deaf or verb.done() or attempt.number != verb.attempt:
             return
         now = self._clock.now()
@@ -570,7 +597,7 @@ class Runner:
             self._advance(resident, turn)
             self._convict(resident, verb)
         else:
-            self._advance(resident, turn, [verb])
+            self._advance(resident, turn, self._may_begin(resident, [verb]))
 
     def _convict(self, resident: Resident, verb: StepVerb) -> None:
         path = resident.execution.journal.names.path(verb.location)
@@ -700,6 +727,7 @@ class Runner:
             del self.residents[resident.key]
         for location in list(resident.attempts):
             self._stop_attempt(resident, location, "the run left this worker")
+        self._suspects.forget(resident.execution.journal)
         resident.execution.drop()
 
 

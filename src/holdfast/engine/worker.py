@@ -61,6 +61,8 @@ class Worker:
         """Called when the store can no longer be used at all (its file was replaced)."""
         self._complained = -60.0
         self.claiming = False
+        self.lapses = 0
+        """How often this worker hung beyond its lease and was declared dead."""
 
     async def start(self, advance: bool) -> None:
         """Join, recover what dead workers left, and begin to claim; with `advance` False only observe and commit."""
@@ -145,6 +147,7 @@ class Worker:
         if self._stopping:
             return
         _logger.warning("worker %s was declared dead while it hung; it goes on under a new name", self.id)
+        self.lapses += 1
         self.runner.drop_all()
         self.id = new_id()
 

@@ -1,0 +1,577 @@
+"""Recovery: what another engine finds on the database, it continues; what it cannot continue, it leaves in peace."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Context, RunBlocked, Status, workflow
+from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
+from holdfast.records import Operation, Outcome
+from holdfast.stores.sqlite import SQLiteStore
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])
+
+
+class Bodies(list[str]):
+    """Step bodies that say when they ran."""
+
+    async def __call__(self, what: str) -> str:
+        self.append(what)
+        return what
+
+    __name__ = "body"
+
+
+# Going on.
+
+
+async def test_recorded_steps_are_not_run_again_by_the_next_engine(make_engine):
+    """G3 S1-14 S2-28 S3-24 S4-1 S4-28 Five engines in turn on one run; every body once."""
+    bodies = Bodies()
+
+    @workflow
+    async def work(ctx: Context) -> list[str]:
+        done = []
+        for number in range(6):
+            done.append(await ctx.step(f"step {number}", bodies, f"{number}"))
+            await ctx.sleep(DAY)
+        return done
+
+    engine = await make_engine(work)
+    run = await engine.start(work, id="w")
+    for _ in range(5):
+        await engine.advance(DAY)
+        await engine.stop()
+        engine = await make_engine(work, clock=engine.jumping)
+        run = engine.get("w")
+    assert await run.result() == ["0", "1", "2", "3", "4", "5"]
+    assert bodies == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_parallel_work_goes_on_where_each_branch_was(make_engine):
+    """G3 S1-25 S1-26 join, race, gather and a loop in one run, replayed into the same interleaving."""
+    bodies = Bodies()
+
+    @workflow
+    async def work(ctx: Context) -> list[Any]:
+        async def branch(inner: Context) -> str:
+            first = await inner.step("one", bodies, "one")
+            await inner.sleep(HOUR)
+            return first + await inner.step("two", bodies, "two")
+
+        joined = await ctx.join("both", {"a": branch, "b": branch})
+        winner = await ctx.race(
+            {"slow": lambda inner: inner.sleep(DAY), "quick": lambda inner: inner.step("q", bodies, "quick")}
+        )
+        total = 0
+        async for it in ctx.loop("rounds", state=0, commit_interval=2, history_every=2, history_keep=1):
+            await it.step("tick", bodies, f"tick {it.index}")
+            await it.sleep(HOUR)
+            it.state += 1
+            if it.state == 5:
+                total = it.state
+                break
+        gathered = await asyncio.gather(ctx.receive("a"), ctx.receive("b"))
+        return [joined, winner.winner, total, gathered]
+
+    engine = await make_engine(work)
+    await engine.start(work, id="w")
+    for number in range(12):
+        await engine.advance(HOUR / 2)
+        if number == 5:
+            await engine.get("w").send("b", 2)
+        await engine.stop()
+        engine = await make_engine(work, clock=engine.jumping)
+    run = engine.get("w")
+    await run.send("a", 1)
+    assert await run.result() == [{"a": "onetwo", "b": "onetwo"}, "quick", 5, [1, 2]]
+    assert sorted(bodies) == sorted(["one", "one", "two", "two", "quick", *(f"tick {n}" for n in range(5))])
+
+
+async def test_a_hundred_parked_runs_are_all_found_again(make_engine):
+    """S2-27 G1 Timers, messages and children: every kind of wait is registered again."""
+
+    @workflow
+    async def kid(ctx: Context) -> str:
+        await ctx.sleep(DAY)
+        return "kid"
+
+    @workflow
+    async def wait(ctx: Context, how: str) -> str:
+        if how == "timer":
+            await ctx.sleep(DAY)
+            return how
+        if how == "child":
+            return await ctx.child(kid)
+        return await ctx.receive("word", str)
+
+    first = await make_engine(wait, kid)
+    runs = [await first.start(wait, how, id=f"{how}-{n}") for how in ("timer", "message", "child") for n in range(34)]
+    await first.settle()
+    await first.stop()
+    second = await make_engine(wait, kid, clock=first.jumping)
+    for run in runs:
+        if run.id.startswith("message"):
+            await second.send(run.id, "word", "message")
+    results = {run.id: await second.get(run.id).result() for run in runs}
+    assert all(result == {"c": "kid"}.get(id[0], id.split("-")[0]) for id, result in results.items())
+
+
+# Code that is not the code.
+
+
+async def test_a_workflow_that_an_engine_does_not_know_is_left_alone(make_engine):
+    """GUARANTEES 6.12 B20 B24 Status, owner and attempts stay as they are until somebody knows it."""
+
+    @workflow
+    async def known(ctx: Context) -> str:
+        return "known"
+
+    @workflow
+    async def sleepy(ctx: Context) -> str:
+        await ctx.sleep(HOUR)
+        return "slept"
+
+    first = await make_engine(sleepy)
+    run = await first.start(sleepy)
+    await first.settle()
+    await first.stop()
+    before = await (await make_engine(known, clock=first.jumping, run_workflows=False)).get(run.id).describe()
+    stranger = await make_engine(known, clock=first.jumping)
+    await stranger.advance(DAY)
+    assert await stranger.execute(known) == "known"
+    assert await stranger.get(run.id).describe() == before
+    assert before.status is Status.SUSPENDED
+    second = await make_engine(sleepy, clock=first.jumping)
+    assert await second.get(run.id).result() == "slept"
+
+
+def charge_version(bodies: Bodies, *, changed: bool) -> Any:
+    if changed:
+
+        @workflow(name="order")
+        async def order(ctx: Context) -> str:
+            await ctx.step("reserve", bodies, "reserve")
+            await ctx.step("refund", bodies, "refund")
+            await ctx.sleep(DAY)
+            await ctx.step("charge", bodies, "charge")
+            return "new"
+
+    else:
+
+        @workflow(name="order")
+        async def order(ctx: Context) -> str:
+            await ctx.step("reserve", bodies, "reserve")
+            await ctx.sleep(DAY)
+            await ctx.step("charge", bodies, "charge")
+            return "old"
+
+    return order
+
+
+async def test_a_workflow_changed_under_a_sleeping_run_is_blocked_and_goes_on_when_put_back(make_engine):
+    """G13 S1-37 B6 Recorded against current, with the line; nothing wrong is executed; the old code completes it."""
+    bodies = Bodies()
+    old, new = charge_version(bodies, changed=False), charge_version(bodies, changed=True)
+    first = await make_engine(old)
+    run = await first.start(old)
+    await first.settle()
+    await first.stop()
+    first.jumping.advance(2 * DAY)
+    second = await make_engine(new, clock=first.jumping)
+    with pytest.raises(HistoryMismatch) as caught:
+        await second.get(run.id).result(10)
+    text = str(caught.value)
+    assert run.id in text
+    assert "refund" in text
+    assert "sleep" in text
+    assert "test_recovery.py:" in text
+    assert await second.get(run.id).status() is Status.BLOCKED
+    history = [(entry.path, entry.kind) for entry in await second.get(run.id).history()]
+    assert history == [("reserve", "step"), ("reserve", "step completed"), ("sleep", "sleep")]
+    assert bodies == ["reserve"]
+    await second.stop()
+    third = await make_engine(old, clock=first.jumping)
+    assert await third.get(run.id).result(10) == "old"
+    assert bodies == ["reserve", "charge"]
+
+
+CHANGES = ["removed step", "renamed step", "other kind", "other arguments", "other order", "ends early"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_every_kind_of_change_is_noticed_before_anything_wrong_happens(make_engine, change):
+    """G13 S1-37 The run is blocked, its history is what it was, and no body has run."""
+    bodies = Bodies()
+
+    @workflow(name="task")
+    async def old(ctx: Context) -> None:
+        await ctx.step("one", bodies, "1")
+        await ctx.step("two", bodies, "2")
+        await ctx.receive("go")
+        await ctx.step("three", bodies, "3")
+
+    @workflow(name="task")
+    async def new(ctx: Context) -> None:
+        if change == "removed step":
+            await ctx.step("two", bodies, "2")
+        elif change == "renamed step":
+            await ctx.step("uno", bodies, "1")
+            await ctx.step("two", bodies, "2")
+        elif change == "other kind":
+            await ctx.sleep(HOUR, name="one")
+            await ctx.step("two", bodies, "2")
+        elif change == "other arguments":
+            await ctx.step("one", bodies, "one")
+            await ctx.step("two", bodies, "2")
+        elif change == "other order":
+            await ctx.step("two", bodies, "2")
+            await ctx.step("one", bodies, "1")
+        elif change == "ends early":
+            await ctx.step("one", bodies, "1")
+            return
+        await ctx.receive("go")
+        await ctx.step("wrong", bodies, "wrong")
+
+    first = await make_engine(old)
+    run = await first.start(old)
+    await first.settle()
+    before = await run.history()
+    await run.send("go")
+    await first.stop()
+    bodies.clear()
+    second = await make_engine(new, clock=first.jumping)
+    if await second.get(run.id).status() is Status.COMPLETED:
+        pytest.skip("the first engine was quicker than its stop")
+    with pytest.raises(RunBlocked):
+        await second.get(run.id).result(10)
+    assert (await second.get(run.id).history())[: len(before)] == before
+    assert "wrong" not in bodies
+
+
+async def test_a_change_behind_the_present_place_is_no_change(make_engine):
+    """S1-33 G13 What the run has not reached yet may be edited freely."""
+    bodies = Bodies()
+
+    @workflow(name="task")
+    async def old(ctx: Context) -> str:
+        await ctx.step("one", bodies, "1")
+        await ctx.sleep(DAY)
+        return "old"
+
+    @workflow(name="task")
+    async def new(ctx: Context) -> str:
+        await ctx.step("one", bodies, "1")
+        await ctx.sleep(DAY)
+        await ctx.step("more", bodies, "more")
+        return "new"
+
+    first = await make_engine(old)
+    run = await first.start(old)
+    await first.settle()
+    await first.stop()
+    second = await make_engine(new, clock=first.jumping)
+    assert await second.get(run.id).result() == "new"
+    assert bodies == ["1", "more"]
+
+
+async def test_a_blocked_run_is_tried_again_on_request(make_engine):
+    """G13 DESIGN 2 recover(): True for a blocked run, False otherwise; still wrong code blocks it again."""
+    bodies = Bodies()
+    old, new = charge_version(bodies, changed=False), charge_version(bodies, changed=True)
+    first = await make_engine(old)
+    run = await first.start(old)
+    await first.settle()
+    await first.stop()
+    first.jumping.advance(2 * DAY)
+    second = await make_engine(new, clock=first.jumping)
+    with pytest.raises(RunBlocked):
+        await second.get(run.id).result(10)
+    assert await second.recover(run.id) is True
+    with pytest.raises(RunBlocked):
+        await second.get(run.id).result(10)
+    assert await second.recover("nobody") is False
+    assert bodies == ["reserve"]
+
+
+async def test_a_run_keeps_its_version_as_long_as_that_is_registered(make_engine):
+    """B20 S3-1 New runs use the latest; the old run goes on with the old code; without it the latest is tried."""
+    bodies = Bodies()
+
+    def version(number: str) -> Any:
+        @workflow(name="task", version=number)
+        async def task(ctx: Context) -> str:
+            await ctx.step(f"begin {number}" if number == "2" else "begin", bodies, number)
+            await ctx.sleep(DAY)
+            return f"version {number}"
+
+        return task
+
+    one, two = version("1"), version("2")
+    first = await make_engine(one)
+    run = await first.start(one)
+    second_run = await first.start(one)
+    assert (await run.describe()).version == "1"
+    await first.settle()
+    await first.stop()
+    both = await make_engine(one, two, clock=first.jumping)
+    fresh = await both.start("task")
+    assert (await fresh.describe()).version == "2"
+    assert await both.get(run.id).result() == "version 1"
+    assert await fresh.result() == "version 2"
+    await both.stop()
+    assert bodies == ["1", "1", "2"]
+    assert second_run.id
+
+
+async def test_without_its_version_a_run_is_checked_against_the_latest(make_engine):
+    """B20 G13 Version gone: the latest code is tried, and a difference blocks the run."""
+    bodies = Bodies()
+
+    @workflow(name="task", version="1")
+    async def one(ctx: Context, how: str) -> str:
+        await ctx.step("begin", bodies, "1")
+        await ctx.sleep(DAY)
+        return "version 1"
+
+    @workflow(name="task", version="2")
+    async def two(ctx: Context, how: str) -> str:
+        await ctx.step("begin", bodies, "1" if how == "same" else "2")
+        await ctx.sleep(DAY)
+        return "version 2"
+
+    first = await make_engine(one)
+    same, other = await first.start(one, "same"), await first.start(one, "other")
+    await first.settle()
+    await first.stop()
+    second = await make_engine(two, clock=first.jumping)
+    assert await second.get(same.id).result() == "version 2"
+    with pytest.raises(RunBlocked):
+        await second.get(other.id).result(10)
+
+
+async def test_input_that_can_no_longer_be_decoded_blocks_that_run_alone(make_engine):
+    """B21 G12 B6 The parameter changed its type: blocked with the field; its neighbours run."""
+
+    @workflow(name="task")
+    async def old(ctx: Context, amount: str) -> str:
+        await ctx.sleep(HOUR)
+        return amount
+
+    @workflow(name="task")
+    async def new(ctx: Context, amount: int) -> int:
+        await ctx.sleep(HOUR)
+        return amount
+
+    first = await make_engine(old)
+    run = await first.start(old, "a lot")
+    await first.settle()
+    await first.stop()
+    first.jumping.advance(DAY)
+    second = await make_engine(new, clock=first.jumping)
+    assert await second.execute(new, 3) == 3
+    with pytest.raises(RunBlocked, match="amount"):
+        await second.get(run.id).result(10)
+    await second.stop()
+    third = await make_engine(old, clock=first.jumping)
+    assert await third.get(run.id).result(10) == "a lot"
+
+
+async def test_a_recorded_result_that_no_longer_fits_blocks_that_run_alone(make_engine):
+    """GUARANTEES 2 B21 A step changed its result type: blocked, not a crash loop."""
+
+    async def measure() -> str:
+        return "long"
+
+    async def measure_new() -> int:
+        return 3
+
+    measure_new.__name__ = "measure"
+
+    def task(body: Any) -> Any:
+        @workflow(name="task")
+        async def task(ctx: Context) -> str:
+            length = await ctx.step(body)
+            await ctx.sleep(HOUR)
+            return str(length)
+
+        return task
+
+    first = await make_engine(task(measure))
+    run = await first.start("task")
+    await first.settle()
+    await first.stop()
+    first.jumping.advance(DAY)
+    new = task(measure_new)
+    second = await make_engine(new, clock=first.jumping)
+    with pytest.raises(RunBlocked, match="measure"):
+        await second.get(run.id).result(10)
+    assert await second.execute(new) == "3"
+
+
+async def test_a_corrupt_history_blocks_that_run_alone(make_engine, tmp_path):
+    """B21 G12 Rows that nobody wrote: quarantined as blocked, the worker goes on."""
+    bodies = Bodies()
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        await ctx.step("one", bodies, "1")
+        await ctx.sleep(DAY)
+        return "done"
+
+    first = await make_engine(work)
+    good, bad, worse = [await first.start(work, id=name) for name in ("good", "bad", "worse")]
+    await first.settle()
+    await first.stop()
+    script = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+        "db.execute(\"UPDATE entries SET data = '{' WHERE kind = 2 AND run = (SELECT key FROM runs WHERE id = 'bad')\");"
+        "db.execute(\"UPDATE entries SET kind = 99 WHERE kind = 8 AND run = (SELECT key FROM runs WHERE id = 'worse')\");"
+        "db.commit()"
+    )
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script, tmp_path / "test.db"], check=True)
+    second = await make_engine(work, clock=first.jumping)
+    assert await second.get(good.id).result(10) == "done"
+    for run in (bad, worse):
+        with pytest.raises(RunBlocked):
+            await second.get(run.id).result(5)
+        assert await second.get(run.id).status() is Status.BLOCKED
+
+
+# A store that fails for a while.
+
+
+HOLD_LOCK = """
+import apsw, sys, time
+db = apsw.Connection(sys.argv[1])
+db.execute("PRAGMA busy_timeout = 5000")
+db.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+time.sleep(float(sys.argv[2]))
+db.execute("ROLLBACK")
+"""
+
+
+async def test_a_worker_survives_a_file_that_another_process_keeps_locked(make_engine, tmp_path):
+    """B21 GUARANTEES 2 Nothing is lost, nobody sees `database is locked`, work goes on by itself."""
+    bodies = Bodies()
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        for number in range(5):
+            await ctx.step(f"step {number}", bodies, f"{number}")
+        return "done"
+
+    engine = await make_engine(work)
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLD_LOCK, tmp_path / "test.db", "0.7", stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"locked\n"
+    runs = await asyncio.gather(*(engine.start(work) for _ in range(10)))
+    assert [await run.result() for run in runs] == ["done"] * 10
+    assert await holder.wait() == 0
+    assert len(bodies) == 50
+
+
+class FlakyStore(SQLiteStore):
+    """A real store whose commits, claims and reads fail while told to."""
+
+    failing: list[Exception] = []
+    failed = 0
+
+    def _maybe_fail(self) -> None:
+        if self.failing:
+            type(self).failed += 1
+            raise self.failing[-1]
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        self._maybe_fail()
+        return await super().apply(operations)
+
+    async def claim(self, *args: Any, **kwargs: Any) -> Any:
+        self._maybe_fail()
+        return await super().claim(*args, **kwargs)
+
+    async def load(self, *args: Any, **kwargs: Any) -> Any:
+        self._maybe_fail()
+        return await super().load(*args, **kwargs)
+
+
+@pytest.mark.parametrize("error", [StoreBusy("locked"), StoreError("disk on fire"), RuntimeError("a bug of the store")])
+async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tmp_path, error):
+    """B21 S2-34 G14 Running and parked runs, a cancel and a retry in the outage: all end as they should."""
+    bodies = Bodies()
+    store = FlakyStore(str(tmp_path / "test.db"))
+    entered = asyncio.Event()
+    outage_over = asyncio.Event()
+
+    async def slow(what: str) -> str:
+        entered.set()
+        await outage_over.wait()
+        bodies.append(what)
+        return what
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        await ctx.step("one", bodies, "1")
+        await ctx.step(slow, "slow")
+        return await ctx.step("two", bodies, "2")
+
+    @workflow
+    async def sleepy(ctx: Context) -> str:
+        await ctx.sleep(HOUR)
+        return await ctx.step("after", bodies, "after")
+
+    engine = await make_engine(work, sleepy, store=store)
+    run = await engine.start(work)
+    sleeping = await engine.start(sleepy)
+    await entered.wait()
+    FlakyStore.failed = 0
+    FlakyStore.failing.append(error)
+    try:
+        engine.jumping.advance(2 * HOUR)
+        engine._working().wake()
+        outage_over.set()
+        async with asyncio.timeout(10):
+            while FlakyStore.failed < 3:
+                await asyncio.sleep(0.01)
+    finally:
+        FlakyStore.failing.clear()
+    assert await asyncio.wait_for(run.result(), 20) == "2"
+    assert await asyncio.wait_for(sleeping.result(), 20) == "after"
+    assert bodies.count("1") == 1
+    assert bodies.count("2") == 1
+    assert bodies.count("after") == 1
+
+
+async def test_a_start_during_an_outage_is_told_and_leaves_nothing(make_engine, tmp_path):
+    """B21 G1 G14 The caller gets the store's error; the engine works again when the store does."""
+
+    @workflow
+    async def quick(ctx: Context) -> str:
+        return "done"
+
+    store = FlakyStore(str(tmp_path / "test.db"))
+    engine = await make_engine(quick, store=store)
+    FlakyStore.failing.append(StoreError("disk on fire"))
+    try:
+        with pytest.raises(StoreError, match="disk on fire"):
+            await engine.start(quick, id="r")
+        with pytest.raises(StoreError):
+            await engine.send("r", "word")
+    finally:
+        FlakyStore.failing.clear()
+    assert await engine.runs() == []
+    assert await engine.execute(quick, id="r") == "done"
+
