@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from typing import Any
 
 from holdfast.engine.threads import ThreadPool
@@ -130,9 +131,11 @@ def test_many_jobs_at_once_lose_nothing():
         sender.start()
     for sender in senders:
         sender.join()
-    kept = 4 * 66
-    reports.wait(kept)
-    while pool.abandoned:
-        pass
-    assert len([result for result, _ in reports.seen if result % 3]) == kept
+    # A job that was given up may still report, or never run; one that was not always reports.
+    while len([result for result, _ in reports.seen if result % 3]) < 4 * 66:
+        reports.wait()
+    deadline = time.monotonic() + WAIT
+    while pool.abandoned and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert pool.abandoned == 0
     pool.close()

@@ -37,8 +37,13 @@ def check_run_id(run_id: str) -> str:
         InvalidId: outside the allowed set or length.
     """
     text: object = run_id
-    if not (isinstance(text, str) and 0 < len(text) <= 255 and _ID_CHARACTERS.issuperset(text)) or run_id.strip(".") == "":
-        raise InvalidId(f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots")
+    if (
+        not (isinstance(text, str) and 0 < len(text) <= 255 and _ID_CHARACTERS.issuperset(text))
+        or run_id.strip(".") == ""
+    ):
+        raise InvalidId(
+            f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots"
+        )
     return run_id
 
 
@@ -166,7 +171,9 @@ class Workflow(Generic[P, R_co]):
         self.check = check
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
-            raise DefinitionError(f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument")
+            raise DefinitionError(
+                f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument"
+            )
         self._parameters = parameters[1:]
         for parameter in self._parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -123,7 +123,7 @@ async def test_the_first_to_complete_wins_and_the_losers_body_is_cancelled(make_
         return "quick"
 
     @workflow
-    async def races(ctx: Context) -> list[str]:
+    async def races(ctx: Context) -> list[Any]:
         async def slow(ctx: Context) -> None:
             await ctx.step(hang)
 

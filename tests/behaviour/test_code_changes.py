@@ -50,14 +50,7 @@ async def work(name: str) -> str:
     return name
 
 
-def version(body: Callable[[Context], Any]) -> Any:
-    @workflow(name="order")
-    async def order(ctx: Context) -> Any:
-        return await body(ctx)
-
-    return order
-
-
+@workflow(name="order")
 async def first(ctx: Context) -> list[str]:
     seen = [await ctx.step("reserve", work, "reserve"), await ctx.step("charge", work, "charge")]
     await ctx.sleep(DAY)
@@ -68,32 +61,30 @@ async def first(ctx: Context) -> list[str]:
 async def test_a_changed_workflow_is_blocked_with_both_sides_and_goes_on_when_put_right(deploy):
     """S1-37 B6 Nothing is executed or lost meanwhile."""
 
+    @workflow(name="order")
     async def second(ctx: Context) -> list[str]:
         seen = [await ctx.step("reserve", work, "reserve"), await ctx.step("tax", work, "tax")]
         return [*seen, await ctx.step("charge", work, "charge")]
 
-    engine = await deploy(version(first))
-    run = await engine.start("order", id="o-1") if False else await engine.start(version_of(engine), id="o-1")
+    engine = await deploy(first)
+    await engine.start(first, id="o-1")
     await engine.settle()
-    engine = await deploy(version(second))
+    engine = await deploy(second)
     await engine.advance(DAY)
     run = engine.get("o-1")
     assert await run.status() is Status.BLOCKED
     with pytest.raises(RunBlocked, match=r'(?s)at \'tax\'.*test_code_changes.py:\d+.*ctx.patched\("add-tax"\)'):
         await run.result()
     assert calls == ["reserve", "charge"]
-    engine = await deploy(version(first))
+    engine = await deploy(first)
     assert await engine.get("o-1").result() == ["reserve", "charge", "ship"]
     assert calls == ["reserve", "charge", "ship"]
-
-
-def version_of(engine: Any) -> Any:
-    return engine.registry.get("order")
 
 
 async def test_patched_code_serves_old_and_new_runs(deploy):
     """S1-37"""
 
+    @workflow(name="order")
     async def second(ctx: Context) -> list[str]:
         seen = [await ctx.step("reserve", work, "reserve")]
         if ctx.patched("tax"):
@@ -105,11 +96,11 @@ async def test_patched_code_serves_old_and_new_runs(deploy):
         seen.append(await ctx.step("ship", work, "ship"))
         return seen
 
-    engine = await deploy(version(first))
-    await engine.start(version_of(engine), id="old")
+    engine = await deploy(first)
+    await engine.start(first, id="old")
     await engine.settle()
-    engine = await deploy(version(second))
-    await engine.start(version_of(engine), id="new")
+    engine = await deploy(second)
+    await engine.start(second, id="new")
     assert await engine.get("old").result() == ["reserve", "charge", "insure", "ship"]
     assert await engine.get("new").result() == ["reserve", "tax", "charge", "insure", "ship"]
 
@@ -117,6 +108,7 @@ async def test_patched_code_serves_old_and_new_runs(deploy):
 async def test_removed_code_serves_old_and_new_runs(deploy):
     """S1-35"""
 
+    @workflow(name="order")
     async def second(ctx: Context) -> list[str]:
         seen = [await ctx.step("reserve", work, "reserve")]
         ctx.removed("charge")
@@ -124,11 +116,11 @@ async def test_removed_code_serves_old_and_new_runs(deploy):
         seen.append(await ctx.step("ship", work, "ship"))
         return seen
 
-    engine = await deploy(version(first))
-    await engine.start(version_of(engine), id="old")
+    engine = await deploy(first)
+    await engine.start(first, id="old")
     await engine.settle()
-    engine = await deploy(version(second))
-    await engine.start(version_of(engine), id="new")
+    engine = await deploy(second)
+    await engine.start(second, id="new")
     assert await engine.get("old").result() == ["reserve", "ship"]
     assert await engine.get("new").result() == ["reserve", "ship"]
     assert sorted(calls) == ["charge", "reserve", "reserve", "ship", "ship"]
@@ -137,22 +129,23 @@ async def test_removed_code_serves_old_and_new_runs(deploy):
 async def test_a_recorded_history_can_be_replayed_against_new_code_in_a_test(deploy):
     """S1-32 S1-37 Nothing is executed and nothing is written."""
 
+    @workflow(name="order")
     async def second(ctx: Context) -> list[str]:
         return [await ctx.step("charge", work, "charge")]
 
-    engine = await deploy(version(first))
-    run = await engine.start(version_of(engine), id="o-1")
+    engine = await deploy(first)
+    run = await engine.start(first, id="o-1")
     await engine.settle()
     half = await record(run)
     await run.result()
     whole = await record(run)
     before = list(calls)
-    assert replay(half, version(first)) is None
-    ended = replay(whole, version(first))
+    assert replay(half, first) is None
+    ended = replay(whole, first)
     assert ended is not None
     assert ended.payload == '["reserve","charge","ship"]'
-    with pytest.raises(HistoryMismatch, match="at 'charge'"):
-        replay(half, version(second))
+    with pytest.raises(HistoryMismatch, match="at 'reserve'"):
+        replay(half, second)
     assert calls == before
     assert (await record(run)).entries == whole.entries
 
@@ -164,11 +157,10 @@ async def test_a_run_of_a_version_still_registered_keeps_its_version(deploy):
     async def second(ctx: Context) -> str:
         return await ctx.step("other", work, "other")
 
-    one = version(first)
-    engine = await deploy(one)
-    await engine.start(one, id="old")
+    engine = await deploy(first)
+    await engine.start(first, id="old")
     await engine.settle()
-    engine = await deploy(one, second)
+    engine = await deploy(first, second)
     new = await engine.start(second, id="new")
     assert await engine.get("old").result() == ["reserve", "charge", "ship"]
     assert await new.result() == "other"

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.steps_worker import WORKFLOWS, crasher, innocent
 
 from holdfast import Engine, RunFailed
 from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
-from tests.scripts.steps_worker import WORKFLOWS, crasher, innocent
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -111,17 +111,7 @@ async def test_workers_killed_from_outside_do_not_fail_an_innocent_step(client, 
     assert logged(log, "i") == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    "importable",
-    [
-        pytest.param(True, id="importable"),
-        pytest.param(
-            False,
-            id="local",
-            marks=pytest.mark.xfail(strict=True, reason="ST3: suspects that wait their turn have begun already"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("importable", [True, False], ids=["importable", "local"])
 async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client, tmp_path, importable):
     """B1 Innocents lost twice beside the culprit become suspects too, run one at a time, and complete."""
     log = tmp_path / "log"
@@ -140,5 +130,5 @@ async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # what is waited for happens in another process or thread
             await asyncio.sleep(0.005)

@@ -43,7 +43,11 @@ def cyclic() -> Any:
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "object": (lambda: {"items": [0, 1, 2, {"fh": object()}]}, NotSerializable, r"object of type object at \$\.items\[3\]\.fh"),
+    "object": (
+        lambda: {"items": [0, 1, 2, {"fh": object()}]},
+        NotSerializable,
+        r"object of type object at \$\.items\[3\]\.fh",
+    ),
     "file": (lambda: {"items": [0, 1, 2, {"fh": io.StringIO()}]}, NotSerializable, r"StringIO at \$\.items\[3\]\.fh"),
     "lambda": (lambda: [lambda: 0], NotSerializable, r"object of type function at \$\[0\]"),
     "nan": (lambda: {"score": math.nan}, NotSerializable, r"NaN at \$\.score"),
@@ -284,6 +288,7 @@ async def test_an_error_with_huge_contents_is_stored_cut_to_size(make_engine):
 
 async def test_a_broken_value_does_not_break_its_neighbours(make_engine):
     """G5: one bad result is one failed step; steps gathered with it are recorded as ever."""
+
     async def make(number: int) -> Any:
         return object() if number == 3 else number
 

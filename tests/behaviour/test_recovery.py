@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ class Bodies(list[str]):
         return what
 
     __name__ = "body"
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a list that can be a step
 
 
 # Going on.
@@ -193,9 +195,8 @@ async def test_a_workflow_changed_under_a_sleeping_run_is_blocked_and_goes_on_wh
         await second.get(run.id).result(10)
     text = str(caught.value)
     assert run.id in text
-    assert "refund" in text
-    assert "sleep" in text
-    assert "test_recovery.py:" in text
+    assert "at 'sleep' history has a sleep" in text
+    assert f"test_recovery.py:{new.function.__code__.co_firstlineno + 3}" in text
     assert await second.get(run.id).status() is Status.BLOCKED
     history = [(entry.path, entry.kind) for entry in await second.get(run.id).history()]
     assert history == [("reserve", "step"), ("reserve", "step completed"), ("sleep", "sleep")]
@@ -204,6 +205,22 @@ async def test_a_workflow_changed_under_a_sleeping_run_is_blocked_and_goes_on_wh
     third = await make_engine(old, clock=first.jumping)
     assert await third.get(run.id).result(10) == "old"
     assert bodies == ["reserve", "charge"]
+
+
+@pytest.mark.xfail(strict=True, reason="bug M17: the line is that of whoever started the process")
+async def test_the_lines_of_a_mismatch_are_lines_of_the_workflow(make_engine):
+    """G13 S1-37 No line of the application, the test runner or the engine stands in the message."""
+    bodies = Bodies()
+    old, new = charge_version(bodies, changed=False), charge_version(bodies, changed=True)
+    first = await make_engine(old)
+    run = await first.start(old)
+    await first.settle()
+    await first.stop()
+    first.jumping.advance(2 * DAY)
+    second = await make_engine(new, clock=first.jumping)
+    with pytest.raises(HistoryMismatch) as caught:
+        await second.get(run.id).result(10)
+    assert {file for file, _ in re.findall(r"([\w.]+):(\d+)", str(caught.value))} == {"test_recovery.py"}
 
 
 CHANGES = ["removed step", "renamed step", "other kind", "other arguments", "other order", "ends early"]
@@ -247,16 +264,14 @@ async def test_every_kind_of_change_is_noticed_before_anything_wrong_happens(mak
     run = await first.start(old)
     await first.settle()
     before = await run.history()
-    await run.send("go")
     await first.stop()
     bodies.clear()
     second = await make_engine(new, clock=first.jumping)
-    if await second.get(run.id).status() is Status.COMPLETED:
-        pytest.skip("the first engine was quicker than its stop")
+    await second.send(run.id, "go")
     with pytest.raises(RunBlocked):
         await second.get(run.id).result(10)
-    assert (await second.get(run.id).history())[: len(before)] == before
-    assert "wrong" not in bodies
+    assert await second.get(run.id).history() == before
+    assert bodies == []
 
 
 async def test_a_change_behind_the_present_place_is_no_change(make_engine):
@@ -371,7 +386,7 @@ async def test_input_that_can_no_longer_be_decoded_blocks_that_run_alone(make_en
     @workflow(name="task")
     async def new(ctx: Context, amount: int) -> int:
         await ctx.sleep(HOUR)
-        return amount
+        return amount + 0
 
     first = await make_engine(old)
     run = await first.start(old, "a lot")
@@ -419,6 +434,7 @@ async def test_a_recorded_result_that_no_longer_fits_blocks_that_run_alone(make_
     assert await second.execute(new) == "3"
 
 
+@pytest.mark.xfail(strict=True, reason="bug M19: an unknown kind of entry is overlooked")
 async def test_a_corrupt_history_blocks_that_run_alone(make_engine, tmp_path):
     """B21 G12 Rows that nobody wrote: quarantined as blocked, the worker goes on."""
     bodies = Bodies()
@@ -499,6 +515,10 @@ class FlakyStore(SQLiteStore):
         self._maybe_fail()
         return await super().apply(operations)
 
+    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
+        self._maybe_fail()
+        return super().apply_now(operations)
+
     async def claim(self, *args: Any, **kwargs: Any) -> Any:
         self._maybe_fail()
         return await super().claim(*args, **kwargs)
@@ -536,7 +556,7 @@ async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tm
     engine = await make_engine(work, sleepy, store=store)
     run = await engine.start(work)
     sleeping = await engine.start(sleepy)
-    await entered.wait()
+    await asyncio.wait_for(entered.wait(), 5)
     FlakyStore.failed = 0
     FlakyStore.failing.append(error)
     try:
@@ -575,3 +595,134 @@ async def test_a_start_during_an_outage_is_told_and_leaves_nothing(make_engine, 
     assert await engine.runs() == []
     assert await engine.execute(quick, id="r") == "done"
 
+
+
+class FailingOnce(SQLiteStore):
+    """A real store that fails one commit, the n-th: before it is written, or after (the outcome is then unknown)."""
+
+    at = -1
+    count = 0
+    bitten = 0
+    written = False
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        self.count += 1
+        if self.count != self.at:
+            return await super().apply(operations)
+        self.bitten += 1
+        if self.written:
+            await super().apply(operations)
+        raise StoreError("this one commit fails")
+
+    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
+        return None
+
+
+@workflow
+async def helper(ctx: Context, number: int) -> int:
+    await ctx.sleep(HOUR)
+    return number
+
+
+@workflow
+async def everything(ctx: Context, round: int) -> list[Any]:
+    first = await ctx.step("one", add_one, round)
+    await ctx.sleep(HOUR)
+    child = await ctx.child(helper, first)
+    await ctx.send(ctx.run_id, "word", child)
+    word = await ctx.receive("word", int)
+    late = await ctx.receive("never", timeout=HOUR, default="late")
+    if round < 2:
+        ctx.continue_as_new(round + 1)
+    return [first, child, word, late]
+
+
+async def add_one(number: int) -> int:
+    return number + 1
+
+
+@workflow
+async def stubborn(ctx: Context) -> None:
+    try:
+        await ctx.sleep(DAY)
+    finally:
+        await ctx.step("undo", add_one, 1)
+        await ctx.sleep(DAY)
+
+
+@workflow
+async def hopeless(ctx: Context) -> None:
+    await ctx.sleep(HOUR)
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(False, id="refused"),
+        pytest.param(
+            True, id="unknown", marks=pytest.mark.xfail(strict=True, reason="bug M20: nobody is told of an unknown end")
+        ),
+    ],
+)
+async def test_a_failure_of_any_single_commit_delays_a_run_and_nothing_else(make_engine, tmp_path, written):
+    """B21 G1 G3 G7 G10 G14 Each commit of a run that does everything fails once; the run ends as if none had.
+
+    With `unknown` the commit is durable although the engine was told that it failed.
+    """
+    bitten = 0
+    for at in range(2, 60):
+        store = FailingOnce(str(tmp_path / f"{at}.db"))
+        store.written = written
+        engine = await make_engine(everything, helper, store=store)
+        run = await engine.start(everything, 1, id="r")
+        store.at = store.count + at - 1
+        result = await asyncio.wait_for(run.result(), 3)
+        assert result == [3, 3, 3, "late"], at
+        bitten += store.bitten
+        await engine.stop()
+        if not store.bitten:
+            break
+    else:
+        pytest.fail("the run never got through without a failure")
+    assert bitten >= 10
+
+
+@pytest.mark.parametrize("which", ["cancelled", "blocked"])
+async def test_a_failure_of_any_single_commit_does_not_leave_a_run_between_its_states(make_engine, tmp_path, which):
+    """B21 B7 G13 A cancel with cleanup beyond its grace, and a run that must be blocked: both arrive."""
+    bitten = 0
+    for at in range(1, 40):
+        store = FailingOnce(str(tmp_path / f"{at}.db"))
+        engine = await make_engine(stubborn, hopeless, store=store)
+        run = await engine.start(stubborn if which == "cancelled" else hopeless, id="r")
+        await engine.settle()
+        if which == "cancelled":
+            await run.cancel()
+        store.at = store.count + at
+        for _ in range(100):
+            await engine.advance(HOUR)
+            if str(await run.status()) == which:
+                break
+            await asyncio.sleep(0.02)
+        assert str(await run.status()) == which, at
+        bitten += store.bitten
+        await engine.stop()
+        if not store.bitten:
+            break
+    else:
+        pytest.fail("the run never got through without a failure")
+    assert bitten >= 1
+
+
+async def test_a_failure_to_let_go_of_a_parked_run_does_not_lose_it(make_engine, tmp_path):
+    """B21 G1 Eviction that cannot be committed: the run still wakes at its time."""
+    store = FailingOnce(str(tmp_path / "evicted.db"))
+    engine = await make_engine(helper, store=store, max_resident=1)
+    runs = [await engine.start(helper, number) for number in range(5)]
+    await engine.settle()
+    store.at = store.count + 1
+    engine._working()._evict()
+    await engine.settle()
+    assert store.bitten == 1
+    assert [await asyncio.wait_for(run.result(), 5) for run in runs] == [0, 1, 2, 3, 4]

@@ -33,7 +33,13 @@ PATIENT = Retry(max_attempts=4, initial_interval=DAY, coefficient=2, max_interva
 
 
 async def attempts_in(run: Any) -> list[tuple[str, int]]:
-    kinds = (entries.AttemptBegun, entries.AttemptFailed, entries.AttemptLost, entries.StepCompleted, entries.StepFailed)
+    kinds = (
+        entries.AttemptBegun,
+        entries.AttemptFailed,
+        entries.AttemptLost,
+        entries.StepCompleted,
+        entries.StepFailed,
+    )
     return [(fact.kind, fact.entry.attempt) for fact in await run.history() if isinstance(fact.entry, kinds)]
 
 
@@ -203,7 +209,7 @@ async def test_an_error_that_is_not_worth_a_retry_fails_at_once(make_engine, err
 
 async def test_every_other_error_is_retried(make_engine):
     """B27 S3-26 The default list is empty."""
-    flaky, seen = failing(Declined("x"), 2, retry=Retry(non_retryable=("Other",), retry_if=lambda error: True))
+    flaky, _ = failing(Declined("x"), 2, retry=Retry(non_retryable=("Other",), retry_if=lambda error: True))
     caller = calling(flaky)
     engine = await make_engine(caller)
     assert await engine.execute(caller) == "done at 3"
@@ -298,14 +304,14 @@ async def test_jitter_is_drawn_once_for_each_retry(make_engine, monkeypatch):
     """B4 One draw per failed attempt; the answer is in the history, so a replay draws nothing."""
     flaky, _ = failing(ValueError("x"), 3, retry=dataclasses.replace(PATIENT, jitter=0.5, coefficient=1))
     caller = calling(flaky)
-    engine = await make_engine(caller)
     draws: list[float] = []
 
     def draw() -> float:
         draws.append(0.75)
         return 0.75
 
-    monkeypatch.setattr(engine._working().runner, "_draw", draw)
+    monkeypatch.setattr("random.random", draw)
+    engine = await make_engine(caller)
     run = await engine.start(caller)
     await run.result()
     assert len(draws) == 3
@@ -477,9 +483,9 @@ async def test_notes_and_causes_come_back(make_engine):
                 error.add_note("note on the deep one")
                 raise Unregistered("middle") from error
         except Unregistered:
-            error = ValueError("top")
-            error.add_note("order 7")
-            raise error  # noqa: B904  # the implicit context is what is tested
+            top = ValueError("top")
+            top.add_note("order 7")
+            raise top  # noqa: B904  # the implicit context is what is tested
 
     @workflow
     async def caller(ctx: Context) -> list[str]:
@@ -504,6 +510,7 @@ async def test_notes_and_causes_come_back(make_engine):
 
 async def test_except_star_catches_the_members_of_a_group(make_engine):
     """DESIGN 5: a TaskGroup inside a body fails as the group that it is."""
+
     @activity(retry=Retry.never)
     async def body() -> None:
         async def fail(error: Exception) -> None:
@@ -598,6 +605,7 @@ async def test_a_body_that_cancels_itself_fails_like_any_other(make_engine):
 
 async def test_a_step_timeout_is_caught_as_a_timeout_error(make_engine):
     """S3-25 StepTimeout is a TimeoutError to the workflow, live and replayed."""
+
     @activity(retry=Retry.never, timeout=timedelta(milliseconds=5))
     async def slow() -> None:
         await asyncio.sleep(30)
@@ -625,7 +633,9 @@ async def test_a_refused_result_is_not_worth_a_retry(make_engine):
 
     caller = calling(fetch)
     engine = await make_engine(caller)
-    with pytest.raises(RunFailed, match=r"object of type object at \$\.items\[3\]\.fh in the result of step 'fetch'") as e:
+    with pytest.raises(
+        RunFailed, match=r"object of type object at \$\.items\[3\]\.fh in the result of step 'fetch'"
+    ) as e:
         await engine.execute(caller)
     assert isinstance(e.value.__cause__, NotSerializable)
     assert len(calls) == 1

@@ -16,7 +16,7 @@ from holdfast.engine.step_context import CancelSignal
 from holdfast.errors import HeartbeatTimeout, InvalidDuration
 from holdfast.replay import entry as entries
 
-SHORT = timedelta(milliseconds=20)
+SHORT = timedelta(milliseconds=100)
 ONCE = Retry.never
 
 
@@ -33,7 +33,7 @@ def calling(body: Any) -> Any:
 
 
 async def until(condition: Any) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in another process or thread
         await asyncio.sleep(0.001)
 
 
@@ -62,7 +62,7 @@ async def test_a_timeout_is_a_failed_attempt_that_is_retried(make_engine, kind):
     assert seen == [1, 2, 3]
     failed = [fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
     assert [error.type for error in failed] == ["holdfast.errors.StepTimeout"] * 2
-    assert "did not finish within 0:00:00.020000" in failed[0].message
+    assert "did not finish within 0:00:00.100000" in failed[0].message
 
 
 async def test_exhausted_timeouts_raise_the_timeout(make_engine):
@@ -86,7 +86,7 @@ async def test_retry_on_timeout_false_fails_at_the_first(make_engine):
     """B5 The opt-out; other errors are still retried."""
     seen: list[int] = []
 
-    @activity(timeout=ms(10), retry=Retry(max_attempts=5, retry_on_timeout=False))
+    @activity(timeout=SHORT, retry=Retry(max_attempts=5, retry_on_timeout=False))
     async def slow() -> None:
         seen.append(1)
         if len(seen) == 1:
@@ -127,7 +127,7 @@ async def test_a_body_that_swallows_its_cancellation_is_not_waited_for(make_engi
     released = asyncio.Event()
     finished: list[int] = []
 
-    @activity(timeout=ms(5), retry=Retry(max_attempts=2))
+    @activity(timeout=SHORT, retry=Retry(max_attempts=2))
     async def stubborn() -> str:
         attempt = step_context().attempt
         if attempt == 2:
@@ -227,7 +227,7 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
     wake = threading.Event()
     ran: list[str] = []
 
-    @activity(timeout=ms(5), retry=ONCE)
+    @activity(timeout=ms(200), retry=ONCE)
     def deaf() -> None:
         wake.wait(10)
 
@@ -269,19 +269,19 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_heartbeats_keep_a_long_body_alive(make_engine, kind):
-    """S4-8 S4-20 Five times the heartbeat timeout, with a heartbeat in between."""
+    """S4-8 S4-20 It takes longer than the heartbeat timeout, with heartbeats in between."""
 
-    @activity(heartbeat_timeout=ms(80), retry=ONCE)
+    @activity(heartbeat_timeout=ms(200), retry=ONCE)
     async def beating() -> str:
         for _ in range(20):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.015)
             step_context().heartbeat()
         return "alive"
 
-    @activity(heartbeat_timeout=ms(80), retry=ONCE)
+    @activity(heartbeat_timeout=ms(200), retry=ONCE)
     def beating_in_thread() -> str:
         for _ in range(20):
-            time.sleep(0.01)
+            time.sleep(0.015)
             step_context().heartbeat()
         return "alive"
 
@@ -316,7 +316,7 @@ async def test_a_body_that_stops_beating_is_given_up_and_retried(make_engine, ki
     assert await run.result() == "second"
     (failed,) = [fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
     assert failed.type == "holdfast.errors.HeartbeatTimeout"
-    assert failed.message.endswith("sent no heartbeat for 0.02 s")
+    assert failed.message.endswith("sent no heartbeat for 0.1 s")
 
 
 async def test_a_missing_heartbeat_is_caught_as_such(make_engine):
@@ -344,7 +344,7 @@ async def test_a_heartbeat_after_the_end_is_harmless(make_engine):
     wake, beaten = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 
-    @activity(timeout=ms(5), heartbeat_timeout=timedelta(seconds=5), retry=ONCE)
+    @activity(timeout=SHORT, heartbeat_timeout=timedelta(seconds=5), retry=ONCE)
     def deaf() -> None:
         context = step_context()
         wake.wait(10)
@@ -432,10 +432,13 @@ async def test_a_listener_that_fails_disturbs_nobody(make_engine, caplog):
     """S0-36 B19 Its error is logged; the others are still told."""
     heard: list[str] = []
 
-    @activity(timeout=ms(10), retry=ONCE)
+    def fail() -> None:
+        raise ValueError("in a listener")
+
+    @activity(timeout=SHORT, retry=ONCE)
     async def body() -> None:
         signal = step_context().signal
-        signal.listen(lambda: 1 / 0)
+        signal.listen(fail)
         signal.listen(lambda: heard.append("told"))
         await asyncio.sleep(30)
 

@@ -66,7 +66,9 @@ def wrapped(function: Any) -> Any:
 def made_sync(function: Any) -> Any:
     @functools.wraps(function)
     def around(*args: Any) -> Any:
-        return asyncio.run(function(*args)) if threading.current_thread() is not threading.main_thread() else args[0] * 2
+        return (
+            asyncio.run(function(*args)) if threading.current_thread() is not threading.main_thread() else args[0] * 2
+        )
 
     return around
 
@@ -98,7 +100,7 @@ async def sum_of(first: int, *more: int, scale: int = 1, **named: int) -> int:
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 async def test_any_callable_can_be_a_step(make_engine, body, expected):
-    """S0-5 S1-12 S3-2 Async and sync functions, lambdas, partials, callable objects, methods, wrapped and builtin ones."""
+    """S0-5 S1-12 S3-2 Async and sync functions, lambdas, partials, callable objects, methods, wrapped, builtin."""
     partial = isinstance(body, functools.partial)
 
     @workflow
@@ -164,7 +166,8 @@ async def test_a_recorded_step_is_never_run_again(make_engine):
     @workflow
     async def caller(ctx: Context) -> int:
         for name in ("a", "b", "c"):
-            assert await ctx.step(note, name) is None
+            result: object = await ctx.step(note, name)
+            assert result is None
             await ctx.sleep(DAY)
         return len(name)
 
@@ -305,7 +308,7 @@ async def test_what_is_not_callable_is_refused_where_it_is_called(make_engine):
         said = []
         for wrong in (5, None):
             try:
-                await ctx.step(wrong)  # type: ignore[arg-type]
+                await ctx.step(wrong)  # type: ignore[call-overload]
             except BadInput as error:
                 said.append(str(error))
         try:
@@ -389,9 +392,7 @@ async def test_a_body_knows_its_run_its_step_and_its_key(make_engine, caplog):
 
     def look() -> None:
         context = step_context()
-        seen.append(
-            (context.run_id, context.workflow, context.step, context.attempt, context.idempotency_key)
-        )
+        seen.append((context.run_id, context.workflow, context.step, context.attempt, context.idempotency_key))
         context.heartbeat()
         context.log.warning("looking")
         if len(seen) == 1:
@@ -411,7 +412,7 @@ async def test_a_body_knows_its_run_its_step_and_its_key(make_engine, caplog):
     assert inner[2].endswith("left/inner")
     assert inner[3:] == (1, f"run-7:{inner[2]}")
     record = next(record for record in caplog.records if record.name == "holdfast.step")
-    assert (record.run_id, record.step, record.attempt) == ("run-7", "look", 1)  # type: ignore[attr-defined]
+    assert (record.run_id, record.step, record.attempt) == ("run-7", "look", 1)
 
 
 async def test_an_activity_may_make_its_own_idempotency_key(make_engine):
@@ -489,7 +490,7 @@ async def test_a_body_that_blocks_the_loop_harms_nobody_for_good(make_engine):
     """GUARANTEES 4 row 15: blocking code in an async body delays the others; all of them end as they should."""
 
     async def rude() -> str:
-        time.sleep(0.3)  # noqa: ASYNC251  # the point
+        time.sleep(0.3)  # the point
         return "rude"
 
     @activity(timeout=timedelta(seconds=30), heartbeat_timeout=timedelta(seconds=30))
@@ -527,7 +528,7 @@ async def test_a_stop_hands_back_a_running_step_which_does_not_count(make_engine
     for restart in range(3):
         engine = await make_engine(caller, stop_grace=timedelta(milliseconds=10))
         run = await engine.start(caller, id="r")
-        while len(seen) <= restart:
+        while len(seen) <= restart:  # noqa: ASYNC110  # what is waited for happens in another process or thread
             await asyncio.sleep(0.001)
         await engine.stop()
     stop.set()

@@ -45,7 +45,7 @@ async def main() -> None:
             await asyncio.sleep(0.05)
         assert all(run.status == "completed" and run.output == int(run.id[4:]) for run in runs)
         worker = engine._working()
-        print(worker.runner.fenced + worker.lapses, flush=True)
+        print(worker.runner.departures.fenced + worker.lapses, flush=True)
 
 
 asyncio.run(main())

@@ -60,7 +60,7 @@ async def work_async(number: int) -> int:
 
 
 @activity(isolate="process", retry=Retry.never)
-def untyped(value):  # type: ignore[no-untyped-def]
+def untyped(value):
     """Take whatever comes."""
     return repr(value)
 

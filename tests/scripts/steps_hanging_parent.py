@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast import Context, Engine, workflow
 from tests.scripts.steps_bodies import hang
+
+from holdfast import Context, Engine, workflow
 
 
 @workflow

@@ -1,4 +1,4 @@
-"""A worker process for tests of crashing steps: argv is the database; it runs until it is killed or its stdin closes."""
+"""A worker process for tests of crashing steps, on the database in argv, until it is killed or its stdin closes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast import Context, Engine, Retry, activity, workflow
 from tests.scripts import steps_bodies as bodies
+
+from holdfast import Context, Engine, Retry, activity, workflow
 
 
 def local(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +38,7 @@ async def innocent(ctx: Context, log: str, seconds: float, importable: bool = Tr
     return await ctx.step(activity(name="linger", retry=ONCE)(body), log, seconds)
 
 
-WORKFLOWS = [crasher, innocent]
+WORKFLOWS: list[Any] = [crasher, innocent]
 
 
 async def main() -> None:

@@ -20,7 +20,6 @@ from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
 
-
 _REFUSALS = ("missing", *sorted(TERMINAL))
 
 
@@ -160,9 +159,7 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
                 at=journal.loop.now,
                 location=location,
                 seq=seq,
-                refusals={
-                    reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS
-                },
+                refusals={reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS},
             )
         )
     elif (recorded.target, recorded.name, recorded.digest) != (target, name, digest):

@@ -1,7 +1,8 @@
 """Group commit: everything that is asked for while a commit is in flight goes into the next one.
 
-A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they ask
-for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no thread.
+A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they
+ask for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no
+thread.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import StoreBusy, StoreError, StoreFull
 from holdfast.records import Operation, Outcome
@@ -18,7 +19,15 @@ from holdfast.stores.base import Store
 _logger = logging.getLogger("holdfast.engine")
 
 Done = Callable[[Outcome | Exception], None]
-Batch = list[tuple[Operation, Done]]
+
+
+class Holder(Protocol):
+    """Whoever asks for operations that only make sense after its earlier ones."""
+
+    lost: bool
+
+
+Batch = list[tuple[Operation, Done, Holder | None]]
 MAX_BATCH = 2000
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
@@ -51,9 +60,9 @@ class Committer:
                 await asyncio.wait([self._task])
             await asyncio.sleep(0)
 
-    def submit(self, operation: Operation, done: Done) -> None:
-        """Ask for an operation to be made durable."""
-        self._pending.append((operation, done))
+    def submit(self, operation: Operation, done: Done, holder: Holder | None = None) -> None:
+        """Ask for an operation to be made durable; it is refused if an earlier one of its holder was lost."""
+        self._pending.append((operation, done, holder))
         if self._task is not None or self._scheduled:
             return
         if self._depth == 0 and self._alone() and asyncio.current_task() is None:
@@ -82,7 +91,9 @@ class Committer:
         if self._task is not None or not self._pending:
             return
         batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
-        operations = [operation for operation, _ in batch]
+        if any(holder is not None and holder.lost for _, _, holder in batch):
+            batch = self._without_lost(batch)
+        operations = [operation for operation, _, _ in batch]
         try:
             outcomes = self._store.apply_now(operations)
         except Exception:
@@ -92,9 +103,14 @@ class Committer:
             return
         self._distribute(batch, outcomes)
 
+    def _without_lost(self, batch: Batch) -> Batch:
+        lost = [item for item in batch if item[2] is not None and item[2].lost]
+        self._distribute(lost, [StoreError("an earlier commit of this run failed")] * len(lost))
+        return [item for item in batch if item[2] is None or not item[2].lost]
+
     def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
         self._depth += 1
-        for (_, done), outcome in zip(batch, outcomes, strict=True):
+        for (_, done, _), outcome in zip(batch, outcomes, strict=True):
             try:
                 done(outcome)
             except Exception:

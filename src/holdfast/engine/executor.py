@@ -81,8 +81,8 @@ class Attempt:
             self._deadline = loop.call_later(micros(settings.timeout) / 1e6, self._timed_out)
         if settings.heartbeat_timeout:
             self.context.beat = self._beat
-            self._beat()
-            self._watch_heartbeat(micros(settings.heartbeat_timeout) / 1e6)
+            if self.kind != "process":
+                self._body_begun()
         try:
             self._start_body()
         except Exception as error:
@@ -115,7 +115,7 @@ class Attempt:
         function, loop = self.activity.function, self._executor.loop
         args, kwargs = self.verb.arguments()
         if self.kind == "process":
-            self._body = IsolatedBody(function, args, kwargs, self.context, self.finish)
+            self._body = IsolatedBody(function, args, kwargs, self.context, self._body_begun, self.finish)
             return
         context = self._executor.context.copy()
         context.run(STEP.set, self.context)
@@ -183,6 +183,13 @@ class Attempt:
     def _beat(self) -> None:
         # Called from any thread; storing a float is atomic.
         self._last_beat = self._executor.loop.time()
+
+    def _body_begun(self) -> None:
+        """Expect heartbeats from now on: a child process takes its time to start."""
+        allowed = self.verb.activity.settings.heartbeat_timeout
+        if allowed and not self.finished:
+            self._beat()
+            self._watch_heartbeat(micros(allowed) / 1e6)
 
     def _watch_heartbeat(self, allowed: float) -> None:
         loop = self._executor.loop

@@ -55,7 +55,8 @@ def importable(function: Callable[..., Any], main: bool = True) -> tuple[str, st
 class IsolatedBody:
     """One body running in a child process.
 
-    Everything that may block is done in a thread of its own; `report` is called once, on the event loop.
+    Everything that may block is done in a thread of its own. `begun`, when the child has reached the body, and
+    `report`, at the end, are called on the event loop.
 
     Raises:
         DefinitionError: the function cannot be found from another process, or its arguments would change on the way.
@@ -68,10 +69,12 @@ class IsolatedBody:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         context: StepContext,
+        begun: Callable[[], None],
         report: Report,
     ) -> None:
         self._call = _call(function, args, kwargs, context)
         self._context = context
+        self._begun = begun
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -100,15 +103,18 @@ class IsolatedBody:
         except Exception as failure:
             data, error = None, failure
         if not self._killed:
-            # The loop may be closed by now: then nobody waits.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._report, data, error)
+            self._tell(self._report, data, error)
         if self._process is not None:
             try:
                 self._process.wait(LEAVE_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
                 self._process.wait()
+
+    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
+        # The loop may be closed by now: then nobody waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
 
     def _converse(self) -> tuple[bytes | None, ErrorData | BaseException | None]:
         mine, theirs = socket.socketpair()
@@ -143,11 +149,13 @@ class IsolatedBody:
                         return data, None
                     elif kind == FAILED:
                         return None, codec.decode(data, ErrorData)
-                    begun = begun or kind == BEGUN
+                    elif kind == BEGUN:
+                        begun = True
+                        self._tell(self._begun)
         return None, self._died(begun)
 
     def _died(self, begun: bool) -> BaseException:
-        assert self._process is not None  # noqa: S101  # for the type checker
+        assert self._process is not None  # for the type checker
         code = self._process.wait()
         _kill_group(self._process)
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"

@@ -1,7 +1,7 @@
 """Leases: a worker says that it is alive, from a thread of its own.
 
-A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long that
-holding its runs would keep them from everybody.
+A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long
+that holding its runs would keep them from everybody.
 """
 
 from __future__ import annotations

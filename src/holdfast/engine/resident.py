@@ -18,6 +18,7 @@ class Resident:
     """One run owned by this worker under one epoch."""
 
     __slots__ = (
+        "_grace",
         "active",
         "attempts",
         "child",
@@ -31,6 +32,7 @@ class Resident:
         "generation",
         "id",
         "key",
+        "lost",
         "releasing",
         "retries",
         "scheduled",
@@ -40,7 +42,10 @@ class Resident:
         "written",
     )
 
-    def __init__(self, run_id: str, key: int, epoch: int, workflow: Workflow[Any, Any], execution: Execution) -> None:
+    def __init__(
+        self, run_id: str, key: int, epoch: int, workflow: Workflow[Any, Any], execution: Execution, grace: int
+    ) -> None:
+        self._grace = grace
         self.id = run_id
         self.key = key
         self.epoch = epoch
@@ -67,9 +72,11 @@ class Resident:
         """Whether a commit is in flight after which anybody may claim the run: nothing may go on here."""
         self.finishing = False
         """Whether the end of this life is in flight: the code does not go on, whatever comes."""
+        self.lost = False
+        """Whether a commit of it failed: later ones would leave a gap in its history and must not be made."""
         self.dropped = False
 
-    def next_due(self, cancel_grace: int) -> Instant | None:
+    def next_due(self) -> Instant | None:
         """Return when this run wants attention without anybody asking: a timer, a retry, the end of its grace."""
         candidates = [at for at, _ in self.retries.values()]
         timer = self.execution.next_due()
@@ -77,7 +84,7 @@ class Resident:
             candidates.append(timer)
         cancelling = self.execution.journal.cancelling
         if cancelling is not None:
-            candidates.append(cancelling + cancel_grace)
+            candidates.append(cancelling + self._grace)
         return min(candidates) if candidates else None
 
     @property
@@ -90,12 +97,12 @@ class Resident:
         """Whether nothing is being done for the run: it only waits."""
         return not self.active and not self.commits
 
-    def state(self, cancel_grace: int, released: bool = False) -> State | None:
+    def state(self, released: bool = False) -> State | None:
         """Return the state to write, None when the row has it already."""
         journal = self.execution.journal
         status, wait, due = Status.RUNNING, "", None
         if not self.active:
-            status, wait, due = Status.SUSPENDED, self._waits(), self.next_due(cancel_grace)
+            status, wait, due = Status.SUSPENDED, self._waits(), self.next_due()
         if journal.cancelling is not None:
             status = Status.CANCELLING
         wanted = (status, wait, due)

@@ -41,9 +41,11 @@ class Verb(asyncio.Future[Any]):
 
     __slots__ = ("journal", "location", "number")
     word = "verb"
+    counted = True
+    """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
 
     def __init__(self, journal: Journal, location: str) -> None:
-        self.number = journal.loop.hash_number(SCOPE.get(None))
+        self.number = journal.loop.hash_number(SCOPE.get(None) if self.counted else None)
         super().__init__(loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
         self.journal = journal
         self.location = location
@@ -74,6 +76,7 @@ class Gate(Verb):
 
     __slots__ = ()
     word = "loop state"
+    counted = False
 
     def apply(self, entry: Any) -> None:
         self.set_result(entry)

@@ -211,7 +211,7 @@ class RunLoop:
         task.scope = scope
         task.structural = structural
         # Asyncio registers the task by hash inside __init__, so the number comes first.
-        task.__init__(coro, loop=self, name=name or f"task-{self.next_number()}", context=context, **more)  # type: ignore[misc]
+        task.__init__(coro, loop=self, name=name or f"task-{task.number - self._base}", context=context, **more)  # type: ignore[misc]
         self.tasks.append(task)
         if len(self.tasks) > self._prune_at:
             self._prune_at = max(_FEW_TASKS, 2 * len(self.live_tasks()))

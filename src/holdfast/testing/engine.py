@@ -95,7 +95,11 @@ class TestEngine(Engine):
 
     async def _next_due(self) -> Instant | None:
         worker = self._working()
-        known = [due for due in (worker.runner.timers.next(), await self.store.next_due(self.registry.names())) if due is not None]
+        known = [
+            due
+            for due in (worker.runner.timers.next(), await self.store.next_due(self.registry.names()))
+            if due is not None
+        ]
         return min(known) if known else None
 
     def _jump(self, instant: Instant) -> None:

@@ -1,0 +1,239 @@
+"""The attempts of steps: begun, counted, retried, lost, and what their ends mean for the run.
+
+Like the runner, called only from plain callbacks of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.clock import Instant, micros
+from holdfast.codec import ErrorData, error_from_data, error_to_data, qualified_name
+from holdfast.context.steps import StepVerb
+from holdfast.engine.executor import Attempt, Executor
+from holdfast.engine.resident import Resident
+from holdfast.engine.step_context import StepContext
+from holdfast.engine.suspects import SuspectTurns
+from holdfast.errors import DefinitionError, NotSerializable, StepCrashed, UndecodablePayload
+from holdfast.policy import Retry
+from holdfast.replay import entry as entries
+from holdfast.replay.turn import Turn
+
+if TYPE_CHECKING:
+    from holdfast.engine.runner import Runner
+
+_HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
+"""Failures that another attempt would only repeat."""
+
+Notes = list[tuple[str, entries.Entry]]
+
+
+class Attempts:
+    """The steps of all runs in memory."""
+
+    def __init__(self, runner: Runner, executor: Executor, errors: dict[str, type[BaseException]]) -> None:
+        self._runner = runner
+        self._executor = executor
+        self._errors = errors
+        self._suspects = SuspectTurns()
+        self._draw = random.random
+
+    # Beginning.
+
+    def recall(self, resident: Resident, turn: Turn, lost: str, now: Instant) -> list[StepVerb]:
+        """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
+
+        Steps that wait for a retry go on waiting. The others were lost with their worker, as `lost` says, which is
+        noted in the turn.
+        """
+        notes: Notes = []
+        begin: list[StepVerb] = []
+        for verb in turn.started:
+            if not isinstance(verb, StepVerb) or not verb.recalled or verb.done():
+                continue
+            if verb.settled and verb.retry_at is not None and verb.retry_at > now:
+                resident.retries[verb.location] = (verb.retry_at, verb)
+                continue
+            if not verb.settled:
+                # A suspect runs in a child process where it can: that its worker died is no evidence against it.
+                why = "bystander" if lost == "crash" and self._executor.isolates(verb) else lost
+                notes.append((verb.location, entries.AttemptLost(verb.attempt, why)))
+                verb.crashes += why == "crash"
+                verb.lapses += why == "lapse"
+                verb.settled = True
+            if not _convicted(verb):
+                begin.append(verb)
+        if notes and turn.outcome is None:
+            turn.entries.extend(resident.execution.note(notes, now).entries)
+        return self.may_begin(resident, begin)
+
+    def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
+        """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
+        ready: list[StepVerb] = []
+        for verb in verbs:
+            if not verb.suspect or self._executor.isolates(verb):
+                ready.append(verb)
+                continue
+            verb.settled = True
+            resident.active.add(verb.location)
+            if self._suspects.ask(verb, partial(self._suspect_turn, resident, verb)):
+                ready.append(verb)
+        return ready
+
+    def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
+        """Count another attempt of each step; it may run once that is durable."""
+        notes: Notes = []
+        for verb in verbs:
+            verb.attempt += 1
+            verb.settled = False
+            verb.retry_at = None
+            notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
+        return resident.execution.note(notes, now)
+
+    def run(self, resident: Resident, verb: StepVerb) -> None:
+        """Run the attempt of a step that was counted last."""
+        if self._runner.stopping or resident.deaf:
+            return
+        path = resident.execution.journal.names.path(verb.location)
+        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, f"{resident.id}:{path}")
+        make_key = verb.activity.settings.idempotency_key
+        if make_key is not None:
+            try:
+                context.idempotency_key = str(make_key(*verb.args, **verb.kwargs))
+            except Exception as error:
+                error.add_note(f"raised by idempotency_key of activity {verb.activity.name!r}")
+                attempt = Attempt(self._executor, verb, resident, context, self._done)
+                resident.attempts[verb.location] = attempt
+                asyncio.get_running_loop().call_soon(attempt.finish, None, error)
+                return
+        resident.attempts[verb.location] = self._executor.run(verb, resident, context, self._done)
+
+    def go_on(self, resident: Resident, verb: StepVerb) -> None:
+        """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
+        if not verb.recalled:
+            self.run(resident, verb)
+        elif verb.settled and _convicted(verb):
+            self._convict(resident, verb)
+
+    def stop(self, resident: Resident, location: str, reason: str) -> None:
+        """Give up the attempt at a location, if one is under way."""
+        attempt = resident.attempts.pop(location, None)
+        if attempt is not None:
+            attempt.stop(reason)
+            self._suspects.leave(attempt.verb)
+
+    def stop_all(self, resident: Resident, reason: str) -> None:
+        """Give up every attempt of a run that leaves this worker."""
+        for location in list(resident.attempts):
+            self.stop(resident, location, reason)
+        self._suspects.forget(resident.execution.journal)
+
+    def hand_back(self, resident: Resident) -> Notes:
+        """Stop what is under way and return the notes that say so: an orderly stop does not count as a loss."""
+        notes: Notes = []
+        for location, attempt in list(resident.attempts.items()):
+            notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
+            self.stop(resident, location, "the worker stops")
+        return notes
+
+    # Ending.
+
+    def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
+        resident, verb = attempt.owner, attempt.verb
+        resident.attempts.pop(verb.location, None)
+        self._suspects.leave(verb)
+        if resident.deaf or verb.done() or attempt.number != verb.attempt:
+            return
+        resident.active.discard(verb.location)
+        if result is not None:
+            try:
+                verb.decoded(result)
+            except Exception as unfit:
+                result, error = None, unfit
+        if result is not None:
+            self._end(resident, verb, entries.StepCompleted(attempt.number, msgspec.Raw(result)))
+        else:
+            assert error is not None
+            self._failed(resident, attempt, error)
+
+    def _failed(self, resident: Resident, attempt: Attempt, error: BaseException | ErrorData) -> None:
+        verb, now = attempt.verb, self._runner.clock.now()
+        policy = verb.activity.settings.retry
+        if isinstance(error, ErrorData):
+            data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
+        else:
+            data, raised = error_to_data(error), error
+        if attempt.isolated and verb.activity.settings.isolate is None:
+            self._judge(resident, attempt, raised, now)
+            return
+        verb.failures += 1
+        hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
+        if hopeless or not policy.allows(raised, verb.failures):
+            self._end(resident, verb, entries.StepFailed(attempt.number, data))
+            return
+        retry_at = now + micros(policy.delay(verb.failures, self._draw()))
+        verb.settled = True
+        verb.retry_at = retry_at
+        resident.retries[verb.location] = (retry_at, verb)
+        note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _end(self, resident: Resident, verb: StepVerb, fact: entries.Entry) -> None:
+        """Hand a step's end to the code; for a suspect, only after it is durable.
+
+        If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
+        then find the result recorded and no progress, and the run is blocked.
+        """
+        if verb.suspect:
+            self._runner.departures.record_and_release(resident, verb.location, fact)
+        else:
+            self._runner.apply(resident, verb.location, fact)
+
+    # Suspects.
+
+    def _suspect_turn(self, resident: Resident, verb: StepVerb) -> None:
+        def begin() -> None:
+            if resident.deaf or verb.done():
+                self._suspects.leave(verb)
+            else:
+                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), [verb])
+
+        asyncio.get_running_loop().call_soon(begin)
+
+    def _judge(self, resident: Resident, attempt: Attempt, error: BaseException, now: Instant) -> None:
+        """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
+        verb = attempt.verb
+        verb.settled = True
+        crashed = isinstance(error, StepCrashed)
+        verb.crashes += crashed
+        verb.in_process = not crashed
+        why = "crash" if crashed else "cleared"
+        turn = resident.execution.note([(verb.location, entries.AttemptLost(attempt.number, why))], now)
+        if _convicted(verb):
+            self._runner.advance(resident, turn)
+            self._convict(resident, verb)
+        else:
+            self._runner.advance(resident, turn, self.may_begin(resident, [verb]))
+
+    def _convict(self, resident: Resident, verb: StepVerb) -> None:
+        path = resident.execution.journal.names.path(verb.location)
+        error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
+        resident.active.discard(verb.location)
+        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+
+
+def _convicted(verb: StepVerb) -> bool:
+    return verb.crashes >= verb.activity.settings.retry.crash_limit
+
+
+def _retryable(policy: Retry, data: ErrorData) -> bool:
+    """Tell whether an error that arrived as data, its class perhaps unknown here, may be retried by its names."""
+    names = {data.type, *data.bases}
+    listed = {entry if isinstance(entry, str) else qualified_name(entry) for entry in policy.non_retryable}
+    return "NonRetryable" not in names and not names & listed
