@@ -7,6 +7,8 @@ import difflib
 import functools
 import hashlib
 import inspect
+import sys
+import sysconfig
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -148,9 +150,16 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     return decorate if function is None else decorate(function)
 
 
-@functools.lru_cache(maxsize=4096)
 def as_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
     """Return a plain function as an activity with default options."""
+    try:
+        return _plain_activity(function)
+    except TypeError:
+        return _plain_activity.__wrapped__(function)  # an object that cannot be hashed
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
     if not callable(function):
         raise BadInput(f"a step needs a function, not {function!r}")
     return Activity(function, ActivityOptions(name=function_name(function)))
@@ -233,15 +242,15 @@ class Workflow(Generic[P, R_co]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A digest of the function's code and of the file it stands in."""
+        """A digest of the function's code, of its file, and of the project's files that it uses directly."""
         digest = hashlib.blake2b(digest_size=12)
         _digest_code(self.function.__code__, digest)
-        try:
-            path = inspect.getsourcefile(self.function)
-            with open(path or "", "rb") as file:
-                digest.update(file.read())
-        except (OSError, TypeError):
-            pass
+        for path in sorted(_files_used(self.function)):
+            try:
+                with open(path, "rb") as file:
+                    digest.update(file.read())
+            except OSError:
+                continue
         return digest.hexdigest()
 
 
@@ -350,6 +359,19 @@ def _same(value: Any) -> Any:
 
 def _return_type(function: Callable[..., Any]) -> Any:
     return _hints(cast(Any, function)).get("return", Any)
+
+
+def _files_used(function: Callable[..., Any]) -> set[str]:
+    """Return the source files of a function and of the modules its globals come from, installed packages left out."""
+    target: Any = inspect.unwrap(function)
+    modules = {target.__module__}
+    for value in target.__globals__.values():
+        name = getattr(value, "__module__", None) or getattr(value, "__name__", None)
+        if isinstance(name, str):
+            modules.add(name)
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    installed = tuple(sysconfig.get_paths().values())
+    return {path for path in files if path and path.endswith(".py") and not path.startswith(installed)}
 
 
 def _digest_code(code: CodeType, digest: Any) -> None:

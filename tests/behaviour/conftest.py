@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import StoreError
 from holdfast.testing import TestEngine
+from holdfast.testing.invariants import violations
 
 MODES = ("memory", "file", "evict")
 STOP_GRACE = timedelta(milliseconds=200)
@@ -31,6 +33,17 @@ async def make_engine(mode: str, tmp_path: Path) -> AsyncIterator[Callable[..., 
                 options.setdefault("max_resident", 0)
             options.setdefault("database", ":memory:" if mode == "memory" else f"sqlite:///{tmp_path / 'test.db'}")
             options.setdefault("stop_grace", STOP_GRACE)
-            return await stack.enter_async_context(TestEngine(workflows=workflows, **options))
+            engine = await stack.enter_async_context(TestEngine(workflows=workflows, **options))
+            stack.push_async_callback(_check, engine)
+            return engine
 
         yield make
+
+
+async def _check(engine: TestEngine) -> None:
+    """What must always hold, after every test whose engine is still open."""
+    try:
+        broken = await violations(engine.store)
+    except StoreError:
+        return
+    assert broken == []

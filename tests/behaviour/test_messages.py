@@ -264,7 +264,12 @@ async def test_a_timeout_of_zero_polls_once(make_engine):
 
 @pytest.mark.parametrize(
     ("timeout", "what"),
-    [(timedelta(seconds=-1), "negative"), (5, "timedelta"), (timedelta.max, "calendar|9999"), (float("nan"), "timedelta")],
+    [
+        (timedelta(seconds=-1), "negative"),
+        (5, "timedelta"),
+        (timedelta.max, "calendar|9999"),
+        (float("nan"), "timedelta"),
+    ],
 )
 async def test_a_timeout_that_cannot_be_waited_for_is_refused_at_the_call(make_engine, timeout, what):
     """GUARANTEES 6.16 InvalidDuration names the field; the workflow may catch it."""

@@ -150,9 +150,7 @@ async def test_racing_starts_with_different_input_have_one_winner(make_engine):
 async def test_two_hundred_starts_at_once_all_run(make_engine):
     """G1 S2-2 Each reaches its own end with its own input."""
     engine = await make_engine(fulfil)
-    runs = await asyncio.gather(
-        *(engine.start(fulfil, Order(number, []), id=f"r{number}") for number in range(200))
-    )
+    runs = await asyncio.gather(*(engine.start(fulfil, Order(number, []), id=f"r{number}") for number in range(200)))
     assert [await run.result() for run in runs] == [f"{number} 0 False" for number in range(200)]
 
 
@@ -271,7 +269,6 @@ async def test_only_a_workflow_can_be_started(make_engine):
             await engine.start(wrong)
 
 
-@pytest.mark.xfail(strict=True, reason="bug M13: start() runs what it is given, not what is registered")
 async def test_another_definition_under_a_registered_name_is_not_run(make_engine):
     """B20 The registered code is what would continue the run, so it is what begins it, or the start is refused."""
     ran: list[str] = []
@@ -322,7 +319,6 @@ async def test_runs_are_listed_newest_first_and_by_filter(make_engine):
     assert await ids(parent="f0") == []
 
 
-@pytest.mark.xfail(strict=True, reason="bug M14: a bare ValueError")
 async def test_a_filter_that_makes_no_sense_is_refused(make_engine):
     """GUARANTEES 6 BadInput that names what is allowed, not a bare ValueError or everything there is."""
     engine = await make_engine(fulfil)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from tests.replay.driving import assert_deterministic, live
 
 from holdfast import Context, workflow
+from holdfast.replay.location import Scope
+from holdfast.replay.loop import RunLoop
 
 
 def work(x: int) -> int:
@@ -299,3 +302,12 @@ def test_eager_tasks_replay_alike():
 
     assert live(eager).result == [0, 1, 2, 3, "started", 0, 10, 20, 30]
     assert_deterministic(eager)
+
+
+def test_tasks_of_different_runs_hash_apart_and_those_of_one_run_by_creation():
+    """Asyncio keeps the tasks of all runs in one set: with one hash for all, starting the n-th run would cost n."""
+    scopes = [Scope() for _ in range(1000)]
+    loops = [RunLoop(deque(), 0, seed) for seed in range(1000)]
+    assert len({loop.hash_number(scope) for loop, scope in zip(loops, scopes, strict=True)}) == 1000
+    numbers = [loops[7].hash_number(scopes[7]) for _ in range(50)]
+    assert list(set(numbers)) == numbers

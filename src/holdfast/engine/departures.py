@@ -146,7 +146,9 @@ class Departures:
 
         def done(outcome: Outcome | Exception) -> None:
             if not isinstance(outcome, Exception):
+                # Refused, it may have ended by the very commit that seemed to fail: whoever waits for it looks again.
                 self._runner.released(now)
+                self._runner.stirred()
             elif not self._runner.stopping:
                 again = min(pause * 2, _LONGEST_PAUSE)
                 asyncio.get_running_loop().call_later(pause, self._hand_back_later, resident, again)

@@ -1,0 +1,63 @@
+"""Logs: once, with run, step and attempt, and silent on replay."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from holdfast import Context, Retry, activity, step_context, workflow
+
+
+@activity(retry=Retry(max_attempts=2, initial_interval=timedelta(hours=1)))
+async def flaky() -> int:
+    step_context().log.warning("trying")
+    if step_context().attempt == 1:
+        raise OSError("not yet")
+    return step_context().attempt
+
+
+@workflow
+async def chatty(ctx: Context) -> int:
+    ctx.log.info("begun with %s", "care")
+    await ctx.sleep(timedelta(days=1))
+    attempt = await ctx.step(flaky)
+    ctx.log.info("done")
+    return attempt
+
+
+async def test_a_workflow_logs_each_line_once_however_often_it_is_replayed(make_engine, caplog):
+    """S1-40 S4-26 Every line carries the run; a step's lines carry step and attempt."""
+    caplog.set_level(logging.INFO, "holdfast")
+    engine = await make_engine(chatty)
+    run = await engine.start(chatty, id="chat")
+    assert await run.result() == 2
+    lines = [record for record in caplog.records if record.name == "holdfast.workflow"]
+    assert [record.getMessage() for record in lines] == ["[chat] begun with care", "[chat] done"]
+    assert {(record.run_id, record.workflow) for record in lines} == {("chat", "chatty")}
+    steps = [record for record in caplog.records if record.name == "holdfast.step"]
+    assert [(record.run_id, record.step, record.attempt) for record in steps] == [("chat", "flaky", 1), ("chat", "flaky", 2)]
+
+
+async def test_a_claimed_run_is_given_its_names_history_attempts_messages_and_state_at_once(make_engine):
+    """S1-44 S1-43 What one engine left is all that another needs: nothing is asked of the store in the middle of a turn."""
+
+    @workflow
+    async def patient(ctx: Context) -> list[str]:
+        heard = [await ctx.receive("first", str)]
+        await ctx.step(flaky)
+        heard.append(await ctx.receive("second", str))
+        return heard
+
+    engine = await make_engine(patient)
+    run = await engine.start(patient, id="patient")
+    await run.send("second", "b")
+    await run.send("first", "a")
+    await engine.settle()
+    row = await engine.store.get("patient")
+    (loaded,) = await engine.store.load([row.key])
+    kinds = {entry.kind for entry in await run.history()}
+    assert {"receive", "message", "step", "attempt failed"} <= kinds
+    assert len(loaded.entries) == len(await run.history()) + 2  # and the names
+    assert [message.name for message in loaded.messages] == ["second"]
+    assert loaded.seen == 2
+    assert await run.result() == ["a", "b"]
