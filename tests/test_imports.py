@@ -125,7 +125,7 @@ MAY_TIME = ("engine.*", "stores.*", "ops.*", "cli.*", "web.*", "testing.*", "tem
 
 # (module, name used) -> why. The clock itself needs no entry. Whoever needs one more adds it here with its reason.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("engine.runner", "random.random"): "the jitter of a retry, drawn once and recorded",
+    ("engine.attempts", "random.random"): "the jitter of a retry, drawn once and recorded",
     ("replay.guards", "os"): "the audit hook looks at paths and open flags; it is no part of a turn",
     ("replay.guards", "threading"): "the audit hook must know which thread drives the turn",
 }

@@ -428,16 +428,18 @@ async def test_io_in_workflow_code_is_refused_and_told_with_the_line(make_engine
 
 # Durations and counts.
 
+NUMBER: Any = 30
+
 
 @pytest.mark.parametrize(
     ("make", "what"),
     [
         (lambda: activity(timeout=timedelta(seconds=-1))(same), "timeout"),
-        (lambda: activity(**{"timeout": 30})(same), "timeout"),
+        (lambda: activity(timeout=NUMBER)(same), "timeout"),
         (lambda: activity(heartbeat_timeout=timedelta(seconds=-1))(same), "heartbeat_timeout"),
         (lambda: activity(timeout=timedelta.max)(same), "timeout"),
         (lambda: Retry(initial_interval=timedelta(seconds=-1)), "initial_interval"),
-        (lambda: Retry(**{"max_interval": 5}), "max_interval"),
+        (lambda: Retry(max_interval=NUMBER), "max_interval"),
     ],
 )
 def test_a_duration_that_makes_no_sense_is_refused_where_it_is_given(make, what):

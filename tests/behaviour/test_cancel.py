@@ -682,3 +682,32 @@ async def test_shielded_work_may_finish_within_the_grace(make_engine):
     with pytest.raises(RunCancelled):
         await run.result()
     assert done == ["finished"]
+
+
+@pytest.mark.xfail(strict=True, reason="bug M23: a swallowed cancel does not stop new steps")
+async def test_a_run_that_swallowed_its_cancel_starts_no_other_work(make_engine):
+    """B7 Only steps called while handling the cancel may start; a loop that goes on as before does nothing more."""
+    bodies: list[int] = []
+
+    async def work(number: int) -> None:
+        bodies.append(number)
+
+    @workflow
+    async def deaf(ctx: Context) -> None:
+        number = 0
+        while True:
+            number += 1
+            try:
+                await ctx.sleep(timedelta(seconds=10))
+            except asyncio.CancelledError:
+                continue
+            await ctx.step(work, number)
+
+    engine = await make_engine(deaf)
+    run = await engine.start(deaf)
+    await engine.advance(timedelta(seconds=25))
+    assert bodies == [1, 2]
+    assert await run.cancel()
+    await engine.advance(HOUR)
+    assert await run.status() is Status.CANCELLED
+    assert bodies == [1, 2]

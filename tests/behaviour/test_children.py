@@ -31,7 +31,7 @@ async def double(ctx: Context, number: int) -> int:
 
 
 @workflow
-async def fail(ctx: Context, how: str) -> None:
+async def fail(ctx: Context, how: str) -> Any:
     await ctx.sleep(HOUR)
     if how == "wait":
         await ctx.receive("never")
@@ -423,6 +423,8 @@ async def test_bad_children_are_refused_at_the_call(make_engine):
 
     async def plain(ctx: Context) -> None: ...
 
+    no_workflow: Any = plain
+
     @workflow
     async def parent(ctx: Context) -> list[str]:
         errors: list[str] = []
@@ -430,7 +432,7 @@ async def test_bad_children_are_refused_at_the_call(make_engine):
             lambda: ctx.child(double),
             lambda: ctx.child(double, "three"),
             lambda: ctx.child(double, 1, id="a/b"),
-            lambda: ctx.child(plain),
+            lambda: ctx.child(no_workflow),
             lambda: ctx.child("double", 1),
         ):
             try:

@@ -45,7 +45,7 @@ async def everything(ctx: Context) -> list[str]:
 
 
 async def test_results_and_errors_cross_from_the_child(make_engine):
-    """S0-56 GUARANTEES 2, 4 row 15: typed arguments and results, registered errors, sys.exit, a dead child."""
+    """GUARANTEES 2, 4 row 15: typed arguments and results, registered errors, sys.exit, a dead child."""
     engine = await make_engine(everything)
     run = await engine.start(everything, id="r")
     done, declined, left, died, killed, doubled = await run.result()

@@ -287,7 +287,7 @@ async def test_an_error_with_huge_contents_is_stored_cut_to_size(make_engine):
 
 
 async def test_a_broken_value_does_not_break_its_neighbours(make_engine):
-    """G5: one bad result is one failed step; steps gathered with it are recorded as ever."""
+    """One bad result is one failed step; steps gathered with it are recorded as ever."""
 
     async def make(number: int) -> Any:
         return object() if number == 3 else number

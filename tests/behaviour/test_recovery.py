@@ -660,15 +660,7 @@ async def hopeless(ctx: Context) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        pytest.param(False, id="refused"),
-        pytest.param(
-            True, id="unknown", marks=pytest.mark.xfail(strict=True, reason="bug M20: nobody is told of an unknown end")
-        ),
-    ],
-)
+@pytest.mark.parametrize("written", [False, True], ids=["refused", "unknown"])
 async def test_a_failure_of_any_single_commit_delays_a_run_and_nothing_else(make_engine, tmp_path, written):
     """B21 G1 G3 G7 G10 G14 Each commit of a run that does everything fails once; the run ends as if none had.
 

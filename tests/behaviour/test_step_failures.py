@@ -92,7 +92,7 @@ async def test_a_step_is_retried_after_days_of_backoff_and_its_attempts_are_in_t
 
 
 async def test_a_waiting_retry_shows_what_it_waits_for_and_keeps_the_last_error(make_engine):
-    """S0-58 S3-23 S4-11 S4-29 The failed attempt is committed, with its error, before the retry is due."""
+    """S0-58 S3-23 S4-11 The failed attempt is committed, with its error, before the retry is due."""
     flaky, seen = failing(ValueError("not yet"), 1, retry=PATIENT)
     caller = calling(flaky)
     engine = await make_engine(caller)

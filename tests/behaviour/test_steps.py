@@ -50,6 +50,14 @@ class Adder:
         return number + 100 * self.amount
 
 
+@dataclass
+class Unhashable:
+    amount: int
+
+    def __call__(self, number: int) -> int:
+        return number - self.amount
+
+
 class AsyncCallable:
     async def __call__(self, number: int) -> int:
         return number + 7
@@ -88,6 +96,7 @@ async def sum_of(first: int, *more: int, scale: int = 1, **named: int) -> int:
         (functools.partial(double, 7), 14),
         (Adder(1), 6),
         (AsyncCallable(), 12),
+        (Unhashable(2), 3),
         (Adder(1).method, 15),
         (Adder(1).async_method, 105),
         (wrapped(double), 10),
@@ -431,7 +440,7 @@ async def test_an_activity_may_make_its_own_idempotency_key(make_engine):
 
 
 async def test_a_key_function_that_raises_fails_the_step_and_says_who(make_engine):
-    """S3-10 An error in the key function is the step's error; the body never runs without its key."""
+    """An error in the key function is the step's error; the body never runs without its key."""
     ran: list[int] = []
 
     @activity(idempotency_key=lambda: {}["nothing"], retry=Retry.never)

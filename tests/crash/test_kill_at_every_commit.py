@@ -34,11 +34,11 @@ def test_a_run_killed_at_any_commit_continues_and_repeats_no_recorded_step(tmp_p
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("commit", [5, 6, 8])
+@pytest.mark.parametrize("commit", [6, 7, 9])
 def test_a_run_killed_again_and_again_gets_to_its_end(tmp_path: Path, commit: int):
     """S0-1 S3-24 G3 Every life is killed at its n-th commit; each makes some progress, none is lost, none repeated."""
     (report,) = run(tmp_path, "chain", commit)
-    assert report["lives"] >= 4
+    assert report["lives"] >= 3
     assert report["finished"]
     assert report["again"] == []
     assert report["broken"] == []

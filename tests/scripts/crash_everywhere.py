@@ -87,16 +87,32 @@ class KillingStore(SQLiteStore):
 
     def __init__(self, path: str, kill_at: int, moment: str) -> None:
         super().__init__(path)
-        self.kill_at, self.moment, self.commits = kill_at, moment, 0
+        self.kill_at, self.moment, self.commits, self.patient = kill_at, moment, 0, False
+
+    def apply_now(self, operations):
+        if self.patient:
+            return None
+        self._meet("before", self.commits + 1)
+        outcomes = super().apply_now(operations)
+        if outcomes is not None:
+            self.commits += 1
+            self._meet("after", self.commits)
+        return outcomes
 
     async def apply(self, operations):
         self.commits += 1
-        if self.commits == self.kill_at and self.moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        outcomes = await super().apply(operations)
-        if self.commits == self.kill_at and self.moment == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._meet("before", self.commits)
+        self.patient = True
+        try:
+            outcomes = await super().apply(operations)
+        finally:
+            self.patient = False
+        self._meet("after", self.commits)
         return outcomes
+
+    def _meet(self, moment, commit):
+        if (moment, commit) == (self.moment, self.kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def live(path: str, kill_at: int, moment: str) -> None:

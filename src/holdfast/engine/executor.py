@@ -58,7 +58,7 @@ class Attempt:
         self.finished = False
         self.isolated = False
         """Whether it runs in a child process because it is a suspect."""
-        self.activity: Activity[..., Any] = executor.substitutes.get(verb.activity.function, verb.activity)
+        self.activity: Activity[..., Any] = executor.stand_in(verb.activity)
         self.kind: Kind = "async" if self.activity.is_async else "thread"
         if self.activity.settings.isolate:
             self.kind = "process"
@@ -233,6 +233,13 @@ class Executor:
         self._suspects: deque[Attempt] = deque()
         self._forsaken: set[asyncio.Task[Any]] = set()
         self._unhealthy = False
+
+    def stand_in(self, activity: Activity[..., Any]) -> Activity[..., Any]:
+        """Return what runs in place of an activity: itself, outside tests."""
+        try:
+            return self.substitutes.get(activity.function, activity)
+        except TypeError:  # a callable object that cannot be hashed
+            return activity
 
     @property
     def active(self) -> int:
