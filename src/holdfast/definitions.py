@@ -134,9 +134,9 @@ def activity(
 def activity(function: Any = None, /, *, name: str | None = None, raises: Iterable[Any] = (), **options: Any) -> Any:
     """Attach options to a function that runs as a step.
 
-    `retry` says how often and how patiently, `timeout` how long one attempt may take (None or zero: as long as it likes),
-    `raises` which exception classes come back to the workflow as themselves, `isolate="process"` runs the body in a child
-    process that is really killed on timeout or cancel.
+    `retry` says how often and how patiently, `timeout` how long one attempt may take (None or zero: as long as it
+    likes), `raises` which exception classes come back to the workflow as themselves, `isolate="process"` runs the body
+    in a child process that is really killed on timeout or cancel.
     """
 
     def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:
@@ -205,9 +205,11 @@ class Workflow(Generic[P, R_co]):
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise BadInput(f"workflow {self.name!r}{signature}: {error}") from None
+        bound.apply_defaults()
         where = f"the input of workflow {self.name!r}"
-        encoded, digest = codec.encode_with_digest(bound.arguments, where)
-        self.decode_input(encoded)
+        given = codec.encode(bound.arguments, where)
+        # Through the types and back, so that 1 and 1.0 for a float are the same input.
+        encoded, digest = codec.encode_with_digest(codec.decode(given, self._input_type, where), where)
         return encoded.decode(), digest
 
     def decode_input(self, encoded: bytes | str) -> tuple[list[Any], dict[str, Any]]:

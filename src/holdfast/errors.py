@@ -48,7 +48,8 @@
         |-- StoreCorrupt
         `-- StoreClosed
 
-Signals that end or leave a turn (``ContinueAsNew``) are BaseExceptions, so a user's ``except Exception`` lets them pass.
+Signals that end or leave a turn (``ContinueAsNew``) are BaseExceptions, so that a user's ``except Exception`` lets them
+pass.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 class Send(msgspec.Struct, frozen=True, kw_only=True):
     """A message a turn sends to another run.
 
-    `location` and `seq` name the sender's own entry for the call. If the target does not exist or has ended, that entry's
-    data is replaced in the same transaction by the one of `refusals` for the reason (missing, or the target's terminal
-    status), so that the refusal survives a crash.
+    `location` and `seq` name the sender's own entry for the call. If the target does not exist or has ended, that
+    entry's data is replaced in the same transaction by the one of `refusals` for the reason (missing, or the target's
+    terminal status), so that the refusal survives a crash.
     """
 
     target: str
@@ -109,8 +109,8 @@ class StartChild(msgspec.Struct, frozen=True, kw_only=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is doing now, written when it changes.
 
-    `seen` is the inbox number the run has taken in; if the inbox has moved since, `due` is stored as due at once and the
-    new rows come back with the outcome. `released` gives up ownership (the run was evicted or handed back).
+    `seen` is the inbox number the run has taken in; if the inbox has moved since, `due` is stored as due at once and
+    the new rows come back with the outcome. `released` gives up ownership (the run was evicted or handed back).
     """
 
     status: Status
@@ -264,7 +264,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """What a claimed run needs to continue: facts in order of seq, unread inbox rows, the inbox number they go up to."""
+    """What a claimed run needs to continue: facts in order of seq, unread inbox rows, the number they go up to."""
 
     key: int
     entries: list[EntryRow]

@@ -65,7 +65,7 @@ async def test_a_timeout_of_the_wait_leaves_the_run_alone(make_engine):
     engine = await make_engine(ask)
     run = await engine.start(ask)
     with pytest.raises(TimeoutError):
-        await run.result(0.02)
+        await run.result(timedelta(seconds=0.02))
     assert await run.status() is Status.SUSPENDED
     await run.send("word", "still here")
     assert await run.result() == "still here"

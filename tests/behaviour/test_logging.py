@@ -35,11 +35,14 @@ async def test_a_workflow_logs_each_line_once_however_often_it_is_replayed(make_
     assert [record.getMessage() for record in lines] == ["[chat] begun with care", "[chat] done"]
     assert {(record.run_id, record.workflow) for record in lines} == {("chat", "chatty")}
     steps = [record for record in caplog.records if record.name == "holdfast.step"]
-    assert [(record.run_id, record.step, record.attempt) for record in steps] == [("chat", "flaky", 1), ("chat", "flaky", 2)]
+    assert [(record.run_id, record.step, record.attempt) for record in steps] == [
+        ("chat", "flaky", 1),
+        ("chat", "flaky", 2),
+    ]
 
 
 async def test_a_claimed_run_is_given_its_names_history_attempts_messages_and_state_at_once(make_engine):
-    """S1-44 S1-43 What one engine left is all that another needs: nothing is asked of the store in the middle of a turn."""
+    """S1-44 S1-43 What one engine left is all that another needs; no turn ever asks the store for more."""
 
     @workflow
     async def patient(ctx: Context) -> list[str]:

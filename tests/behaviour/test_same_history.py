@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,15 +118,16 @@ async def parenting(ctx: Context, left: int) -> list[object]:
 
 
 CORPUS = [(sequence, ()), (retried, ()), (waiting, ()), (branching, ()), (looping, ()), (parenting, (2,))]
-WORKFLOWS = [sequence, retried, waiting, branching, looping, kid, parenting]
+WORKFLOWS: list[Any] = [sequence, retried, waiting, branching, looping, kid, parenting]
+KNOWN = {definition.name: definition for definition in WORKFLOWS}
 
 
-async def lived(tmp_path: Path, mode: str, definition, args) -> tuple[object, dict[str, list[object]]]:
+async def lived(tmp_path: Path, mode: str, definition: Any, args: Any) -> tuple[Any, dict[str, Any]]:
     """Run one workflow and return its result with the histories of all runs it involved."""
     TRIED.clear()
     database = ":memory:" if mode == "memory" else f"sqlite:///{tmp_path / mode}.db"
-    options = {"max_resident": 0} if mode == "evict" else {}
-    async with TestEngine(database, workflows=WORKFLOWS, start=START, **options) as engine:
+    resident = 0 if mode == "evict" else 100
+    async with TestEngine(database, workflows=WORKFLOWS, start=START, max_resident=resident) as engine:
         run = await engine.start(definition, *args, id="run")
         if definition is waiting:
             for name, payload in (("c", 3), ("b", 2), ("a", 1)):
@@ -136,8 +138,7 @@ async def lived(tmp_path: Path, mode: str, definition, args) -> tuple[object, di
             recorded = await record(engine.get(known.id))
             rows = [(row.location, row.kind, row.at, plain(row.kind, row.data)) for row in recorded.entries]
             histories[known.id] = rows
-            replayed = next(each for each in WORKFLOWS if each.name == known.workflow)
-            replay(recorded, replayed)
+            replay(recorded, KNOWN[known.workflow])
         return result, histories
 
 

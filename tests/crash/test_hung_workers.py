@@ -43,7 +43,9 @@ def test_runs_of_a_hung_worker_are_taken_over_and_its_late_writes_are_refused(tm
         (0, output[1][-2000:]) for output in outputs
     ]
     assert stops >= 3, "the test must have stopped workers"
-    assert sum(int(output[0]) for output in outputs) >= 1, "a worker must have been declared dead, or a late write refused"
+    assert sum(int(output[0]) for output in outputs) >= 1, (
+        "a worker must have been declared dead, or a late write refused"
+    )
     assert asyncio.run(_broken(path)) == []
 
 

@@ -3,9 +3,9 @@
 usage: crash_everywhere.py WORK_DIR each FIRST STEP    kill one life at each commit, then let it finish
        crash_everywhere.py WORK_DIR chain N             kill every life at its N-th commit, until one reaches the end
 
-Forks one process per life (imports are paid once). For every commit FIRST, FIRST + STEP, ... and for both moments, before
-and after the commit, a fresh database is driven until that commit, the process is killed with SIGKILL, and another process
-continues. Prints one line of JSON per kill; ends when a life reaches the end without meeting its commit.
+Forks one process per life (imports are paid once). For every commit FIRST, FIRST + STEP, ... and for both moments,
+before and after the commit, a fresh database is driven until that commit, the process is killed with SIGKILL, and
+another process continues. Prints one line of JSON per kill; ends when a life does not meet its commit.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ async def live(path: str, kill_at: int, moment: str) -> None:
                         raise
                 with open(LOG, "a") as log:
                     log.write(f"sent {name}\n")
-        result = await run.result(timeout=30)
+        result = await run.result(timeout=timedelta(seconds=30))
         assert result == EXPECTED, result
 
 

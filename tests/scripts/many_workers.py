@@ -34,8 +34,7 @@ async def job(ctx: Context, number: int) -> int:
 
 async def main() -> None:
     count = int(sys.argv[3])
-    settings = {"lease": timedelta(milliseconds=300), "max_steps": 4}
-    async with Engine(sys.argv[1], workflows=[job], **settings) as engine:
+    async with Engine(sys.argv[1], workflows=[job], lease=timedelta(milliseconds=300), max_steps=4) as engine:
         for number in range(count):
             await engine.start(job, number, id=f"job-{number}")
         while True:

@@ -142,6 +142,11 @@ class Attempts:
             self.stop(resident, location, "the worker stops")
         return notes
 
+    @property
+    def judging(self) -> bool:
+        """Whether a suspect is running in this process, which would be blamed for its death."""
+        return self._suspects.busy
+
     # Ending.
 
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast import codec
-from holdfast.clock import to_datetime
+from holdfast.clock import micros, to_datetime
 from holdfast.codec import ErrorData, error_from_data
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.records import EntryRow, RunRow, Status
@@ -66,16 +66,17 @@ class RunHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"<run {self.id}>"
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: timedelta | None = None) -> R:
         """Wait for the run to end and return its result.
 
         Raises:
             RunFailed: it failed; the cause is its error.
             RunCancelled: it was cancelled.
             RunBlocked: its code cannot continue its history.
-            TimeoutError: it has not ended after `timeout` seconds; the run goes on.
+            TimeoutError: it has not ended within `timeout`; the run goes on.
         """
-        row = await asyncio.wait_for(self._engine._ended(self.id), timeout)
+        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
+        row = await asyncio.wait_for(self._engine._ended(self.id), seconds)
         if row.status is Status.COMPLETED:
             result: R = codec.decode(row.output or "null", self._result_type, f"the result of run {self.id!r}")
             return result

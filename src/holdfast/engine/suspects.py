@@ -20,6 +20,11 @@ class SuspectTurns:
         self._holder: StepVerb | None = None
         self._queue: deque[tuple[StepVerb, Callable[[], None]]] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """Whether anybody has the turn."""
+        return self._holder is not None
+
     def ask(self, verb: StepVerb, go: Callable[[], None]) -> bool:
         """Return True if the step may begin now; otherwise `go` is called when it may."""
         if self._holder is None:

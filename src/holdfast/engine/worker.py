@@ -52,6 +52,7 @@ class Worker:
         self._looker: asyncio.Task[None] | None = None
         self._look_again = False
         self._rescuer: asyncio.Task[None] | None = None
+        self._suspect: asyncio.Task[None] | None = None
         self._ticks = 0
         self._stopping = False
         self.next_due: Instant | None = None
@@ -93,7 +94,7 @@ class Worker:
         await asyncio.sleep(0)
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        for task in (self._looker, self._rescuer):
+        for task in (self._looker, self._rescuer, self._suspect):
             if task is not None:
                 await asyncio.wait([task])
         self.runner.timers.close()
@@ -130,6 +131,7 @@ class Worker:
             or self.claiming
             or self._wake.is_set()
             or (self._looker is not None and not self._looker.done())
+            or (self._suspect is not None and not self._suspect.done())
             or any(resident.commits or resident.active for resident in runner.residents.values())
         )
 
@@ -199,9 +201,14 @@ class Worker:
         if self.executor.active + self.committer.waiting > _MAX_UNDER_WAY:
             await asyncio.sleep(TICK)
             return True
-        claims = await self._store.claim(self.id, self._clock.now(), _BATCH, self._registry.names(), _POISON)
-        if claims:
+        names, one_in_hand = self._registry.names(), self._suspect is not None and not self._suspect.done()
+        claims = await self._store.claim(self.id, self._clock.now(), _BATCH, names, _POISON, suspects=not one_in_hand)
+        if claims and claims[0].claims > 1:
+            self._suspect = self._loop.create_task(self._adopt_suspect(claims))
+        elif claims:
             await self._adopt(claims)
+        elif one_in_hand:
+            self.next_due = None  # when it is out of hand, the claimer is woken
         else:
             self.next_due = await self._store.next_due(self._registry.names())
         return bool(claims)
@@ -221,11 +228,18 @@ class Worker:
 
         self._loop.call_soon(adopt)
         await adopted
-        for claim in claims:
-            if claim.claims > 1:
-                # A suspect, and rare: let it get a commit out before the next one is taken.
-                while (resident := self.runner.residents.get(claim.key)) is not None and resident.commits:  # noqa: ASYNC110
-                    await asyncio.sleep(0.002)
+
+    async def _adopt_suspect(self, claims: list[Claim]) -> None:
+        """Continue a run that was claimed before without progress: alone, so that a crash is blamed on nobody else."""
+        while self.runner.attempts.judging and not self._stopping:  # noqa: ASYNC110  # rare, and nobody waits for it
+            await asyncio.sleep(TICK)
+        try:
+            await self._adopt(claims)
+        except Exception as error:
+            _logger.warning("a suspect cannot be loaded, trying again later: %s", error)
+        while any((run := self.runner.residents.get(claim.key)) and run.commits for claim in claims):  # noqa: ASYNC110
+            await asyncio.sleep(TICK)
+        self.wake()
 
     async def _wait_for_due(self) -> None:
         if self._stopping:

@@ -90,7 +90,9 @@ class Store(ABC):
         return None
 
     @abstractmethod
-    async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
+    async def claim(
+        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
+    ) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, most overdue first.
 
         Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch, no

@@ -85,11 +85,16 @@ class SQLiteStore(Store):
             return outcomes
         return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))
 
-    async def claim(self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str) -> list[Claim]:
+    async def claim(
+        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
+    ) -> list[Claim]:
         if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, poison=poison), inline=True
+            lambda db: sqlite_claims.claim(
+                db, worker, now, limit, workflows=workflows, poison=poison if suspects else None
+            ),
+            inline=True,
         )
 
     async def load(self, keys: Sequence[int]) -> list[History]:

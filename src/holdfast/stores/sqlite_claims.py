@@ -30,14 +30,14 @@ def anything_due(db: apsw.Connection, now: Instant, workflows: Sequence[str]) ->
 
 
 def claim(
-    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], poison: str
+    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], poison: str | None
 ) -> list[Claim]:
-    """Take due runs, inside a write transaction."""
+    """Take due runs, inside a write transaction; without `poison` to write on their graves, no suspects."""
     if not db.execute(SQL["live_worker"], (worker,)).fetchall():
         return []
     known = json_rows(workflows)
     due = _due(db, now, known, limit, suspects=False)
-    if not due and limit > 0:
+    if not due and limit > 0 and poison is not None:
         due = _next_suspect(db, worker, now, known, poison)
     if not due:
         return []
