@@ -56,6 +56,28 @@ async def test_the_deadline_of_a_sleep_is_fixed_when_it_is_first_met(make_engine
 
 
 @restarts
+async def test_a_deadline_that_was_recorded_outlives_an_edit_of_the_duration(make_engine):
+    """S1-15 The run sleeps and waits as long as the code said when it got there, not as long as it says now."""
+
+    def version(duration: timedelta) -> Any:
+        @workflow(name="patient")
+        async def patient(ctx: Context) -> list[str]:
+            start = ctx.now()
+            await asyncio.gather(ctx.sleep(duration), ctx.receive("never", timeout=duration * 2, default=None))
+            return [str(ctx.now() - start)]
+
+        return patient
+
+    short, long = version(HOUR), version(DAY)
+    first = await make_engine(short)
+    run = await first.start(short)
+    await first.settle()
+    await first.stop()
+    second = await make_engine(long, clock=first.jumping)
+    assert await second.get(run.id).result() == ["2:00:00"]
+
+
+@restarts
 async def test_a_sleep_that_ended_while_nobody_ran_is_over_at_once_after_the_restart(make_engine):
     """S2-27 S1-16 Timer passed: resume now."""
     first = await make_engine(sleep_a_day)
@@ -163,8 +185,8 @@ async def test_an_endless_asyncio_timer_harms_nobody(make_engine, seconds):
     assert (await run.describe()).status is Status.SUSPENDED
     await run.send("word", "at last")
     await engine.settle()
-    assert await run.result(10) == "at last"
-    assert len(await neighbour.result(10)) == 2
+    assert await run.result(timedelta(seconds=10)) == "at last"
+    assert len(await neighbour.result(timedelta(seconds=10))) == 2
 
 
 async def test_a_refused_sleep_may_be_caught_and_leaves_nothing_behind(make_engine):

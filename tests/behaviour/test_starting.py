@@ -243,7 +243,7 @@ async def test_an_engine_can_be_opened_again(tmp_path):
         run = await engine.start(ask)
     async with engine:
         await run.send("word", "back")
-        assert await run.result(5) == "back"
+        assert await run.result(timedelta(seconds=5)) == "back"
 
 
 async def test_an_unknown_workflow_is_refused_with_the_nearest_name(make_engine):
@@ -328,7 +328,6 @@ async def test_a_filter_that_makes_no_sense_is_refused(make_engine):
         await engine.runs(limit=-1)
 
 
-@pytest.mark.xfail(strict=True, reason="bug M22: the digest is of the arguments as written")
 async def test_a_default_given_or_left_out_is_the_same_input(make_engine):
     """B16 G2 Equal input is equal for the workflow, however the call was written."""
     engine = await make_engine(fulfil)

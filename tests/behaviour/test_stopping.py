@@ -168,7 +168,6 @@ async def test_a_start_that_races_with_the_stop_is_durable_or_refused(make_engin
             assert await second.get(end.id).status() in (Status.PENDING, Status.SUSPENDED, Status.RUNNING)
 
 
-@pytest.mark.xfail(strict=True, reason="bug M21: the waiting task is cancelled")
 async def test_whoever_waits_for_a_result_is_told_that_the_engine_stopped(tmp_path):
     """S2-8 A HoldfastError, not a cancelled task: the waiting code did not ask to be cancelled."""
     engine = Engine(f"sqlite:///{tmp_path / 'stop.db'}", workflows=[ask], stop_grace=timedelta(milliseconds=10))

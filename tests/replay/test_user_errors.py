@@ -238,8 +238,8 @@ def test_a_task_left_running_and_an_error_nobody_looked_at_are_reported():
     assert "nobody awaited step: KeyError(1)" in said
 
 
-def test_a_cancellation_swallowed_in_a_loop_leaves_the_run_waiting_and_replayable():
-    """B7 The engine ends such a run when its grace is over; replay must not trip over it."""
+def test_a_cancellation_swallowed_in_a_loop_ends_the_run_once_it_is_handled():
+    """B7 The step called while handling it runs; the wait after that never begins; replay does the same."""
 
     @workflow
     async def stubborn(ctx: Context) -> None:
@@ -253,7 +253,9 @@ def test_a_cancellation_swallowed_in_a_loop_leaves_the_run_waiting_and_replayabl
                 continue
 
     recording = live(stubborn, messages=["cancel", "cancel"], stop=8)
-    assert recording.outcome is None
+    assert recording.outcome is not None
+    assert recording.outcome.ending is Ending.CANCELLED
+    assert "work" in recording.paths()
     assert recording.paths().count("cancel") == 1
     assert_replays(recording)
 

@@ -20,7 +20,7 @@ from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import NAMES, PREFIXES, Journal, Verb
 from holdfast.replay.location import Scope, check_name, name_key
-from holdfast.replay.loop import SCOPE
+from holdfast.replay.loop import SCOPE, handling_cancel
 
 _LOGGER = logging.getLogger("holdfast.workflow")
 
@@ -146,9 +146,14 @@ class RunContext(Context):
     # Where this context may be used.
 
     def _enter(self) -> Scope | None:
-        """Return the scope to act in; None while the run is dropped or diverged, when verbs wait for ever."""
+        """Return the scope to act in; None when verbs wait for ever.
+
+        That is while the run is dropped or diverged, and once it was asked to stop, except for code that handles that.
+        """
         journal, scope = self._journal, self._scope
         if journal.loop.dead or journal.violation is not None or journal.renewal is not None:
+            return None
+        if journal.cancelling is not None and not handling_cancel():
             return None
         current = SCOPE.get(None)
         if current is not scope:

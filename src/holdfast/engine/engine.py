@@ -121,9 +121,14 @@ class Engine:
                 await worker.stop()
             finally:
                 await self.store.close()
-        for waiters in self._waiters.values():
+        for run_id, waiters in self._waiters.items():
             for waiter in waiters:
-                waiter.cancel()
+                if not waiter.done():
+                    waiter.set_exception(
+                        HoldfastError(
+                            f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
+                        )
+                    )
         self._waiters.clear()
 
     # Runs.

@@ -178,6 +178,14 @@ class Journal:
                 past[row.location] = row
             elif kind == entries.Name.kind:
                 self.names.add(decode_entry(kind, row.data).name)
+            elif kind not in entries.KINDS:
+                self.block(
+                    RunBlocked(
+                        self.run.id,
+                        f"run {self.run.id}: entry {row.seq} of its history is of kind {kind}, which this version of "
+                        "holdfast does not know; a newer one wrote it",
+                    )
+                )
             elif kind in _ATTEMPT_KINDS:
                 tries.setdefault(row.location, []).append(row)
             else:

@@ -26,6 +26,7 @@ MAX_CALLBACKS = 100_000
 MAX_FAILURES = 20
 _FEW_TASKS = 8
 SCOPE: contextvars.ContextVar[Scope] = contextvars.ContextVar("holdfast_scope")
+_CLEANUP: contextvars.ContextVar[bool] = contextvars.ContextVar("holdfast_cleanup", default=False)
 
 # Typed loosely: RunLoop is not an AbstractEventLoop, because slots keep a parked run small.
 _running_loop: Callable[[], Any] = events._get_running_loop
@@ -205,6 +206,8 @@ class RunLoop:
         scope = context.get(SCOPE)
         if scope is None and (scope := SCOPE.get(None)) is not None:
             context.run(SCOPE.set, scope)  # a context of the user's own making is still in this run
+        if handling_cancel():
+            context.run(_CLEANUP.set, True)
         task = RunTask.__new__(RunTask)
         task.number = self.hash_number(scope)
         task.own_context = context
@@ -340,6 +343,8 @@ class RunLoop:
         frame = bottom
         while bottom is not None and bottom.f_code is not _DRAIN:
             bottom = bottom.f_back
+        if bottom is None:
+            return ""
         place = user_line(frame, stop=bottom)
         if place is not None:
             return f"{place[0]}:{place[1]}"
@@ -359,6 +364,18 @@ def name_of(future: Any) -> str:
         if hasattr(future, "word")
         else "a future"
     )
+
+
+def handling_cancel() -> bool:
+    """Tell whether the code that is running handles a CancelledError: in `except`, in `finally`, or in a task begun there."""
+    if _CLEANUP.get():
+        return True
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, asyncio.CancelledError):
+            return True
+        error = error.__context__
+    return False
 
 
 def await_chain(coro: Any) -> str:

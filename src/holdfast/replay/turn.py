@@ -66,7 +66,7 @@ class Turn(NamedTuple):
 class Execution:
     """One run in memory: its loop, its journal and its coroutine."""
 
-    __slots__ = ("_root", "_start", "ending", "guarded", "journal", "loop")
+    __slots__ = ("_frozen", "_root", "_start", "ending", "guarded", "journal", "loop")
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Execution:
         self._root: RunTask | None = None
         self.guarded = guarded
         self.ending = False
+        self._frozen = False
 
     def begin(
         self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
@@ -263,6 +264,9 @@ class Execution:
         if self._stopped() or journal.open or journal.replaying or self.loop.next_timer() is not None:
             return
         if root is not None and not root.done():
+            if journal.cancelling is not None:
+                self._frozen = True  # it swallowed its cancel and may do nothing more
+                return
             journal.block(
                 StuckRun(
                     journal.run.id,
@@ -276,6 +280,7 @@ class Execution:
             journal.violation is not None
             or self.loop.violation is not None
             or journal.renewal is not None
+            or self._frozen
             or (self._root is not None and self._root.done())
         )
 
@@ -305,7 +310,7 @@ class Execution:
         violation = journal.violation or self.loop.violation
         if violation is not None:
             return Outcome(Ending.BLOCKED, error=error_to_data(violation))
-        done = error is not None or journal.renewal is not None or (root is not None and root.done())
+        done = error is not None or journal.renewal is not None or self._frozen or (root is not None and root.done())
         if journal.cancelling is not None and done:
             self._finish()
             return Outcome(Ending.CANCELLED)

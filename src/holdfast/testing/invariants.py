@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.records import EntryRow, RunFilter, RunRow
+from holdfast.records import EntryRow, RunFilter, RunRow, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
 from holdfast.stores.base import Store
@@ -24,7 +24,12 @@ async def violations(store: Store) -> list[str]:
         for row in rows:
             history = await store.history(row.key)
             unread = await store.inbox(row.key, 0)
-            problems = [*_of_row(row, len(unread)), *_of_history(history)]
+            problems = list(_of_row(row, len(unread)))
+            try:
+                problems += _of_history(history)
+            except (KeyError, ValueError) as error:
+                if row.status is not Status.BLOCKED:
+                    problems.append(f"its history cannot be read: {error!r}")
             found += [f"run {row.id}: {problem}" for problem in problems]
         before = rows[-1].key
     return found
