@@ -367,7 +367,7 @@ def name_of(future: Any) -> str:
 
 
 def handling_cancel() -> bool:
-    """Tell whether the code that is running handles a CancelledError: in `except`, in `finally`, or in a task begun there."""
+    """Tell whether the running code handles a CancelledError: in `except`, in `finally`, or in a task begun there."""
     if _CLEANUP.get():
         return True
     error = sys.exc_info()[1]
