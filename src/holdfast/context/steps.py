@@ -154,7 +154,7 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _copies(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if all(type(value) in _IMMUTABLE for value in args) and not kwargs:
+    if not kwargs and _IMMUTABLE.issuperset(map(type, args)):
         return args, kwargs
     return copy.deepcopy((args, kwargs))
 

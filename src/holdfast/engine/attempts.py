@@ -100,8 +100,8 @@ class Attempts:
         """Run the attempt of a step that was counted last."""
         if self._runner.stopping or resident.deaf:
             return
-        path = resident.execution.journal.names.path(verb.location)
-        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, f"{resident.id}:{path}")
+        path = partial(resident.execution.journal.names.path, verb.location)
+        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt)
         make_key = verb.activity.settings.idempotency_key
         if make_key is not None:
             try:

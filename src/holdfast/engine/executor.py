@@ -161,15 +161,23 @@ class Attempt:
         if isinstance(result, _Exited):
             self.finish(None, result.error)
             return
-        where = f"the result of step {self.context.step!r}"
         try:
-            if inspect.isgenerator(result) or inspect.isasyncgen(result):
-                raise NotSerializable(f"a generator at $ in {where}: its body must return the items, as a list")
-            data = codec.encode(result, where)
-        except Exception as error:
-            self.finish(None, error)
+            data = codec.encode(result)
+        except Exception:
+            self.finish(None, self._refusal(result))
         else:
             self.finish(data, None)
+
+    def _refusal(self, result: Any) -> Exception:
+        """Return what is wrong with a result, in words that name the step."""
+        where = f"the result of step {self.context.step!r}"
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return NotSerializable(f"a generator at $ in {where}: its body must return the items, as a list")
+        try:
+            codec.encode(result, where)
+        except Exception as error:
+            return error
+        return NotSerializable(f"a value that encodes only sometimes at $ in {where}")
 
     def _timed_out(self) -> None:
         allowed = self.verb.activity.settings.timeout
@@ -231,6 +239,8 @@ class Executor:
         self._running: set[Attempt] = set()
         self._suspect: Attempt | None = None
         self._suspects: deque[Attempt] = deque()
+        self._queued = 0
+        """How many attempts wait for a place, suspects included."""
         self._forsaken: set[asyncio.Task[Any]] = set()
         self._unhealthy = False
 
@@ -244,7 +254,7 @@ class Executor:
     @property
     def active(self) -> int:
         """How many attempts are running or waiting for a place."""
-        return len(self._running) + len(self._suspects) + sum(len(room.waiting) for room in self._rooms.values())
+        return len(self._running) + self._queued
 
     @property
     def abandoned(self) -> int:
@@ -268,8 +278,12 @@ class Executor:
             if not verb.in_process:
                 attempt.isolate()
             self._suspects.append(attempt)
+        elif not self._queued and self._has_room(attempt.kind):
+            self._begin(attempt)
+            return attempt
         else:
             self._rooms[attempt.kind].waiting.append(attempt)
+        self._queued += 1
         self._fill()
         return attempt
 
@@ -292,6 +306,7 @@ class Executor:
         for queue in (room.waiting, self._suspects):
             if attempt in queue:
                 queue.remove(attempt)
+                self._queued -= 1
 
     def left_thread(self, attempt: Attempt) -> None:
         """A sync body returned a coroutine, which goes on without its thread."""
@@ -311,6 +326,7 @@ class Executor:
         self._suspects.clear()
         for room in self._rooms.values():
             room.waiting.clear()
+        self._queued = 0
         for attempt in list(self._running):
             attempt.stop("the worker stops")
         for task in self._forsaken:
@@ -318,10 +334,14 @@ class Executor:
         self.threads.close()
 
     def _fill(self) -> None:
+        if not self._queued:
+            return
         for kind, room in self._rooms.items():
             while room.waiting and self._has_room(kind):
+                self._queued -= 1
                 self._begin(room.waiting.popleft())
         if self._suspects and self._suspect is None and self._has_room(self._suspects[0].kind):
+            self._queued -= 1
             self._suspect = self._suspects.popleft()
             self._begin(self._suspect)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -73,14 +74,23 @@ class CancelSignal:
 class StepContext:
     """One attempt of one step, as its body sees it."""
 
-    def __init__(self, run_id: str, workflow: str, step: str, attempt: int, key: str) -> None:
+    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int) -> None:
         self.run_id = run_id
         self.workflow = workflow
-        self.step = step
         self.attempt = attempt
-        self.idempotency_key = key
         self.signal = CancelSignal()
-        self.beat: Callable[[], None] = lambda: None
+        self.beat: Callable[[], None] = _nothing
+        self._step = step
+
+    @functools.cached_property
+    def step(self) -> str:
+        """The path of the step in its run."""
+        return self._step()
+
+    @functools.cached_property
+    def idempotency_key(self) -> str:
+        """What to hand to services that can tell a repeated call: run and step, unless the activity makes its own."""
+        return f"{self.run_id}:{self.step}"
 
     def heartbeat(self) -> None:
         """Report progress; without it an activity with a heartbeat_timeout is given up."""
@@ -91,6 +101,10 @@ class StepContext:
         """A logger that carries run, step and attempt."""
         extra = {"run_id": self.run_id, "step": self.step, "attempt": self.attempt}
         return logging.LoggerAdapter(_logger, extra)
+
+
+def _nothing() -> None:
+    """Heartbeats matter only to activities with a heartbeat_timeout."""
 
 
 def step_context() -> StepContext:
