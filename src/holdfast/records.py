@@ -272,6 +272,14 @@ class History(msgspec.Struct, frozen=True):
     seen: int
 
 
+class Held(NamedTuple):
+    """A run that a worker is driving, as far as the store knows."""
+
+    key: int
+    epoch: int
+    status: Status
+
+
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the store has it, for people and programs that look."""
 

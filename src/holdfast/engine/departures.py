@@ -21,6 +21,7 @@ from holdfast.records import (
     End,
     EntryRow,
     Fenced,
+    Held,
     Outcome,
     State,
     Status,
@@ -106,6 +107,14 @@ class Departures:
         _logger.error("run %s could not be committed and will be continued later: %s", resident.id, outcome)
         self._hand_back_later(resident, _FIRST_PAUSE)
 
+    def give_back(self, run: Held) -> None:
+        """Let anybody continue a run that the store says is ours but that is not in memory."""
+        now = self._runner.clock.now()
+        status = Status.CANCELLING if run.status is Status.CANCELLING else Status.PENDING
+        state = State(status=status, seen=_ALL_SEEN, due=now, released=True)
+        operation = CommitTurn(key=run.key, epoch=run.epoch, at=now, state=state, reset_claims=True)
+        self._committer.submit(operation, lambda outcome: self._runner.released(now))
+
     def _leave(
         self,
         resident: Resident,
@@ -142,7 +151,7 @@ class Departures:
     def _hand_back_later(self, resident: Resident, pause: float) -> None:
         now = self._runner.clock.now()
         state = State(status=_waiting_status(resident), seen=_ALL_SEEN, due=now, released=True)
-        operation = CommitTurn(key=resident.key, epoch=resident.epoch, at=now, state=state)
+        operation = CommitTurn(key=resident.key, epoch=resident.epoch, at=now, state=state, reset_claims=True)
 
         def done(outcome: Outcome | Exception) -> None:
             if not isinstance(outcome, Exception):

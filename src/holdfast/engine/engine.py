@@ -167,7 +167,11 @@ class Engine:
             owner=worker.id if self._run_workflows else None,
         )
         if self._run_workflows:
-            outcome = await self._start_here(worker, run, definition)
+            try:
+                outcome = await self._start_here(worker, run, definition)
+            except StoreError:
+                worker.doubt = True
+                raise
         else:
             outcome = await worker.committer.apply(StartRun(run=run))
         if isinstance(outcome, Existing):

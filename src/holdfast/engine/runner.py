@@ -308,25 +308,34 @@ class Runner:
         self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Outcome | Exception
     ) -> None:
         resident.commits -= 1
+        if isinstance(outcome, Committed):
+            if turn.sends or turn.children or (turn.outcome is not None and resident.child):
+                self.stirred()
+            self._log(resident, turn)
         if resident.dropped:
             return
         if not isinstance(outcome, Committed):
             self.departures.lost(resident, outcome)
             return
-        self._log(resident, turn)
+        try:
+            self._act_on(resident, turn, begin, outcome)
+        except Exception as error:
+            _logger.exception("run %s could not be continued", resident.id)
+            self.departures.lost(resident, error)
+
+    def _act_on(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Committed) -> None:
+        for verb in turn.abandoned:
+            self.attempts.stop(resident, verb.location, "cancelled")
         if resident.releasing:
             if not resident.commits:
-                due = self.clock.now() if outcome.messages else resident.written[2]
+                due = self.clock.now() if outcome.messages or outcome.refused else resident.written[2]
                 self.drop(resident)
                 self.released(due)
             return
-        if turn.sends or turn.children or (turn.outcome is not None and resident.child):
-            self.stirred()
-        for verb in turn.abandoned:
-            self.attempts.stop(resident, verb.location, "cancelled")
         if turn.outcome is not None:
             self._finished(resident, turn)
             return
+        resident.dirty = resident.dirty or bool(outcome.refused)
         for verb in begin:
             if not verb.done():
                 self.attempts.run(resident, verb)
@@ -381,8 +390,10 @@ class Runner:
             self.drop(resident)
             self.ended(resident.id, Status(turn.outcome.ending.value))
             return
-        unread = sorted(message for queue in (resident.execution.journal.inbox or {}).values() for message in queue)
-        run = resident.execution.journal.run
+        journal = resident.execution.journal
+        unread = [message for queue in (journal.inbox or {}).values() for message in queue]
+        unread = sorted(unread + journal.untaken)
+        run = journal.run
         self.drop(resident)
         renewed = self._resident(
             resident.id,
@@ -410,7 +421,10 @@ class Runner:
     def _log(self, resident: Resident, turn: Turn) -> None:
         for level, text, args, scope in turn.logs:
             extra = {"run_id": resident.id, "workflow": resident.workflow.name, "scope": scope}
-            _workflow_logger.log(level, f"[{resident.id}] {text}", *args, extra=extra)
+            try:
+                _workflow_logger.log(level, f"[{resident.id}] {text}", *args, extra=extra)
+            except Exception:
+                _logger.exception("a logging handler failed; run %s goes on", resident.id)
 
     def hand_back_all(self) -> None:
         """On an orderly stop: give every run up, with the attempts it has under way."""

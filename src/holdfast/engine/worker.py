@@ -17,7 +17,7 @@ from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.errors import RunBlocked, StoreError
-from holdfast.records import Claim, Delivered, Message, Status, Unblock
+from holdfast.records import Claim, Delivered, Held, Message, Status, Unblock
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
@@ -54,6 +54,9 @@ class Worker:
         self._rescuer: asyncio.Task[None] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._ticks = 0
+        self.doubt = False
+        """Whether the store may hold runs for this worker that it does not have."""
+        self._missing: set[Held] = set()
         self._stopping = False
         self.next_due: Instant | None = None
         self.looked: Callable[[], None] = lambda: None
@@ -185,6 +188,7 @@ class Worker:
                 more = await self._claim()
                 pause = 0.05
             except Exception as error:
+                self.doubt = True
                 if isinstance(error, StoreError):
                     self._store_broken(error)
                 else:
@@ -223,6 +227,7 @@ class Worker:
                     try:
                         self.runner.adopt(claim, histories[claim.key])
                     except Exception:
+                        self.doubt = True
                         _logger.exception("run %s cannot be continued", claim.id)
             adopted.set_result(None)
 
@@ -236,6 +241,7 @@ class Worker:
         try:
             await self._adopt(claims)
         except Exception as error:
+            self.doubt = True
             _logger.warning("a suspect cannot be loaded, trying again later: %s", error)
         while any((run := self.runner.residents.get(claim.key)) and run.commits for claim in claims):  # noqa: ASYNC110
             await asyncio.sleep(TICK)
@@ -316,10 +322,24 @@ class Worker:
         try:
             if await self._store.take_over(self._clock.now()):
                 self.wake()
+            if self.doubt:
+                await self._look_for_lost()
         except StoreError as error:
             self._store_broken(error)
         except Exception as error:
             _logger.warning("cannot look for dead workers, trying again: %s", error)
+
+    async def _look_for_lost(self) -> None:
+        """After a fault whose outcome is unknown: hand back runs the store says are ours but that we do not have.
+
+        Only those missing twice in a row: what is still on its way here or out is given the time to arrive.
+        """
+        held = await self._store.held(self.id)
+        missing = {run for run in held if run.key not in self.runner.residents}
+        for run in missing & self._missing:
+            self.runner.departures.give_back(run)
+        self._missing = missing
+        self.doubt = bool(missing)
 
     def _evict(self) -> None:
         runner = self.runner

@@ -116,6 +116,7 @@ class Journal:
         "silent",
         "started",
         "trims",
+        "untaken",
         "violation",
     )
 
@@ -134,6 +135,8 @@ class Journal:
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
+        self.untaken: list[Message] = []
+        """Inbox rows that came when the code would go on no more; a new life of the run takes them."""
         self.violation: Exception | None = None
         self.renewal: str | None = None
         self._errors = errors

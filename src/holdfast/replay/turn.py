@@ -99,6 +99,8 @@ class Execution:
                 self.loop.now = max(self.loop.now, self.journal.recorded_at, now or 0)
                 self._take(messages)
                 self._fire_due()
+            else:
+                self.journal.untaken = list(messages)
 
         return self._drive(action)
 
@@ -220,8 +222,9 @@ class Execution:
 
     def _take(self, messages: Sequence[Message]) -> None:
         journal = self.journal
-        for message in messages:
+        for taken, message in enumerate(messages):
             if self._stopped():
+                journal.untaken = list(messages[taken:])
                 return
             if message.kind == "message":
                 if journal.inbox is None:

@@ -28,6 +28,7 @@ from holdfast.clock import Instant
 from holdfast.records import (
     Claim,
     EntryRow,
+    Held,
     History,
     Message,
     Operation,
@@ -112,6 +113,13 @@ class Store(ABC):
     @abstractmethod
     async def due(self, worker: str, now: Instant) -> list[int]:
         """Return the keys of runs owned by this worker whose due time has come (their inbox moved, or a timer)."""
+
+    @abstractmethod
+    async def held(self, worker: str) -> list[Held]:
+        """Return the runs this worker owns and that are not parked: those it is driving, or believes it is not.
+
+        After a fault whose outcome is unknown a worker compares them with what it has, and hands back the rest.
+        """
 
     @abstractmethod
     async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:

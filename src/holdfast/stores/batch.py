@@ -142,6 +142,7 @@ class Batch:
         if turn.consumed:
             self._consume(run, turn.consumed)
         refused: dict[str, str] = {}
+        refused_child = False
         for send in turn.sends:
             target = self._named(send.target)
             if target is not None and target.ended is None:
@@ -154,11 +155,16 @@ class Batch:
                 self._insert(child.run, None, key if child.run.parent else None)
                 continue
             refused[child.location] = "taken"
+            refused_child = True
             self._rewrites.append((key, child.location, child.seq, child.taken))
         if turn.reset_claims and run.claims:
             run.claims = 0
             self._touch(run, turn.at)
         messages = self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
+        if refused_child and turn.end is None:
+            # The parent may be parked by this very commit, and only it can tell its code of the refusal.
+            run.due = turn.at
+            self._touch(run, turn.at)
         if turn.end is not None:
             self._end(run, turn.end)
         return Committed(key, messages, refused)

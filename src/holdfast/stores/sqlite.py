@@ -16,12 +16,14 @@ from holdfast.records import (
     CommitTurn,
     EntryRow,
     Fenced,
+    Held,
     History,
     Message,
     Operation,
     Outcome,
     RunFilter,
     RunRow,
+    Status,
 )
 from holdfast.stores import sqlite_claims, sqlite_reads, sqlite_workers
 from holdfast.stores.base import Store
@@ -105,6 +107,11 @@ class SQLiteStore(Store):
 
     async def due(self, worker: str, now: Instant) -> list[int]:
         return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
+
+    async def held(self, worker: str) -> list[Held]:
+        return await self._connections.read(
+            lambda db: [Held(key, epoch, Status(status)) for key, epoch, status in db.execute(SQL["held"], (worker,))]
+        )
 
     async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
         return await self._connections.read(lambda db: sqlite_claims.next_due(db, workflows))

@@ -44,3 +44,8 @@ SELECT due FROM runs
 WHERE ended IS NULL AND owner IS ?1 AND due IS NOT NULL
   AND (?2 IS NULL OR workflow IN (SELECT value FROM json_each(?2)))
 ORDER BY due LIMIT 1;
+
+-- name: held
+-- Runs a worker owns and is, or should be, driving.
+SELECT key, epoch, status FROM runs
+WHERE ended IS NULL AND owner = ? AND status IN ('pending', 'running', 'cancelling', 'compensating');

@@ -29,7 +29,7 @@ DELETE FROM workers WHERE state = 'dead'
 
 -- name: hand_back
 -- All runs of a worker that stops in order: those it was running are due at once, parked ones when they were.
-UPDATE runs SET owner = NULL, lost = '', epoch = epoch + 1,
+UPDATE runs SET owner = NULL, lost = '', epoch = epoch + 1, claims = 0,
                 due = iif(status IN ('pending', 'running', 'cancelling', 'compensating'), updated, due)
 WHERE ended IS NULL AND owner = ?;
 
