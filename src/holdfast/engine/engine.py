@@ -110,6 +110,9 @@ class Engine:
             self._worker.broken = self._store_broken
             await self._worker.start(self._run_workflows)
         except BaseException:
+            if self._worker is not None:
+                worker, self._worker = self._worker, None
+                await worker.abandon()
             await self.store.close()
             raise
 
@@ -297,13 +300,14 @@ class Engine:
 
     async def _ended(self, run_id: str) -> RunRow:
         while True:
-            row = await self._row(run_id)
-            if row.status.terminal or row.status is Status.BLOCKED:
-                return row
-            self._working()
+            # Listening before looking: an end that comes while the row is read must not be missed.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.setdefault(run_id, []).append(waiter)
             try:
+                row = await self._row(run_id)
+                if row.status.terminal or row.status is Status.BLOCKED:
+                    return row
+                self._working()
                 await waiter
             finally:
                 waiters = self._waiters.get(run_id, [])

@@ -24,6 +24,7 @@ _logger = logging.getLogger("holdfast.engine")
 TICK = 0.02
 _TAKE_OVER_TICKS = 50
 _BATCH = 200
+_PATIENCE = 500_000
 _MAX_UNDER_WAY = 4000
 
 
@@ -53,6 +54,7 @@ class Worker:
         self._look_again = False
         self._rescuer: asyncio.Task[None] | None = None
         self._suspect: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
         self._ticks = 0
         self.doubt = False
         """Whether the store may hold runs for this worker that it does not have."""
@@ -80,6 +82,16 @@ class Worker:
             self._claimer = self._loop.create_task(self._claim_for_ever(), name="holdfast claimer")
         self._tick()
 
+    async def abandon(self) -> None:
+        """Undo a start that failed half way."""
+        self._stopping = True
+        if self._lease is not None:
+            self._lease.stop()
+            try:
+                await self._store.leave(self.id)
+            except StoreError as error:
+                _logger.warning("worker %s could not leave in order: %s", self.id, error)
+
     async def stop(self) -> None:
         """Let step bodies finish within the grace, hand back the rest, and leave."""
         if self._stopping:
@@ -97,7 +109,7 @@ class Worker:
         await asyncio.sleep(0)
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        for task in (self._looker, self._rescuer, self._suspect):
+        for task in (self._looker, self._rescuer, self._suspect, self._rejoining):
             if task is not None:
                 await asyncio.wait([task])
         self.runner.timers.close()
@@ -154,11 +166,13 @@ class Worker:
         _logger.warning("worker %s was declared dead while it hung; it goes on under a new name", self.id)
         self.lapses += 1
         self.runner.drop_all()
+        former = self.id
         self.id = new_id()
 
         async def rejoin() -> None:
             while not self._stopping:
                 try:
+                    await self._store.leave(former)
                     await self._join()
                     self.wake()
                     return
@@ -212,7 +226,7 @@ class Worker:
         elif claims:
             await self._adopt(claims)
         elif one_in_hand:
-            self.next_due = None  # when it is out of hand, the claimer is woken
+            self.next_due = self._clock.now() + _PATIENCE  # the earliest due may be a suspect, which has to wait
         else:
             self.next_due = await self._store.next_due(self._registry.names())
         return bool(claims)
@@ -296,16 +310,19 @@ class Worker:
             self._looker = self._loop.create_task(self._look_around())
 
     async def _look_around(self) -> None:
-        while self._look_again:
+        pause = 0.05
+        while self._look_again and not self._stopping:
             self._look_again = False
             try:
                 await self._look_once()
-            except StoreError as error:
-                self._store_broken(error)
-                await asyncio.sleep(0.1)
             except Exception as error:
-                _logger.warning("cannot look at the store, trying again: %s", error)
-                await asyncio.sleep(0.1)
+                self._look_again = True
+                if isinstance(error, StoreError):
+                    self._store_broken(error)
+                else:
+                    _logger.warning("cannot look at the store, trying again: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
 
     async def _look_once(self) -> None:
         if self._lease is not None:

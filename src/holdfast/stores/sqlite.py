@@ -28,12 +28,13 @@ from holdfast.records import (
 from holdfast.stores import sqlite_claims, sqlite_reads, sqlite_workers
 from holdfast.stores.base import Store
 from holdfast.stores.batch import Batch
-from holdfast.stores.sqlite_connections import Connections
+from holdfast.stores.sqlite_connections import Connections, alone
 from holdfast.stores.sqlite_file import MEMORY
 from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements
 from holdfast.stores.worker_lock import WorkerLock, remove_lock
 
-_FENCE, _INSERT_ENTRY = SQL["fence"], SQL["insert_entries"]
+_FENCE = SQL["fence"]
+_APPEND = {1: SQL["append_one"], 2: SQL["append_two"]}
 
 
 class SQLiteStore(Store):
@@ -74,8 +75,11 @@ class SQLiteStore(Store):
         connections = self._connections
         connections.ready()
         if len(operations) <= self._inline_limit and connections.idle:
+            turn = _only_facts(operations)
             try:
-                return connections.commit_here(lambda db: _apply_few(db, operations))
+                if turn is not None:
+                    return connections.commit_here(lambda db: _append(db, turn), alone)
+                return connections.commit_here(lambda db: Batch(PlainStatements(db)).apply(operations))
             except apsw.BusyError:
                 pass
         return None
@@ -165,18 +169,24 @@ class SQLiteStore(Store):
         return len(dead)
 
 
-def _apply_few(db: apsw.Connection, operations: Sequence[Operation]) -> list[Outcome]:
-    if len(operations) == 1:
-        turn = operations[0]
-        if (
-            type(turn) is CommitTurn
-            and not (turn.state or turn.end or turn.renewal)
-            and not (turn.trims or turn.sends or turn.children or turn.consumed or turn.reset_claims)
-        ):
-            key = turn.key
-            if db.execute(_FENCE, (key, turn.epoch)).get is None:
-                return [Fenced(key)]
-            for entry in turn.entries:
-                db.execute(_INSERT_ENTRY, (key, *entry))
-            return [Committed(key)]
-    return Batch(PlainStatements(db)).apply(operations)
+def _only_facts(operations: Sequence[Operation]) -> CommitTurn | None:
+    """Return the turn of a batch that is nothing but one or two new facts of one run: the hot path."""
+    if len(operations) != 1:
+        return None
+    turn = operations[0]
+    if type(turn) is not CommitTurn or turn.state or turn.end or turn.renewal or turn.reset_claims:
+        return None
+    if turn.trims or turn.sends or turn.children or turn.consumed or len(turn.entries) not in _APPEND:
+        return None
+    return turn
+
+
+def _append(db: apsw.Connection, turn: CommitTurn) -> list[Outcome]:
+    """Write the facts of a turn in one statement, which is a transaction by itself and takes the lock at once."""
+    values: list[apsw.SQLiteValue] = [turn.key, turn.epoch]
+    for entry in turn.entries:
+        values += entry
+    db.execute(_APPEND[len(turn.entries)], values)
+    if not db.changes() and db.execute(_FENCE, (turn.key, turn.epoch)).get is None:
+        return [Fenced(turn.key)]
+    return [Committed(turn.key)]

@@ -11,13 +11,14 @@ import apsw
 
 from holdfast.errors import StoreClosed
 from holdfast.stores import sqlite_file, sqlite_guard
-from holdfast.stores.checkpoints import Checkpoints
+from holdfast.stores.checkpoints import Checkpoints, grow_wal
 from holdfast.stores.sqlite_errors import translate
 from holdfast.stores.thread import JobThread
 from holdfast.stores.worker_lock import WorkerLock
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
+How = Callable[[apsw.Connection, Callable[[apsw.Connection], T]], T]
 
 CHECK_FILE_EVERY = 5.0
 
@@ -76,6 +77,7 @@ class Connections:
         try:
             with sqlite_guard.opening():
                 self.writer = sqlite_file.connect(self.path, self._durability, self._patience)
+                grow_wal(self.writer)
                 try:
                     self.reader = self._another()
                     self.file = sqlite_file.FileIdentity(self.path)
@@ -138,22 +140,22 @@ class Connections:
             return True
         return not (self.thread.busy or self.checkpoints.behind or time.monotonic() < self._slow_until)
 
-    def commit_here(self, work: Work[T]) -> T:
+    def commit_here(self, work: Work[T], how: How[T] | None = None) -> T:
         """Do something in one transaction on the event loop's thread; the caller made sure of `ready` and `idle`.
 
         Raises:
             apsw.BusyError: another process or connection holds the lock; nothing was done.
         """
         began = time.monotonic()
-        result = self._commit(work)
+        result = self._commit(work, how=how)
         ended = time.monotonic()
         self._average = 0.9 * self._average + 0.1 * (ended - began)
         if self._average > SLOW_COMMIT:
             self._average, self._slow_until = 0.0, ended + LEAVE_TO_THREAD
         return result
 
-    def _commit(self, work: Work[T], patient: bool = False) -> T:
-        result = self._translating(self.writer, transact, work)
+    def _commit(self, work: Work[T], patient: bool = False, how: How[T] | None = None) -> T:
+        result = self._translating(self.writer, how or transact, work)
         if self.checkpoints is not None:
             self.checkpoints.finish(patient)
         return result
@@ -228,6 +230,11 @@ def transact(db: apsw.Connection, work: Work[T]) -> T:
             db.execute("ROLLBACK")
         raise
     return result
+
+
+def alone(db: apsw.Connection, work: Work[T]) -> T:
+    """Do something that writes by one statement only, which SQLite makes a transaction by itself."""
+    return work(db)
 
 
 def snapshot(db: apsw.Connection, work: Work[T]) -> T:
