@@ -58,6 +58,7 @@ def measure(rounds: int, scale: float, folder: Path) -> list[Result]:
     """Run every workload in every round, the raw rate before and after those that are compared with it."""
     steps, runs, history, starts = (max(int(n * scale), 10) for n in (1_000, 1_000, 10_000, 500))
     raw = Result("raw", "one row per commit, one thread", "commits_per_second", system="sqlite")
+    grown = Result("raw-grown", "the same, the log at its working size", "commits_per_second", system="sqlite")
     one = Result("W1", f"one run of {steps:,} steps", "steps_per_second")
     many = Result("W2", f"{runs:,} runs x 10 steps", "steps_per_second")
     p50 = Result("W3", f"one-step run, start to result, {starts} times", "p50_ms")
@@ -70,6 +71,7 @@ def measure(rounds: int, scale: float, folder: Path) -> list[Result]:
         here.mkdir()
         print(f"\rround {number} of {rounds} ...", end="", file=sys.stderr, flush=True)
         raw.add(workloads.raw_commits(here, "full", steps))
+        grown.add(workloads.raw_commits(here, "full", min(steps, 900), grown=True))
         for _ in range(PAIRS):
             compare(one, raw, workloads.one_run(here, "full", steps), here, steps)
         compare(many, raw, workloads.many_runs(here, "full", runs, 10), here, steps)
@@ -85,7 +87,7 @@ def measure(rounds: int, scale: float, folder: Path) -> list[Result]:
         gc.collect()
         again.add(workloads.replayed(long, "full", history))
     print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
-    return [raw, one, many, p50, p99, again, turn, size]
+    return [raw, grown, one, many, p50, p99, again, turn, size]
 
 
 def compare(result: Result, raw: Result, rate: float, folder: Path, commits: int) -> None:

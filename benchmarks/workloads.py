@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast import Context, Engine, workflow
 from holdfast.stores import sqlite_file
+from holdfast.stores.checkpoints import grow_wal
 from holdfast.testing import record, replay
 
 DURABILITY = {"full": "power", "normal": "process"}
@@ -36,13 +37,15 @@ async def sequential_then_wait(ctx: Context, steps: int) -> int:
     return number
 
 
-def raw_commits(folder: Path, durability: str, commits: int) -> float:
+def raw_commits(folder: Path, durability: str, commits: int, *, grown: bool = False) -> float:
     """One row per commit into the entries table, with the store's own connection settings: commits per second.
 
-    The row has the size of a step's result. Nothing is copied back from the write-ahead log meanwhile, so this is the
-    highest rate one thread can reach on this file.
+    The row has the size of a step's result. Nothing is copied back from the write-ahead log meanwhile. With `grown` the
+    log has its working size before the first commit, as the store sees to when it opens: the highest rate there is.
     """
     db = sqlite_file.connect(str(folder / "bench.db"), DURABILITY[durability], 5)
+    if grown:
+        grow_wal(db)
     insert = "INSERT INTO entries (run, location, seq, kind, at, data) VALUES (?, ?, ?, ?, ?, ?)"
     try:
         db.wal_checkpoint(mode=1)

@@ -75,6 +75,6 @@ def test_the_benchmark_runs_and_writes_its_results(tmp_path):
     done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "latest.json").read_text())
-    assert {row["workload"] for row in written["results"]} == {"raw", "W1", "W2", "W3", "replay", "size"}
+    assert {row["workload"] for row in written["results"]} == {"raw", "raw-grown", "W1", "W2", "W3", "replay", "size"}
     assert all(row["value"] > 0 for row in written["results"])
     assert [path.name for path in tmp_path.iterdir()] == ["latest.json"]

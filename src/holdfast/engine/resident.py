@@ -38,6 +38,7 @@ class Resident:
         "scheduled",
         "seen",
         "touched",
+        "unsure",
         "workflow",
         "written",
     )
@@ -64,6 +65,8 @@ class Resident:
         self.commits = 0
         self.active: set[str] = set()
         """Locations of steps and sends that are being worked on."""
+        self.unsure = 0
+        """Commits in flight that start children, any of which they may refuse."""
         self.attempts: dict[str, Attempt] = {}
         self.retries: dict[str, tuple[Instant, StepVerb]] = {}
         self.scheduled: Instant | None = None
@@ -101,7 +104,7 @@ class Resident:
         """Return the state to write, None when the row has it already."""
         journal = self.execution.journal
         status, wait, due = Status.RUNNING, "", None
-        if not self.active:
+        if not self.active and not self.unsure:
             status, wait, due = Status.SUSPENDED, self._waits(), self.next_due()
         if journal.cancelling is not None:
             status = Status.CANCELLING

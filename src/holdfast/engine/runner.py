@@ -260,8 +260,9 @@ class Runner:
     def _activate(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
         active = resident.active
         for verb in turn.started:
-            if not verb.done() and not isinstance(verb, ChildVerb) and verb.location not in resident.retries:
-                active.add(verb.location)
+            if verb.done() or verb.location in resident.retries or (isinstance(verb, ChildVerb) and not verb.refused):
+                continue
+            active.add(verb.location)
         for verb in begin:
             active.add(verb.location)
         for verb in turn.abandoned:
@@ -277,7 +278,7 @@ class Runner:
         outcome = turn.outcome
         if outcome is None:
             # A child may be refused by this very commit, so its parent stays until the outcome is known.
-            idle = not resident.active and not turn.children
+            idle = not resident.active and not turn.children and not resident.unsure
             state = resident.state(released=self._settings.max_resident == 0 and idle)
         elif outcome.ending is Ending.RENEWED:
             renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
@@ -286,6 +287,7 @@ class Runner:
             end = _end(outcome.ending, outcome.payload, outcome.error, now)
         if not (turn.entries or turn.consumed or turn.trims or state or end or renewal):
             return None
+        resident.unsure += bool(turn.children)
         claimed, resident.claimed = resident.claimed, False
         return CommitTurn(
             key=resident.key,
@@ -308,6 +310,7 @@ class Runner:
         self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Outcome | Exception
     ) -> None:
         resident.commits -= 1
+        resident.unsure -= bool(turn.children)
         if isinstance(outcome, Committed):
             if turn.sends or turn.children or (turn.outcome is not None and resident.child):
                 self.stirred()
@@ -362,6 +365,7 @@ class Runner:
             self._refuse_child(resident, verb, verb.refused)
 
     def _refuse_child(self, resident: Resident, verb: ChildVerb, reason: str) -> None:
+        resident.active.discard(verb.location)
         error = error_to_data(RunConflict(verb.id, "exists already and is not this child"))
         fact = entries.ChildEnded(reason, error=error)
         self.apply(resident, verb.location, fact)
@@ -374,6 +378,10 @@ class Runner:
             return
         if self._settings.max_resident == 0:
             self.departures.release(resident)
+            return
+        if resident.written[0] is Status.RUNNING:
+            # Parked after all: what it was unsure of is known now.
+            self.advance(resident, resident.execution.note([], self.clock.now()))
             return
         resident.touched = self.clock.now()
         self._schedule(resident)
