@@ -34,8 +34,9 @@ format: $(READY) ## Format the code and repair what the linter can
 bench: $(READY) ## Run the benchmark
 	@$(BIN)/python benchmarks/run.py
 
-stress: $(READY) ## Run the larger tests: kills, load, soak
-	@$(BIN)/python -m pytest -m slow --timeout 3600
+stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, about ten minutes)
+	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n auto tests/simulation
+	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
 
 coverage: $(READY) ## Run the tests and show the lines and branches they miss
 	@$(BIN)/coverage erase

@@ -66,7 +66,7 @@ class Departures:
         now = self._runner.clock.now()
         rows = resident.execution.note(notes, now).entries if notes else []
         status, wait, due = resident.written
-        if notes or resident.active:
+        if notes or resident.active or resident.unsure:
             status, wait, due = _waiting_status(resident), "", now
         self._leave(resident, rows, State(status=status, seen=resident.seen, wait=wait, due=due, released=True))
 
