@@ -155,7 +155,7 @@ async def test_a_race_against_a_timer_and_a_message(make_engine):
             await ctx.sleep(timedelta(days=1))
             return "remind"
 
-        async for it in ctx.loop("ask", state=[], commit_interval=1, history_every=1, history_keep=1):
+        async for it in ctx.loop("ask", state=list[Any](), commit_interval=1, history_every=1, history_keep=1):
             won = await it.race({"answer": answer, "patience": patience})
             it.state = [*it.state, won.value]
             if won.winner == "answer":

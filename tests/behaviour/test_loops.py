@@ -83,7 +83,7 @@ async def test_a_message_taken_in_one_iteration_is_not_taken_again_in_the_next(m
 
     @workflow
     async def inbox(ctx: Context) -> list[str]:
-        async for it in ctx.loop("loop", state=[], commit_interval=1, history_every=1, history_keep=1):
+        async for it in ctx.loop("loop", state=list[Any](), commit_interval=1, history_every=1, history_keep=1):
             message = await it.receive("word", str, timeout=timedelta(minutes=1), default="(nothing)")
             it.state = [*it.state, message]
             if len(it.state) == 4:
@@ -132,7 +132,7 @@ async def test_a_loop_of_many_iterations_keeps_a_flat_history_and_dice(make_engi
 
     @workflow
     async def rolls(ctx: Context) -> list[Any]:
-        async for it in ctx.loop("loop", state=[], commit_interval=2, history_every=2, history_keep=2):
+        async for it in ctx.loop("loop", state=list[Any](), commit_interval=2, history_every=2, history_keep=2):
             before = [it.random().random(), str(it.uuid())]
             await it.sleep(timedelta(minutes=1))
             after = [it.random().random(), str(it.uuid())]

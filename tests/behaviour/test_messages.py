@@ -330,7 +330,7 @@ async def test_a_loop_with_a_timeout_does_not_take_the_message_of_the_iteration_
     @workflow
     async def loop(ctx: Context) -> list[Any]:
         found: list[Any] = []
-        async for it in ctx.loop("poll", state=[], commit_interval=1):
+        async for it in ctx.loop("poll", state=list[Any](), commit_interval=1):
             it.state = [*it.state, await it.receive("word", timeout=HOUR, default="-")]
             if it.index == 3:
                 found = it.state

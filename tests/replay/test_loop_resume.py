@@ -21,7 +21,7 @@ def test_time_timers_and_dice_inside_an_iteration_are_the_same_after_resuming_fr
 
     @workflow
     async def daily(ctx: Context) -> list:
-        async for it in ctx.loop("loop", state=[], commit_interval=1, history_every=1, history_keep=1):
+        async for it in ctx.loop("loop", state=list[Any](), commit_interval=1, history_every=1, history_keep=1):
             now = it.now().isoformat()
             drawn = await it.step(str, [now, it.random().random(), str(it.uuid()), asyncio.get_running_loop().time()])
             try:

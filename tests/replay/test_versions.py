@@ -170,7 +170,7 @@ def test_removed_of_another_kind_is_a_mismatch_and_of_no_kind_is_refused():
 
 @workflow(name="patching")
 async def unpatched(ctx: Context) -> list:
-    async for it in ctx.loop("loop", state=[], commit_interval=3, history_every=3, history_keep=1):
+    async for it in ctx.loop("loop", state=list[Any](), commit_interval=3, history_every=3, history_keep=1):
         await it.step("old", work, 1)
         it.state = [*it.state, "old"]
         if it.index == 7:
@@ -181,7 +181,7 @@ async def unpatched(ctx: Context) -> list:
 
 @workflow(name="patching")
 async def patched(ctx: Context) -> list:
-    async for it in ctx.loop("loop", state=[], commit_interval=3, history_every=3, history_keep=1):
+    async for it in ctx.loop("loop", state=list[Any](), commit_interval=3, history_every=3, history_keep=1):
         path = "new" if it.patched("better") else "old"
         await it.step(path, work, 1)
         assert it.patched("better") == (path == "new")

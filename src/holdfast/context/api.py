@@ -11,7 +11,7 @@ import logging
 import random
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
@@ -60,21 +60,6 @@ class Child(Awaitable[R_co], Protocol[R_co]):
     """A child run: await it for its result, or keep only its id."""
 
     id: str
-
-
-class Iteration(ABC, Generic[S]):
-    """One iteration of an `async for` over `ctx.loop`: a Context of its own with the loop's state."""
-
-    index: int
-    state: S
-
-
-class Loop(Awaitable[Any], ABC):
-    """A durable loop: await it (with a body function) or iterate over it with `async for`."""
-
-    @abstractmethod
-    def __aiter__(self) -> AsyncIterator[Any]:
-        """Begin the next iteration each time round."""
 
 
 class Context(ABC):
@@ -177,6 +162,38 @@ class Context(ABC):
         Raises RaceError with every error by name when all of them fail.
         """
 
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, S], Awaitable[Continue[S] | Break[T]]],
+        /,
+        *,
+        state: S,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Awaitable[T]: ...
+    @overload
+    def loop(
+        self,
+        name: str,
+        /,
+        *,
+        state: S,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> AsyncIterable[Iteration[S]]: ...
+    @overload
+    def loop(
+        self,
+        *args: Any,
+        state: Any = MISSING,
+        commit_interval: int = 20,
+        history_every: int = 20,
+        history_keep: int = 20,
+    ) -> Loop: ...
     @abstractmethod
     def loop(
         self,
@@ -185,7 +202,7 @@ class Context(ABC):
         commit_interval: int = 20,
         history_every: int = 20,
         history_keep: int = 20,
-    ) -> Loop:
+    ) -> Any:
         """Repeat with durable state and a history that does not grow.
 
         `await ctx.loop("poll", body, state=0)`: body(ctx, state) returns Continue(new_state) or Break(value).
@@ -237,3 +254,18 @@ class Context(ABC):
     @abstractmethod
     def uuid(self) -> uuid.UUID:
         """Return a new UUID, the same one on replay."""
+
+
+class Iteration(Context, Generic[S]):
+    """One iteration of an `async for` over `ctx.loop`: a Context of its own with the loop's state."""
+
+    index: int
+    state: S
+
+
+class Loop(Awaitable[Any], ABC):
+    """A durable loop: await it (with a body function) or iterate over it with `async for`."""
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Begin the next iteration each time round."""

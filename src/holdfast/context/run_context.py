@@ -14,7 +14,7 @@ from typing import Any, NoReturn, cast
 
 from holdfast.clock import from_datetime, micros, to_datetime
 from holdfast.context import branches, children, loops, steps, waits
-from holdfast.context.api import MISSING, Child, Context, Iteration, Loop, Winner
+from holdfast.context.api import MISSING, Child, Context, Iteration, Winner
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
@@ -82,7 +82,7 @@ class RunContext(Context):
         commit_interval: int = 20,
         history_every: int = 20,
         history_keep: int = 20,
-    ) -> Loop:
+    ) -> Any:
         options = loops.LoopOptions(commit_interval, history_every, history_keep)
         scope = self._enter()
         if scope is None:

@@ -32,6 +32,20 @@ MAX_BATCH = 2000
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
 
+def resolving(future: asyncio.Future[Outcome]) -> Done:
+    """Return what hands an outcome to a future, unless whoever waited has gone."""
+
+    def done(outcome: Outcome | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return done
+
+
 class Committer:
     """Collects operations and applies them in order, one batch at a time.
 
@@ -74,16 +88,7 @@ class Committer:
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and return its outcome, for callers that are tasks."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def done(outcome: Outcome | Exception) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self.submit(operation, done)
+        self.submit(operation, resolving(future))
         return await future
 
     def _flush(self) -> None:

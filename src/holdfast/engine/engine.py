@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from holdfast import codec
 from holdfast.clock import Clock, new_id, new_seed
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
+from holdfast.engine.committer import resolving
 from holdfast.engine.handle import Run, RunHandle, run_of
 from holdfast.engine.settings import Settings
 from holdfast.engine.worker import Worker
@@ -187,13 +188,7 @@ class Engine:
     async def _start_here(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-
-        def done(outcome: Outcome | Exception) -> None:
-            if not future.done():
-                if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
+        done = resolving(future)
 
         def begin() -> None:
             try:
@@ -270,18 +265,13 @@ class Engine:
 
     async def _deliver(self, run_id: str, operation: SendMessage | RequestCancel, message: Message) -> None:
         worker = self._working()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        tell = resolving(future)
 
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Delivered):
                 worker.delivered(outcome, message)
-            if future.done():
-                return
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+            tell(outcome)
 
         worker.committer.submit(operation, done)
         outcome = await future
