@@ -64,3 +64,23 @@ async def test_a_claimed_run_is_given_its_names_history_attempts_messages_and_st
     assert [message.name for message in loaded.messages] == ["second"]
     assert loaded.seen == 2
     assert await run.result() == ["a", "b"]
+
+
+async def test_a_run_that_cannot_be_freed_is_reported(make_engine, mode, caplog):
+    """S1-42 Its code swallows even being closed; it is evicted all the same, and goes on from its history."""
+
+    @workflow
+    async def stubborn(ctx: Context) -> str:
+        while True:
+            try:
+                return await ctx.receive("word", str)
+            except BaseException:  # the very thing under test
+                continue
+
+    engine = await make_engine(stubborn)
+    run = await engine.start(stubborn, id="stubborn")
+    await engine.settle()
+    await run.send("word", "hello")
+    assert await run.result() == "hello"
+    told = [record for record in caplog.records if "cannot be freed" in record.getMessage()]
+    assert bool(told) == (mode == "evict")

@@ -51,6 +51,7 @@ from holdfast.records import (
 )
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
+from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import Journal, RunInfo
 from holdfast.replay.loop import Handle
 from holdfast.replay.turn import Ending, Execution, Turn
@@ -453,7 +454,15 @@ class Runner:
         if self.residents.get(resident.key) is resident:
             del self.residents[resident.key]
         self.attempts.stop_all(resident, "the run left this worker")
+        stubborn = len(LIMBO)
         resident.execution.drop()
+        if len(LIMBO) > stubborn:
+            _logger.warning(
+                "run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a "
+                "loop), so its memory is kept until this process ends",
+                resident.id,
+                resident.workflow.name,
+            )
 
 
 def _unreadable(claim: Claim, registry: Registry) -> Resident:
