@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
 from types import CodeType
@@ -89,7 +89,7 @@ class Activity(Generic[P, R_co]):
         refuse = getattr(asyncio._get_running_loop(), "refuse", None)
         if refuse is not None:
             # Inside a turn the body would run again on every replay, unrecorded.
-            refuse(f"activity {self.name!r} called directly in workflow code (write ctx.step({self.name}, ...))")
+            refuse(f"activity {self.name!r} is called directly in workflow code", f"write ctx.step({self.name}, ...)")
         return self.function(*args, **kwargs)
 
     @property
@@ -99,7 +99,10 @@ class Activity(Generic[P, R_co]):
 
     def options(self, **changes: Any) -> Activity[P, R_co]:
         """Return the same activity with other options: `charge.options(timeout=timedelta(minutes=1))`."""
-        return Activity(self.function, replace(self.settings, **changes))
+        try:
+            return Activity(self.function, replace(self.settings, **changes))
+        except TypeError as error:
+            raise BadInput(f"options of {self.name!r}: {_option_error(error, ActivityOptions)}") from None
 
     @functools.cached_property
     def result_type(self) -> Any:
@@ -144,7 +147,14 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
             raise DefinitionError(f"{fn.name!r} is already decorated ({source_line(fn)})")
         if not callable(fn):
             raise DefinitionError(f"@activity needs a function, not {fn!r}")
-        settings = ActivityOptions(name=name or function_name(fn), raises=tuple(raises), **options)
+        if isinstance(raises, type):
+            raise DefinitionError(f"raises of {function_name(fn)!r} must be a list: [{raises.__name__}]")
+        try:
+            settings = ActivityOptions(name=name or function_name(fn), raises=tuple(raises), **options)
+        except TypeError as error:
+            raise DefinitionError(
+                f"@activity on {function_name(fn)!r}: {_option_error(error, ActivityOptions)}"
+            ) from None
         return Activity(fn, settings)
 
     return decorate if function is None else decorate(function)
@@ -160,6 +170,11 @@ def as_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _plain_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
+    if isinstance(function, Workflow):
+        raise BadInput(f"{function.name!r} is a workflow: start it with ctx.child({function.name}, ...)")
+    if inspect.iscoroutine(function):
+        function.close()
+        raise BadInput(f"a step needs a function: write ctx.step({function.__name__}, ...), without calling it")
     if not callable(function):
         raise BadInput(f"a step needs a function, not {function!r}")
     return Activity(function, ActivityOptions(name=function_name(function)))
@@ -271,6 +286,8 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: str =
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
         if isinstance(fn, Activity | Workflow):
             raise DefinitionError(f"{fn.name!r} is already decorated ({source_line(fn)})")
+        if isinstance(fn, str):
+            raise DefinitionError(f"write @workflow(name={fn!r})")
         if not inspect.iscoroutinefunction(fn):
             raise DefinitionError(f"workflow {function_name(fn)!r} ({source_line(fn)}) must be `async def`")
         return Workflow(fn, name or function_name(fn), version, check)
@@ -285,6 +302,8 @@ class Registry:
         self._workflows: dict[str, Workflow[Any, Any]] = {}
         self._versions: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self.errors: dict[str, type[BaseException]] = {codec.qualified_name(cls): cls for cls in errors}
+        if isinstance(workflows, Workflow):
+            raise DefinitionError(f"workflows must be a list: [{workflows.name}]")
         for definition in workflows:
             self.add(definition)
 
@@ -361,6 +380,11 @@ def _same(value: Any) -> Any:
 
 def _return_type(function: Callable[..., Any]) -> Any:
     return _hints(cast(Any, function)).get("return", Any)
+
+
+def _option_error(error: TypeError, options: type) -> str:
+    known = ", ".join(field.name for field in fields(options))
+    return f"{str(error).partition(' ')[2]}; the options are {known}"
 
 
 def _files_used(function: Callable[..., Any]) -> set[str]:

@@ -17,6 +17,9 @@ _LONGEST_DELAY = timedelta(days=365_000)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+_DEFAULT_CAP = timedelta(seconds=30)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """When a failed step is tried again, and how long after.
@@ -27,7 +30,7 @@ class Retry:
         max_attempts: how often the body may throw or time out, the first run included; None for no limit.
         initial_interval: the delay after the first failure.
         coefficient: what each further failure multiplies the delay by.
-        max_interval: where the delay stops growing; None for no cap.
+        max_interval: where the delay stops growing (30 s, or the first delay if that is longer); None for no cap.
         jitter: the fraction by which a delay is spread to both sides, after the cap.
         jitter_add: whole milliseconds from zero to below this are added, after the cap.
         non_retryable: exceptions that fail at once: classes, or simple or qualified names, of the error or a base.
@@ -40,7 +43,7 @@ class Retry:
     max_attempts: int | None = 3
     initial_interval: timedelta = timedelta(milliseconds=100)
     coefficient: float = 2.0
-    max_interval: timedelta | None = timedelta(seconds=30)
+    max_interval: timedelta | None = _DEFAULT_CAP
     jitter: float = 0.0
     jitter_add: timedelta = timedelta(0)
     non_retryable: tuple[str | type[BaseException], ...] = ()
@@ -74,6 +77,8 @@ class Retry:
             _require_count(self.max_attempts, "max_attempts")
         _require_count(self.crash_limit, "crash_limit")
         micros(self.initial_interval, "initial_interval")
+        if self.max_interval is _DEFAULT_CAP and self.initial_interval > _DEFAULT_CAP:
+            object.__setattr__(self, "max_interval", self.initial_interval)
         micros(self.jitter_add, "jitter_add")
         if self.max_interval is not None:
             micros(self.max_interval, "max_interval")

@@ -110,6 +110,8 @@ def receive(
 ) -> ReceiveVerb:
     """Begin a wait for a message, or find it in history."""
     several = not isinstance(name, str)
+    if isinstance(types, timedelta):
+        raise BadInput(f"ctx.receive(): the second argument is the type; write timeout={types!r}")
     if several and not isinstance(name, Sequence):
         raise BadInput(f"ctx.receive() takes a name or a list of names, not {name!r}")
     names = [check_name(each, "message name") for each in ([name] if isinstance(name, str) else name)]

@@ -6,6 +6,7 @@ Like the runner, called only from plain callbacks of the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable
 from functools import partial
@@ -27,6 +28,8 @@ from holdfast.replay.turn import Turn
 
 if TYPE_CHECKING:
     from holdfast.engine.runner import Runner
+
+_logger = logging.getLogger("holdfast.engine")
 
 _HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
 """Failures that another attempt would only repeat."""
@@ -159,6 +162,10 @@ class Attempts:
         if result is not None:
             try:
                 verb.decoded(result)
+            except UndecodablePayload as unfit:
+                declared = verb.activity.result_type
+                text = f"step {attempt.context.step!r} is declared to return {declared!r}: {unfit}"
+                result, error = None, UndecodablePayload(text)
             except Exception as unfit:
                 result, error = None, unfit
         if result is not None:
@@ -183,6 +190,8 @@ class Attempts:
             self._end(resident, verb, entries.StepFailed(attempt.number, data))
             return
         retry_at = now + micros(policy.delay(verb.failures, self._draw()))
+        step = attempt.context.step
+        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, attempt.number, step, data.message)
         verb.settled = True
         verb.retry_at = retry_at
         resident.retries[verb.location] = (retry_at, verb)

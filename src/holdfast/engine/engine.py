@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -20,6 +22,7 @@ from holdfast.errors import (
     NoSuchRun,
     RunConflict,
     RunTerminal,
+    StoreClosed,
     StoreCorrupt,
     StoreError,
     StoreReplaced,
@@ -70,7 +73,7 @@ class Engine:
 
     def __init__(
         self,
-        database: str = "sqlite:///holdfast.db",
+        database: str | os.PathLike[str] = "sqlite:///holdfast.db",
         *,
         workflows: Iterable[Workflow[Any, Any]] = (),
         errors: Iterable[type[BaseException]] = (),
@@ -83,10 +86,12 @@ class Engine:
         try:
             self.settings = Settings(**settings)
         except TypeError as error:
-            raise BadInput(f"Engine: {error}") from None
+            known = ", ".join(field.name for field in fields(Settings))
+            raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
         self.registry = Registry(workflows, errors)
-        self.store = store if store is not None else open_store(database, durability)
+        self.store = store if store is not None else open_store(os.fspath(database), durability)
         self.clock = clock or Clock()
+        self._process = os.getpid()
         self._run_workflows = run_workflows
         self._worker: Worker | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -105,6 +110,7 @@ class Engine:
         if self.settings.development:
             guard.install()
         await self.store.open()
+        self._process = os.getpid()
         try:
             self._worker = Worker(self.store, self.registry, self.settings, self.clock, self._run_ended)
             self._worker.looked = self._recheck_waiters
@@ -326,4 +332,9 @@ class Engine:
     def _working(self) -> Worker:
         if self._worker is None:
             raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
+        if os.getpid() != self._process:
+            raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
+        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
+        if refuse is not None:
+            refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
         return self._worker

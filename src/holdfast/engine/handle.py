@@ -85,6 +85,8 @@ class RunHandle(Generic[R]):
             data = codec.decode(row.error, ErrorData)
             cause = error_from_data(data, self._engine.registry.errors)
             reason = f": {data.type}: {data.message}"
+            if data.traceback:
+                cause.add_note(f"Where it was raised:\n{data.traceback}")
         if row.status is Status.CANCELLED:
             raise RunCancelled(self.id, f"run {self.id!r} was cancelled{reason}")
         if row.status is Status.BLOCKED:

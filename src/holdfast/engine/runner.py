@@ -396,6 +396,9 @@ class Runner:
     def _finished(self, resident: Resident, turn: Turn) -> None:
         assert turn.outcome is not None
         if turn.outcome.ending is not Ending.RENEWED:
+            error = turn.outcome.error
+            if turn.outcome.ending is Ending.FAILED and error is not None:
+                _logger.warning("run %s failed: %s: %s\n%s", resident.id, error.type, error.message, error.traceback)
             self.drop(resident)
             self.ended(resident.id, Status(turn.outcome.ending.value))
             return
@@ -458,8 +461,8 @@ class Runner:
         resident.execution.drop()
         if len(LIMBO) > stubborn:
             _logger.warning(
-                "run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a "
-                "loop), so its memory is kept until this process ends",
+                "run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` "
+                "in a loop), so its memory is kept until this process ends",
                 resident.id,
                 resident.workflow.name,
             )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.codec import ErrorData, error_from_data
-from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
+from holdfast.errors import BadInput, DuplicateName, HistoryMismatch, RunBlocked
 from holdfast.records import EntryRow, Message, Send, StartChild
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import Entry, decode_entry, encode_entry
@@ -55,6 +55,22 @@ class Verb(asyncio.Future[Any]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def __bool__(self) -> bool:
+        raise self._forgotten()
+
+    def __format__(self, spec: str) -> str:
+        raise self._forgotten()
+
+    def __getattr__(self, name: str) -> Any:
+        # asyncio and the inspect module ask futures for names that begin with an underscore, and take no for an answer.
+        raise AttributeError(name) if name.startswith("_") else AttributeError(f"{self._forgotten()} before .{name}")
+
+    def _forgotten(self) -> BadInput:
+        what = self.journal.names.path(self.location)
+        line = self.journal.loop.workflow_line()
+        where = f" at {line}" if line else ""
+        return BadInput(f"{self.word} {what!r} was not awaited{where}: write `await ctx.{self.word}(...)`")
 
     def apply(self, entry: Any) -> None:
         """Take the fact this verb waited for."""

@@ -201,6 +201,8 @@ class RunLoop:
         **more: Any,
     ) -> RunTask:
         _refuse_as_completed(self)
+        if isinstance(coro, asyncio.Future):
+            coro = _awaiting(coro)  # a verb, where asyncio insists on a coroutine: create_task, TaskGroup
         if context is None:
             context = contextvars.copy_context()
         scope = context.get(SCOPE)
@@ -328,11 +330,11 @@ class RunLoop:
                 self.orphans = []
             self.orphans.append(agen)
 
-    def refuse(self, what: str) -> NoReturn:
+    def refuse(self, what: str, advice: str = "this is I/O: put it in a step") -> NoReturn:
         """Refuse something a workflow must not do, and remember it even if the code swallows the error."""
         place = self.workflow_line()
         where = f" at {place}" if place else ""
-        error = NonDeterministic(f"{what}{where}: this is I/O: put it in a step")
+        error = NonDeterministic(f"{what}{where}: {advice}")
         if self.violation is None:
             self.violation = error
         raise error
@@ -364,6 +366,10 @@ def name_of(future: Any) -> str:
         if hasattr(future, "word")
         else "a future"
     )
+
+
+async def _awaiting(verb: asyncio.Future[Any]) -> Any:
+    return await verb
 
 
 def handling_cancel() -> bool:

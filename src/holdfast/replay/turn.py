@@ -356,6 +356,9 @@ class Execution:
             journal.logs.append((30, "nobody awaited %s", (failure,), ""))
         left = list(journal.open.values())
         for verb in left:
+            if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
+                path = journal.names.path(verb.location)
+                journal.logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
             journal.abandon(verb)
         self.loop.dead = True
         self.loop.forget_timers()

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, micros
 from holdfast.definitions import Activity, Workflow, as_activity
 from holdfast.engine.engine import Engine
+from holdfast.errors import BadInput
 from holdfast.records import RunRow
 from holdfast.testing.clock import JumpingClock
 
@@ -51,6 +52,8 @@ class TestEngine(Engine):
     def substitute(self, activity: Any, stand_in: Callable[..., Any]) -> None:
         """Run another function wherever a workflow calls this activity."""
         target = activity.function if isinstance(activity, Activity) else activity
+        if not callable(target):
+            raise BadInput(f"substitutes: the key is the step's function itself, not {activity!r}")
         replacement = stand_in if isinstance(stand_in, Activity) else as_activity(stand_in)
         self._working().executor.substitutes[target] = replacement
 
@@ -64,7 +67,7 @@ class TestEngine(Engine):
     async def advance(self, duration: timedelta) -> None:
         """Let time pass, stopping at every instant at which something is due on the way."""
         await self.settle()
-        end = self.clock.now() + (duration // timedelta(microseconds=1))
+        end = self.clock.now() + micros(duration)
         while (due := await self._next_due()) is not None and due <= end:
             self._jump(due)
             await self.settle()
