@@ -1,0 +1,157 @@
+"""Mistakes that everybody makes once: each is told at once, in words that say what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Engine, Retry, RunBlocked, RunFailed, activity, workflow
+from holdfast.errors import BadInput, DefinitionError, StoreClosed
+from holdfast.testing import TestEngine
+
+
+async def charge(order: str) -> str:
+    return f"paid {order}"
+
+
+@workflow
+async def asks(ctx: Context) -> str:
+    answer: Any = ctx.receive("ok", bool, timeout=timedelta(days=1), default=False)
+    return "approved!" if answer else "no"
+
+
+@workflow
+async def formats(ctx: Context) -> str:
+    return f"{ctx.step(charge, 'a')}"
+
+
+@workflow
+async def uses(ctx: Context) -> str:
+    return ctx.step(charge, "a").upper()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("definition", [asks, formats, uses], ids=lambda definition: definition.name)
+async def test_a_forgotten_await_is_an_error_that_says_so(make_engine, definition: Any):
+    """A verb is neither true nor false, has no text and no attributes: nothing is decided by one not awaited."""
+    engine = await make_engine(definition)
+    with pytest.raises(RunFailed, match=r"was not awaited at .*test_newcomer_mistakes\.py:\d+: write `await ctx\."):
+        await engine.execute(definition)
+
+
+async def test_tasks_and_task_groups_take_verbs(make_engine):
+    """S1-12 asyncio insists on coroutines there; a verb is taken all the same."""
+
+    @workflow
+    async def parallel(ctx: Context) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.step(charge, name)) for name in ("a", "b")]  # type: ignore[arg-type,var-annotated]
+        alone = asyncio.create_task(ctx.step(charge, "c"))  # type: ignore[arg-type,var-annotated]
+        return [*(task.result() for task in tasks), await alone]
+
+    engine = await make_engine(parallel)
+    assert await engine.execute(parallel) == ["paid a", "paid b", "paid c"]
+
+
+async def test_a_failed_run_says_where_it_failed(make_engine, caplog):
+    """S2-33 In the log, even if nobody asks for the result, and on the error that result() raises."""
+
+    @workflow
+    async def broken(ctx: Context) -> str:
+        prices: dict[str, str] = {}
+        return prices["nope"]
+
+    engine = await make_engine(broken)
+    caplog.set_level(logging.WARNING, "holdfast.engine")
+    with pytest.raises(RunFailed) as failed:
+        await engine.execute(broken)
+    assert any("test_newcomer_mistakes.py" in note for note in failed.value.__cause__.__notes__)
+    assert any("failed: KeyError" in line and "prices" in line for line in caplog.messages)
+
+
+async def test_a_step_that_is_never_awaited_is_reported(make_engine, caplog):
+    @workflow
+    async def hasty(ctx: Context) -> str:
+        ctx.step(charge, "a")
+        return "done"
+
+    engine = await make_engine(hasty)
+    assert await engine.execute(hasty) == "done"
+    assert any("without awaiting step 'charge'" in line for line in caplog.messages)
+
+
+async def test_the_engine_is_refused_in_workflow_code(tmp_path: Path):
+    """Started from there a run would be started again by every replay."""
+    engines: list[Engine] = []
+
+    @workflow(check=False)
+    async def nested(ctx: Context) -> None:
+        await engines[0].start("nested")
+
+    async with TestEngine(workflows=[nested]) as engine:
+        engines.append(engine)
+        with pytest.raises(RunBlocked, match=r"use ctx\.child, ctx\.send or a step"):
+            await engine.execute(nested)
+
+
+async def test_an_engine_inherited_through_a_fork_refuses_to_work(tmp_path: Path):
+    """GUARANTEES 2 It raises rather than waiting for a thread that the child does not have."""
+    async with Engine(tmp_path / "fork.db", workflows=[asks]) as engine:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                engine._working()
+            except StoreClosed:
+                os.write(writer, b"refused")
+            os._exit(0)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.read(reader, 100) == b"refused"
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_first_delay_longer_than_the_usual_cap_is_kept():
+    """B4 The default cap of thirty seconds is for delays that grow, not for those that begin longer."""
+    assert Retry(initial_interval=timedelta(hours=1)).delay(1) == timedelta(hours=1)
+    assert Retry(initial_interval=timedelta(hours=1), max_interval=timedelta(seconds=5)).delay(1) == timedelta(
+        seconds=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda: workflow("name"), "write @workflow"),  # type: ignore[call-overload]
+        (lambda: Engine(workflows=asks), "must be a list"),  # type: ignore[arg-type]
+        (lambda: activity(raises=ValueError)(charge), "must be a list"),  # type: ignore[call-overload]
+        (lambda: activity(charge).options(retries=3), "the options are name, retry, timeout"),
+        (lambda: Engine(max_step=3), "the settings are max_resident"),
+    ],
+)
+def test_a_definition_that_is_nearly_right_is_told_what_would_be(mistake: Any, words: str):
+    with pytest.raises((BadInput, DefinitionError), match=words):
+        mistake()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda ctx: ctx.step(asks), "is a workflow: start it with ctx.child"),
+        (lambda ctx: ctx.step(charge("a")), "without calling it"),
+        (lambda ctx: ctx.receive("x", timedelta(days=1)), "write timeout="),
+    ],
+)
+async def test_a_verb_that_is_nearly_right_is_told_what_would_be(make_engine, call: Any, words: str):
+    @workflow(check=False)
+    async def nearly(ctx: Context) -> None:
+        await call(ctx)
+
+    engine = await make_engine(nearly)
+    with pytest.raises(RunFailed, match=words):
+        await engine.execute(nearly)
