@@ -7,6 +7,7 @@ import difflib
 import functools
 import hashlib
 import inspect
+import logging
 import sys
 import sysconfig
 import typing
@@ -24,6 +25,8 @@ from holdfast.clock import micros
 from holdfast.determinism import require_deterministic
 from holdfast.errors import BadInput, DefinitionError, InvalidId, UnknownWorkflow
 from holdfast.policy import Retry
+
+_logger = logging.getLogger("holdfast.engine")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -367,8 +370,14 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     target = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except Exception:
+    except Exception as error:
         # A name that cannot be resolved (a type imported for checkers only) leaves plain JSON types.
+        _logger.warning(
+            "the annotations of %s (%s) cannot be resolved (%s): values keep their plain JSON types",
+            function_name(target),
+            source_line(target),
+            error,
+        )
         return {
             name: hint for name, hint in getattr(target, "__annotations__", {}).items() if not isinstance(hint, str)
         }

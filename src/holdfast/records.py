@@ -294,6 +294,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     generation: int
     seed: int
+    digest: int
     inbox: int
     claims: int
     input: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Engine, Retry, RunBlocked, RunFailed, activity, workflow
+from holdfast import Context, Engine, Retry, RunBlocked, RunConflict, RunFailed, activity, workflow
 from holdfast.errors import BadInput, DefinitionError, StoreClosed
 from holdfast.testing import TestEngine
 
@@ -155,3 +155,48 @@ async def test_a_verb_that_is_nearly_right_is_told_what_would_be(make_engine, ca
     engine = await make_engine(nearly)
     with pytest.raises(RunFailed, match=words):
         await engine.execute(nearly)
+
+
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_run(make_engine):
+    """GUARANTEES 6.1 Told where it is returned, not to everybody who asks for the result for ever after."""
+
+    @workflow
+    async def five(ctx: Context) -> int:
+        return "five"  # type: ignore[return-value]
+
+    engine = await make_engine(five)
+    with pytest.raises(RunFailed, match="the result of workflow 'five': Expected `int`, got `str`"):
+        await engine.execute(five)
+
+
+async def test_starting_a_run_that_exists_runs_none_of_its_code(make_engine):
+    """G2 S1-43 Whatever its input, and whether it is under way or has ended."""
+    began: list[int] = []
+
+    @workflow
+    async def once(ctx: Context, number: int) -> int:
+        began.append(number)
+        return number
+
+    engine = await make_engine(once)
+    assert await engine.execute(once, 1, id="x") == 1
+    assert await engine.execute(once, 1, id="x") == 1
+    with pytest.raises(RunConflict):
+        await engine.start(once, 2, id="x")
+    assert began == [1]
+
+
+async def test_a_child_nobody_here_knows_is_reported(make_engine, caplog):
+    """B20 It waits for an engine that does; a missing name in workflows=[...] must not look like a hang."""
+
+    @workflow
+    async def stranger(ctx: Context) -> None: ...
+
+    @workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.child(stranger)
+
+    engine = await make_engine(parent)
+    await engine.start(parent)
+    await engine.settle()
+    assert any("knows workflow 'stranger'" in line for line in caplog.messages)

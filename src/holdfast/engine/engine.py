@@ -166,6 +166,9 @@ class Engine:
         encoded, digest = definition.encode_input(args, kwargs)
         run_id = check_run_id(id) if id is not None else new_id()
         worker = self._working()
+        if id is not None and (row := await self.store.get(run_id)) is not None:
+            # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
+            return self._existing(run_id, definition, digest, row.workflow, row.digest)
         run = NewRun(
             id=run_id,
             workflow=definition.name,
@@ -185,10 +188,16 @@ class Engine:
         else:
             outcome = await worker.committer.apply(StartRun(run=run))
         if isinstance(outcome, Existing):
-            if outcome.workflow != definition.name:
-                raise RunConflict(run_id, f"exists and is a run of {outcome.workflow!r}")
-            if outcome.digest != digest:
-                raise RunConflict(run_id)
+            return self._existing(run_id, definition, digest, outcome.workflow, outcome.digest)
+        return RunHandle(self, run_id, definition.result_type)
+
+    def _existing(
+        self, run_id: str, definition: Workflow[P, R], digest: int, workflow: str, recorded: int
+    ) -> RunHandle[R]:
+        if workflow != definition.name:
+            raise RunConflict(run_id, f"exists and is a run of {workflow!r}")
+        if recorded != digest:
+            raise RunConflict(run_id)
         return RunHandle(self, run_id, definition.result_type)
 
     async def _start_here(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:

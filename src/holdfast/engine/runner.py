@@ -15,11 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from holdfast import codec
 from holdfast.clock import Clock, Instant, micros
-from holdfast.codec import ErrorData, error_to_data
+from holdfast.codec import error_to_data
 from holdfast.context.children import ChildVerb
 from holdfast.context.run_context import RunContext
 from holdfast.context.steps import StepVerb
@@ -29,6 +26,7 @@ from holdfast.engine.attempts import Attempts
 from holdfast.engine.committer import Committer
 from holdfast.engine.departures import Departures
 from holdfast.engine.executor import Executor
+from holdfast.engine.outcomes import checked, end_of
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.timers import Timers
@@ -50,7 +48,6 @@ from holdfast.records import (
     Status,
 )
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import encode_entry
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import Journal, RunInfo
 from holdfast.replay.loop import Handle
@@ -83,6 +80,7 @@ class Runner:
         self._grace = micros(settings.cancel_grace)
         self._committer = committer
         self._ready: deque[Handle] = deque()
+        self._strangers: set[str] = set()
         self.clock = clock
         self.ended = ended
         self.stopping = False
@@ -95,7 +93,7 @@ class Runner:
     def start(self, run: NewRun, workflow: Workflow[Any, Any], done: Callable[[Outcome | Exception], None]) -> None:
         """Insert a run together with its first turn, and go on with it once that is durable."""
         resident = self._resident(run.id, 0, 1, workflow, run.input, 0, run.seed, run.at)
-        turn = resident.execution.begin()
+        turn = checked(resident.workflow, resident.execution.begin())
         if turn.children or (turn.outcome is not None and turn.outcome.ending in (Ending.BLOCKED, Ending.RENEWED)):
             # Its children need its key, which only the insert gives; a turn that ends otherwise takes the ordinary way.
             resident.execution.drop()
@@ -246,6 +244,7 @@ class Runner:
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
             return
+        turn = checked(resident.workflow, turn)
         fresh = [verb for verb in begin if verb.settled]
         if fresh and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, fresh, self.clock.now()).entries)
@@ -285,7 +284,7 @@ class Runner:
             renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
             resident.dirty = True
         else:
-            end = _end(outcome.ending, outcome.payload, outcome.error, now)
+            end = end_of(outcome, now)
         if not (turn.entries or turn.consumed or turn.trims or state or end or renewal):
             return None
         resident.unsure += bool(turn.children)
@@ -315,6 +314,7 @@ class Runner:
         if isinstance(outcome, Committed):
             if turn.sends or turn.children or (turn.outcome is not None and resident.child):
                 self.stirred()
+                self._warn_of_strangers(turn)
             self._log(resident, turn)
         if resident.dropped:
             return
@@ -326,6 +326,18 @@ class Runner:
         except Exception as error:
             _logger.exception("run %s could not be continued", resident.id)
             self.departures.lost(resident, error)
+
+    def _warn_of_strangers(self, turn: Turn) -> None:
+        for child in turn.children:
+            name = child.run.workflow
+            if name not in self._registry.names() and name not in self._strangers:
+                self._strangers.add(name)
+                _logger.warning(
+                    "run %s waits for a worker that knows workflow %r; this engine does not: if no other does, "
+                    "add it to Engine(workflows=[...])",
+                    child.run.id,
+                    name,
+                )
 
     def _act_on(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Committed) -> None:
         for verb in turn.abandoned:
@@ -478,14 +490,3 @@ def _unreadable(claim: Claim, registry: Registry) -> Resident:
 
 async def _nothing(journal: Journal) -> None:
     """A workflow that does nothing."""
-
-
-def _end(ending: Ending, payload: str | None, error: ErrorData | None, now: Instant) -> End:
-    status = Status(ending.value)
-    encoded = codec.encode(error).decode() if error is not None else None
-    return End(status=status, at=now, output=payload, error=encoded, payload=_child_payload(status, payload, error))
-
-
-def _child_payload(status: Status, payload: str | None, error: ErrorData | None) -> str:
-    raw = msgspec.Raw(payload if payload is not None else "null")
-    return encode_entry(entries.ChildEnded(status.value, raw, error))

@@ -2,14 +2,14 @@
 
 -- name: get_run
 -- One run with its payloads.
-SELECT runs.key, runs.id, workflow, version, status, wait, due, epoch, owner, generation, seed, inbox, claims, input, output,
+SELECT runs.key, runs.id, workflow, version, status, wait, due, epoch, owner, generation, seed, digest, inbox, claims, input, output,
        error, parent_id, created, updated, ended
 FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key
 WHERE runs.id = ?;
 
 -- name: list_runs
 -- A page of runs, newest first. The filter is put in place of {filter}.
-SELECT runs.key, runs.id, workflow, version, status, wait, due, epoch, owner, generation, seed, inbox, claims, input, output,
+SELECT runs.key, runs.id, workflow, version, status, wait, due, epoch, owner, generation, seed, digest, inbox, claims, input, output,
        error, parent_id, created, updated, ended
 FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key
 WHERE {filter} ORDER BY runs.key DESC LIMIT :limit;
