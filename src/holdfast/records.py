@@ -273,7 +273,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Held(NamedTuple):
-    """A run that a worker is driving, as far as the store knows."""
+    """A run that a worker owns, as far as the store knows."""
 
     key: int
     epoch: int

@@ -287,6 +287,8 @@ class Worker:
             self._lease.loop_is_alive()
         self._ticks += 1
         self.runner.timers.check_jump()
+        if self.next_due is not None and self.next_due <= self._clock.now():
+            self.wake()  # the claimer sleeps by another clock, which does not jump
         try:
             if self._store.changed():
                 self._look()

@@ -116,7 +116,7 @@ class Store(ABC):
 
     @abstractmethod
     async def held(self, worker: str) -> list[Held]:
-        """Return the runs this worker owns and that are not parked: those it is driving, or believes it is not.
+        """Return the runs this worker owns, driven or parked.
 
         After a fault whose outcome is unknown a worker compares them with what it has, and hands back the rest.
         """

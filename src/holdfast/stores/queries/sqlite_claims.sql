@@ -46,6 +46,5 @@ WHERE ended IS NULL AND owner IS ?1 AND due IS NOT NULL
 ORDER BY due LIMIT 1;
 
 -- name: held
--- Runs a worker owns and is, or should be, driving.
-SELECT key, epoch, status FROM runs
-WHERE ended IS NULL AND owner = ? AND status IN ('pending', 'running', 'cancelling', 'compensating');
+-- Runs a worker owns.
+SELECT key, epoch, status FROM runs WHERE ended IS NULL AND owner = ?;
