@@ -33,7 +33,12 @@ async def reserve(order: Order) -> str:
 
 
 @activity(
-    retry=Retry(max_attempts=10, initial_interval=timedelta(milliseconds=200), non_retryable=(CardDeclined,)),
+    retry=Retry(
+        max_attempts=20,
+        initial_interval=timedelta(milliseconds=100),
+        max_interval=timedelta(milliseconds=800),
+        non_retryable=(CardDeclined,),
+    ),
     timeout=timedelta(seconds=30),
     raises=[CardDeclined],
 )
