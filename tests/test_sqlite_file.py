@@ -7,12 +7,12 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
 import apsw.ext
 import pytest
+from tests.sqlite_cases import opened
 
 from holdfast.errors import (
     CannotOpen,
@@ -37,25 +37,6 @@ from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import LEASE, entry, message, one, started, turn
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(path, durability="process")
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def opened(path: Path, **options: object) -> SQLiteStore:
-    store = SQLiteStore(path, **options)  # type: ignore[arg-type]
-    await store.open()
-    return store
 
 
 def contents(folder: Path) -> dict[str, bytes]:

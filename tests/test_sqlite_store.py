@@ -12,13 +12,14 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import apsw
 import apsw.ext
 import pytest
+from tests.sqlite_cases import opened
 
 from holdfast.errors import (
     StoreBusy,
@@ -54,25 +55,6 @@ HOLDS_A_RUN = """
 """
 
 Python = Callable[..., "Interpreter"]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shop.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(path, durability="process")
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def opened(path: Path, **options: object) -> SQLiteStore:
-    store = SQLiteStore(path, **options)  # type: ignore[arg-type]
-    await store.open()
-    return store
 
 
 class Interpreter:

@@ -70,7 +70,6 @@ class Runner:
         ended: Callable[[str, Status], None],
     ) -> None:
         self.residents: dict[int, Resident] = {}
-        self.worker = ""
         self.released: Callable[[Instant | None], None] = lambda due: None
         """Called when a run becomes claimable by anybody, with the instant from which it wants to be."""
         self.stirred: Callable[[], None] = lambda: None

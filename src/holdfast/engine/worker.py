@@ -152,7 +152,6 @@ class Worker:
 
     async def _join(self) -> None:
         await self._store.join(self.id, self._settings.lease)
-        self.runner.worker = self.id
         self._lease = LeaseKeeper(self._store, self.id, self._settings.lease, self._lapsed_in_thread)
         self._lease.start()
 
