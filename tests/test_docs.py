@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Context, Engine, Retry, RunHandle, Settings, StepContext, testing
+from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, testing
 from holdfast.definitions import ActivityOptions
+from holdfast.engine.settings import Settings
+from holdfast.engine.step_context import StepContext
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -79,6 +81,8 @@ def test_no_public_name_is_missing_from_the_documentation():
         *(field.name for field in dataclasses.fields(Settings)),
         *(field.name for field in dataclasses.fields(ActivityOptions)),
         *(field.name for field in dataclasses.fields(Retry)),
+        *(field.name for field in dataclasses.fields(Event)),
+        *(field.name for field in dataclasses.fields(Retention)),
     }
     assert sorted(name for name in names if not re.search(rf"\b{name}\b", written)) == []
 

@@ -17,7 +17,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 
 # Module names are written without the leading "holdfast."; the package itself is "". "replay.*" is what is inside
 # replay, "replay" its __init__.
-FOUNDATIONS = ("errors", "clock", "records", "policy", "codec", "encodable", "error_data", "definitions", "determinism")
+FOUNDATIONS = (
+    "errors", "clock", "records", "policy", "codec", "encodable", "error_data", "definitions", "determinism",
+    "changes", "chains", "events", "schedule_times",
+)  # fmt: skip
 REPLAY = ("replay", "replay.*")
 CONTEXT = ("context", "context.*")
 DECLARATIVE = ("declarative", "declarative.*")
@@ -52,7 +55,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "apsw": ("stores.*", "testing.*"),
     "click": ("cli", "cli.*"),
-    "cronsim": ("policy", "engine.*"),
+    "cronsim": ("policy", "engine.*", "schedule_times"),
     "msgspec": ("*",),
     "opentelemetry": ("ops.*",),
     "prometheus_client": ("ops.*",),

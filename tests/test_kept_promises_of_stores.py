@@ -27,6 +27,7 @@ from holdfast.testing.conformance.samples import (
     row,
     started,
     turn,
+    unread,
 )
 
 
@@ -114,8 +115,8 @@ async def test_what_is_read_together_is_of_one_moment(store: SQLiteStore, tmp_pa
     def look(db: Any) -> tuple[int, list[Any]]:
         [(_, number)] = db.execute(SQL["inbox_numbers"], (f"[{run.key}]",)).fetchall()
         assert other.apply_now([message(run.id)]) is not None
-        return number, db.execute(SQL["read_inbox"], (run.key, 0)).fetchall()
+        return number, db.execute(SQL["unread"], (run.key, 0)).fetchall()
 
     assert await store._connections.read(look) == (0, [])
-    assert len(await store.inbox(run.key, 0)) == 1
+    assert len(await unread(store, run.key, 0)) == 1
     await other.close()

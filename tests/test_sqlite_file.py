@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import apsw
@@ -149,10 +150,8 @@ async def test_a_damaged_file_is_reported_as_corrupt(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xa5" * (len(data) - 4096)
     path.write_bytes(data)
-    store = await opened(path)
     with pytest.raises(StoreCorrupt, match=r"shop\.db"):
-        await store.runs(RunFilter())
-    await store.close()
+        await (await opened(path)).runs(RunFilter())
 
 
 async def test_the_database_and_its_neighbours_are_private(path: Path) -> None:
@@ -290,10 +289,13 @@ def test_every_statement_has_a_name_and_a_description() -> None:
 
 async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
     db = store._connections.reader
-    for name, text in statements("sqlite_batch", "sqlite_claims", "sqlite_workers", "sqlite_reads").items():
-        sql = text.replace("{filter}", "runs.key < :before")
+    files = ("sqlite_batch", "sqlite_many", "sqlite_claims", "sqlite_workers", "sqlite_reads")
+    for name, text in statements(*files).items():
+        if name == "count_runs":
+            continue  # counts all of them by an index of its own, when somebody asks for the figures
+        sql = text.replace("{filter}", "id < :before" if name == "list_letters" else "runs.key < :before")
         bindings = apsw.ext.query_info(db, sql).bindings_count
-        values = {"limit": 1, "before": 9} if name == "list_runs" else ("[]",) * bindings
+        values = defaultdict(int) if "{filter}" in text else ("[]",) * bindings
         plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
         whole = [
             step

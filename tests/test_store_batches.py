@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
+from holdfast.chains import broken_link
+from holdfast.clock import Instant
 from holdfast.records import (
+    Acknowledge,
+    Audit,
+    Beat,
     CommitTurn,
+    DropSchedule,
     End,
     EntryRow,
+    EventRule,
+    Evidence,
+    Extras,
+    KeepResult,
+    LeaveKey,
+    Message,
+    NewLetter,
     NewRun,
     Operation,
     Outcome,
     Parent,
+    Pause,
+    PauseSchedule,
+    PublishEvent,
+    Purge,
+    PutSchedule,
     Renewal,
+    Reopen,
+    ReplayEvent,
+    Reply,
     RequestCancel,
+    RunOptions,
     Send,
     SendMessage,
+    SetAttributes,
     StartChild,
     StartRun,
     State,
     Status,
+    TakeKey,
+    Terminate,
+    Tick,
     Unblock,
+    Unpause,
+    Wait,
 )
+from holdfast.stores import batch_letters
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW
 
 IDS = [f"run-{n}" for n in range(12)]
-TABLES = ["runs", "inputs", "results", "entries", "inbox", "workers"]
+NAMES = ["x", "y"]
+LETTERS = [f"letter-{n}" for n in range(1, 9)]
 OPEN = [status for status in Status if not status.terminal]
+ENDS = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+PURGES = [*ENDS, "work", "event", "queued", "keys", "ids"]
+AUDIT = Audit(actor="ann", action="did")
 
 
 class Dice:
@@ -40,45 +75,53 @@ class Dice:
         self.random = Random(seed)
         self.at = NOW
         self.seq = 0
+        self.epochs: dict[object, int] = {}
+        """The epochs of runs by key and id, as of the last batch."""
 
     def chance(self, percent: int) -> bool:
         return self.random.randrange(100) < percent
 
+    def some(self, make: Callable[..., object], percent: int = 15) -> list:
+        """Return nothing mostly, sometimes one, seldom two."""
+        return [make() for _ in range(2) if self.chance(percent)]
+
     def operation(self) -> Operation:
         self.at += 1
-        match self.random.randrange(10):
-            case 0 | 1:
-                turn = self.turn() if self.chance(60) else None
-                return StartRun(run=self.run(), turn=turn)
-            case 2:
-                return SendMessage(target=self.id(), name="n", id="", payload=str(self.at), at=self.at)
-            case 3:
-                return RequestCancel(target=self.id(), at=self.at)
-            case 4 if self.chance(30):
-                return Unblock(
-                    at=self.at, workflow="order", fingerprint="a", target=self.id() if self.chance(50) else ""
-                )
-            case _:
-                return self.turn()
+        common: list[Callable[[], Operation]] = [self.start, self.send, self.turn, self.turn, self.turn, self.publish]
+        seldom: list[Callable[[], Operation]] = [
+            self.cancel, self.terminate, self.pause, self.unpause, self.reopen, self.set_attributes, self.unblock,
+            self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
+            self.drop_schedule, self.tick, self.purge,
+        ]  # fmt: skip
+        return self.random.choice(common if self.chance(65) else seldom)()
 
-    def id(self) -> str:
-        return self.random.choice(IDS)
+    # What many do.
 
-    def run(self, parent: Parent | None = None) -> NewRun:
-        owner = self.random.choice(["w", None, "stranger"])
-        return NewRun(
-            id=self.id(), workflow="order", version="1", input=str(self.at), digest=self.at, seed=1, at=self.at,
-            owner=owner, parent=parent,
+    def start(self) -> StartRun:
+        return StartRun(run=self.run(), turn=self.turn() if self.chance(60) else None)
+
+    def send(self) -> SendMessage:
+        return SendMessage(
+            target=self.id(), name=self.name(), id=self.random.choice("abc"), payload=str(self.at), at=self.at,
+            deduplicate=self.chance(40), dead_letter=self.chance(40), max_pending=self.random.choice([1, 3, 10_000]),
+        )  # fmt: skip
+
+    def publish(self) -> PublishEvent:
+        entries = self.entry()
+        return PublishEvent(
+            name=self.name(), id=self.random.choice("abcdef"), payload=str(self.at), at=self.at, rule=self.rule(),
+            deduplicate=self.chance(30), location=entries.location, seq=self.random.randrange(1, 9), refusal="full",
         )  # fmt: skip
 
     def turn(self) -> CommitTurn:
         entries = [self.entry() for _ in range(self.random.randrange(3))]
         location, seq = (entries[0].location, entries[0].seq) if entries else ("a0", 1)
-        key = self.random.randrange(1, 12)
+        key = self.key()
         sends = [
             Send(
-                target=self.id(), name="s", id="", payload="1", at=self.at, location=location, seq=seq,
-                refusals={reason: reason for reason in ("missing", "completed", "failed", "cancelled")},
+                target=self.id(), name=self.name(), id="", payload="1", at=self.at, location=location, seq=seq,
+                refusals={reason: reason for reason in ("missing", "full", "completed", "failed", "cancelled")},
+                max_pending=self.random.choice([1, 3, 10_000]),
             )
             for _ in range(self.random.choice([0, 0, 0, 1, 2]))
         ]  # fmt: skip
@@ -88,7 +131,7 @@ class Dice:
         ]
         return CommitTurn(
             key=key,
-            epoch=self.random.choice([0, 1, 1, 1, 1]),
+            epoch=self.epoch(key),
             at=self.at,
             entries=entries,
             consumed=[n for n in range(1, 6) if self.chance(10)],
@@ -99,11 +142,172 @@ class Dice:
             end=self.end() if self.chance(8) else None,
             renewal=Renewal(input="next", generation=2) if self.chance(8) else None,
             reset_claims=self.chance(20),
+            extras=self.extras() if self.chance(60) else None,
         )
+
+    def extras(self) -> Extras:
+        return Extras(
+            waits=self.some(self.wait, 30),
+            unwaits=self.some(self.place),
+            returns=[n for n in range(1, 6) if self.chance(20)],
+            publishes=self.some(self.publish),
+            attributes=self.attributes() if self.chance(20) else {},
+            evidence=self.some(lambda: Evidence(id=str(self.at), kind="k", data="1", at=self.at)),
+            replies=self.some(lambda: Reply(message=self.random.choice("abcdef"), payload=str(self.at))),
+            letters=self.some(lambda: NewLetter(id=f"w{self.at}", step="s", attempts=1, error="e"), 10),
+            takes=self.some(self.take, 30),
+            leaves=self.some(self.leave, 25),
+            version=self.random.choice(["", "", "2"]),
+        )
+
+    # What somebody does.
+
+    def cancel(self, target: str | None = None) -> RequestCancel:
+        return RequestCancel(
+            target=self.id() if target is None else target, at=self.at, compensate=self.chance(20),
+            payload=str(self.at), unread=self.unread(), rules=self.rules(), audit=self.audit(),
+        )  # fmt: skip
+
+    def terminate(self) -> Terminate:
+        return Terminate(target=self.id(), end=self.end(), audit=self.audit())
+
+    def pause(self) -> Pause:
+        until = self.random.choice([None, self.at + 50])
+        return Pause(target=self.id(), at=self.at, until=until, audit=self.audit())
+
+    def unpause(self) -> Unpause:
+        return Unpause(target=self.id(), at=self.at, audit=self.audit())
+
+    def reopen(self, depth: int = 0) -> Reopen:
+        target = self.id()
+        messages = [Message(0, self.random.choice(["message", "event"]), self.name(), "", "1", self.at)]
+        return Reopen(
+            target=target, epoch=self.epoch(target), cut=self.random.randrange(1, self.seq + 2), at=self.at,
+            entries=self.some(self.entry), messages=messages if self.chance(40) else [],
+            children=[self.reopen(1) for _ in range(self.random.choice([0, 0, 0, 1, 2]))] if not depth else [],
+            audit=self.audit(),
+        )  # fmt: skip
+
+    def set_attributes(self) -> SetAttributes:
+        return SetAttributes(target=self.id(), attributes=self.attributes(), at=self.at, audit=self.audit())
+
+    def unblock(self) -> Unblock:
+        target = self.id() if self.chance(50) else ""
+        return Unblock(at=self.at, workflow="order", fingerprint="a", target=target, audit=self.audit())
+
+    def acknowledge(self) -> Acknowledge:
+        letter = self.random.choice(LETTERS)
+        return Acknowledge(letter=letter, at=self.at, remove=self.chance(20), audit=self.audit())
+
+    def replay(self) -> ReplayEvent:
+        target = self.id() if self.chance(50) else ""
+        letter = self.random.choice(LETTERS)
+        return ReplayEvent(letter=letter, at=self.at, target=target, rule=self.rule(), audit=self.audit())
+
+    def keep(self) -> KeepResult:
+        return KeepResult(run=self.key(), leave=self.leave())
+
+    def beat(self) -> Beat:
+        key = self.key()
+        return Beat(key=key, epoch=self.epoch(key), location=self.place(), at=self.at, detail=str(self.at))
+
+    def put_schedule(self) -> PutSchedule:
+        return PutSchedule(
+            id="s", workflow="order", spec="", input="1", next=NOW + self.random.randrange(3),
+            paused=self.chance(15), at=self.at, audit=self.audit(),
+        )  # fmt: skip
+
+    def pause_schedule(self) -> PauseSchedule:
+        next = NOW + self.random.randrange(3)
+        return PauseSchedule(id="s", paused=self.chance(50), next=next, at=self.at, audit=self.audit())
+
+    def drop_schedule(self) -> DropSchedule:
+        return DropSchedule(id="s", at=self.at, audit=self.audit())
+
+    def tick(self) -> Tick:
+        overlap = self.random.choice(["allow", "skip", "cancel"])
+        return Tick(
+            schedule="s", expected=NOW + self.random.randrange(3), next=NOW + self.random.randrange(3),
+            runs=[self.run() for _ in range(self.random.randrange(3))], overlap=overlap, at=self.at,
+            cancel=self.cancel("") if overlap == "cancel" else None,
+        )  # fmt: skip
+
+    def purge(self) -> Purge:
+        return Purge(
+            what=self.random.choice(PURGES), before=self.at - self.random.choice([0, 0, 30]), at=self.at,
+            limit=self.random.choice([1, 2, 100]), keep_ids=self.at + self.random.choice([0, 40]),
+            acknowledged=self.chance(30), unread=self.unread(), audit=self.audit(),
+        )  # fmt: skip
+
+    # The pieces.
+
+    def id(self) -> str:
+        return self.random.choice(IDS)
+
+    def key(self) -> int:
+        return self.random.randrange(1, 14)
+
+    def epoch(self, run: int | str) -> int:
+        return self.epochs.get(run, 1) if self.chance(80) else self.random.choice([0, 1, 2, 3])
+
+    def name(self) -> str:
+        return self.random.choice(NAMES)
+
+    def place(self) -> str:
+        return self.random.choice(["a0", "a0/~a1", "a1", "b10"])
+
+    def audit(self) -> Audit | None:
+        return AUDIT if self.chance(30) else None
+
+    def unread(self) -> dict[str, str]:
+        return {name: self.random.choice(["discard", "republish", "dead_letter"]) for name in NAMES}
+
+    def rules(self) -> dict[str, EventRule]:
+        return {name: self.rule() for name in NAMES if self.chance(50)}
+
+    def rule(self) -> EventRule:
+        return EventRule(
+            single=self.chance(60),
+            keep=self.chance(70),
+            not_before=self.random.choice([0, 0, 0, self.at - 30]),
+            expired=self.random.choice([0, 0, 0, self.at - 60]),
+            max_pending=self.random.choice([1, 3, 10_000]),
+        )
+
+    def wait(self) -> Wait:
+        names = {name: self.rule() for name in NAMES if self.chance(70)}
+        since = self.at - self.random.randrange(5)
+        return Wait(location=self.place(), since=since, names=names, seen=self.random.randrange(4))
+
+    def take(self) -> TakeKey:
+        digest = self.random.choice([1, 1, 1, 2])
+        return TakeKey(activity="pay", key=self.random.choice("kl"), digest=digest, location=self.place())
+
+    def leave(self) -> LeaveKey:
+        result = self.random.choice([None, str(self.at)])
+        return LeaveKey(activity="pay", key=self.random.choice("kl"), result=result, expires=self.at + 20)
+
+    def attributes(self) -> dict[str, str | None]:
+        return {name: self.random.choice([None, "1", "2"]) for name in ("p", "q") if self.chance(60)}
+
+    def run(self, parent: Parent | None = None) -> NewRun:
+        options = RunOptions(
+            begins=self.random.choice([None, None, self.at + 40]),
+            timeout=self.random.choice([None, 100]),
+            priority=self.random.choice([0, 0, 5]),
+            unique_key=self.random.choice([None, None, "u", "v"]),
+            attributes={"p": "1"} if self.chance(30) else {},
+            cancel_with_parent=self.chance(50),
+        )
+        return NewRun(
+            id=self.id(), workflow="order", version="1", input=str(self.at), digest=self.at, seed=1, at=self.at,
+            owner=self.random.choice(["w", "w", None, "stranger"]), parent=parent,
+            options=options if self.chance(60) else RunOptions(),
+        )  # fmt: skip
 
     def entry(self) -> EntryRow:
         self.seq += 1
-        return EntryRow(self.random.choice(["a0", "a0/~a1", "a1", "b10"]), self.seq, 1, self.at, "{}")
+        return EntryRow(self.place(), self.seq, 1, self.at, "{}")
 
     def state(self) -> State:
         return State(
@@ -117,43 +321,118 @@ class Dice:
         )
 
     def end(self) -> End:
-        status = self.random.choice([Status.COMPLETED, Status.FAILED, Status.CANCELLED])
-        return End(status=status, at=self.at, output=self.random.choice([None, "o"]), payload=str(self.at))
+        return End(
+            status=self.random.choice(ENDS), at=self.at, output=self.random.choice([None, "o"]),
+            payload=str(self.at), unread=self.unread(), rules=self.rules(),
+        )  # fmt: skip
 
 
-def contents(store: SQLiteStore) -> dict[str, list[tuple[object, ...]]]:
+class Stores:
+    """One store that commits row by row, one set-based, one a commit per operation; letters are numbered in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.plain, self.bulk, self.single = (SQLiteStore(":memory:", inline_limit=n) for n in (10**6, 0, 10**6))
+        self.all = (self.single, self.plain, self.bulk)
+        self._numbers = {store: count(1) for store in self.all}
+        self._current = self.single
+        monkeypatch.setattr(batch_letters, "new_id", lambda: f"letter-{next(self._numbers[self._current])}")
+
+    async def open(self) -> None:
+        for store in self.all:
+            await store.open()
+            await store.join("w", LEASE)
+
+    async def apply(self, batch: list[Operation]) -> list[list[Outcome]]:
+        """Apply a batch everywhere."""
+        found: list[list[Outcome]] = []
+        for store in self.all:
+            self._current = store
+            if store is self.single:
+                found.append([outcome for operation in batch for outcome in await store.apply([operation])])
+            else:
+                found.append(await store.apply(batch))
+        return found
+
+    async def claim(self, at: Instant, limit: int) -> list[list]:
+        return [await store.claim("w", at, limit, ["order"], "poison") for store in self.all]
+
+    async def close(self) -> None:
+        for store in self.all:
+            await store.close()
+
+
+def contents(store: SQLiteStore) -> dict[str, list[tuple[Any, ...]]]:
     db = store._connections.reader
-    found = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+    found = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
     found["workers"] = [(row[0], row[-1]) for row in found["workers"]]
     return found
 
 
+NEVER = {
+    "a queue whose count is wrong": """
+        SELECT name FROM event_queues
+        WHERE pending <> (SELECT count(*) FROM events WHERE events.name = event_queues.name)""",
+    "a queue that is not counted": "SELECT name FROM events WHERE name NOT IN (SELECT name FROM event_queues)",
+    "something an ended run left behind": """
+        SELECT key FROM runs WHERE ended IS NOT NULL AND (
+            owner IS NOT NULL OR due IS NOT NULL OR traces <> 0
+            OR key IN (SELECT run FROM waiters) OR key IN (SELECT run FROM key_waiters)
+            OR key IN (SELECT run FROM inbox) OR key IN (SELECT run FROM heartbeats)
+            OR key IN (SELECT run FROM keys WHERE result IS NULL))""",
+    "an ended run that is not terminal": """
+        SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
+    "a run that nobody will ever drive": """
+        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL
+        AND status IN ('pending', 'running', 'cancelling', 'compensating')""",
+    "a request to stop or go on that nobody will see": """
+        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND status <> 'blocked'
+        AND key IN (SELECT run FROM inbox WHERE kind IN ('cancel', 'resume')) AND status <> 'paused'""",
+    "an inbox row beyond the last number": "SELECT run FROM inbox JOIN runs ON key = run WHERE n > runs.inbox",
+    "rows of a run that is not there": """
+        SELECT run FROM (SELECT run FROM inputs UNION SELECT run FROM entries UNION SELECT run FROM inbox
+                         UNION SELECT run FROM attributes UNION SELECT run FROM waiters UNION SELECT run FROM results)
+        WHERE run NOT IN (SELECT key FROM runs)""",
+}
+
+
+def broken(store: SQLiteStore) -> list[str]:
+    db = store._connections.reader
+    return [what for what, sql in NEVER.items() if db.execute(sql).fetchall()]
+
+
 @pytest.mark.parametrize("start", range(0, 60, 10))
-async def test_a_batch_gives_what_its_operations_give_one_by_one(start: int) -> None:
-    kinds: set[type[Outcome]] = set()
+async def test_a_batch_gives_what_its_operations_give_one_by_one(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1-36, G2, G8: every operation and every outcome, with whatever else a turn may ask for; in every table."""
+    outcomes: set[type[Outcome]] = set()
+    operations: set[type[Operation]] = set()
     for seed in range(start, start + 10):
-        kinds |= await compare(seed)
-    assert kinds == set(get_args(Outcome))
+        await compare(seed, monkeypatch, operations, outcomes)
+    assert outcomes == set(get_args(Outcome))
+    assert operations == set(get_args(Operation))
 
 
-async def compare(seed: int) -> set[type[Outcome]]:
-    dice = Dice(seed)
-    plain, bulk, single = (SQLiteStore(":memory:", inline_limit=limit) for limit in (10**6, 0, 10**6))
-    for store in (plain, bulk, single):
-        await store.open()
-        await store.join("w", LEASE)
-    kinds: set[type[Outcome]] = set()
-    for _ in range(12):
-        batch = [dice.operation() for _ in range(dice.random.choice([1, 2, 5, 25]))]
-        outcomes: list[Outcome] = []
-        for operation in batch:
-            outcomes += await single.apply([operation])
-        assert await plain.apply(batch) == outcomes, seed
-        assert await bulk.apply(batch) == outcomes, seed
-        expected = contents(single)
-        assert contents(plain) == expected, seed
-        assert contents(bulk) == expected, seed
-        kinds |= {type(outcome) for outcome in outcomes}
-    for store in (plain, bulk, single):
-        await store.close()
-    return kinds
+async def compare(
+    seed: int, monkeypatch: pytest.MonkeyPatch, kinds: set[type[Operation]], outcomes: set[type[Outcome]]
+) -> None:
+    dice, stores = Dice(seed), Stores(monkeypatch)
+    await stores.open()
+    for number in range(12):
+        size = dice.random.choice([1, 2, 5, 25, 60])
+        batch: list[Operation] = [dice.operation() if number else dice.start() for _ in range(size if number else 15)]
+        single, plain, bulk = await stores.apply(batch)
+        assert plain == single, seed
+        assert bulk == single, seed
+        expected = contents(stores.single)
+        for store in (stores.plain, stores.bulk):
+            for table, rows in contents(store).items():
+                assert rows == expected[table], (seed, table)
+        assert broken(stores.single) == [], seed
+        for row in expected["runs"]:
+            dice.epochs[row[0]] = dice.epochs[row[1]] = row[7]
+        first, *others = await stores.claim(dice.at + dice.random.choice([0, 50]), dice.random.randrange(4))
+        assert others == [first, first], seed
+        kinds |= {type(operation) for operation in batch}
+        outcomes |= {type(outcome) for outcome in single}
+    assert broken_link(await stores.bulk.audit()) is None
+    await stores.close()

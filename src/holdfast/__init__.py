@@ -1,19 +1,17 @@
 """Durable workflows in plain Python: write a long-running process as an async function; it survives any crash."""
 
+from holdfast.changes import Change
 from holdfast.context.api import Break, Context, Continue, Winner
-from holdfast.definitions import activity, workflow
+from holdfast.definitions import NotReady, activity, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.handle import Run, RunHandle
-from holdfast.engine.settings import Settings
-from holdfast.engine.step_context import StepContext, step_context
+from holdfast.engine.step_context import step_context
 from holdfast.errors import (
     ChildFailed,
-    Critical,
     HoldfastError,
     JoinError,
     NonRetryable,
     NoSuchRun,
-    RaceError,
     ReceiveTimeout,
     Rollback,
     RunBlocked,
@@ -24,22 +22,26 @@ from holdfast.errors import (
     StepFailed,
     StepTimeout,
 )
+from holdfast.events import Event
+from holdfast.ops.retention import Retention
 from holdfast.policy import Retry
 from holdfast.records import Status
 
 __all__ = [
     "Break",
+    "Change",
     "ChildFailed",
     "Context",
     "Continue",
-    "Critical",
     "Engine",
+    "Event",
     "HoldfastError",
     "JoinError",
     "NoSuchRun",
     "NonRetryable",
-    "RaceError",
+    "NotReady",
     "ReceiveTimeout",
+    "Retention",
     "Retry",
     "Rollback",
     "Run",
@@ -49,9 +51,7 @@ __all__ = [
     "RunFailed",
     "RunHandle",
     "RunTerminal",
-    "Settings",
     "Status",
-    "StepContext",
     "StepFailed",
     "StepTimeout",
     "Winner",

@@ -52,6 +52,20 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """What a `run_when` condition returns instead of False to say why, and when to ask again (default: in 30 s)."""
+
+    reason: str = ""
+    retry_in: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        micros(self.retry_in, "retry_in")
+
+    def __bool__(self) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOptions:
     """How an activity is run as a step."""
@@ -60,13 +74,21 @@ class ActivityOptions:
     retry: Retry = Retry.default
     timeout: timedelta | None = None
     heartbeat_timeout: timedelta | None = None
-    idempotency_key: Callable[..., str] | None = None
+    idempotency_key: Callable[..., str | None] | None = None
+    idempotency_ttl: timedelta = timedelta(hours=24)
+    run_when: Callable[[Any], bool | NotReady] | None = None
+    max_skips: int | None = None
     raises: tuple[type[BaseException], ...] = ()
     isolate: Literal["process"] | None = None
     check_args: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("timeout", "heartbeat_timeout"):
+        if self.run_when is not None and not callable(self.run_when):
+            raise BadInput(f"run_when of activity {self.name!r} must be a function, not {self.run_when!r}")
+        skips: object = self.max_skips
+        if skips is not None and (not isinstance(skips, int) or skips < 0):
+            raise BadInput(f"max_skips of activity {self.name!r} must be a whole number or None, not {skips!r}")
+        for field in ("timeout", "heartbeat_timeout", "idempotency_ttl"):
             if (value := getattr(self, field)) is not None:
                 micros(value, f"{field} of activity {self.name!r}")
         if self.isolate not in (None, "process"):
@@ -132,7 +154,10 @@ def activity(
     retry: Retry = Retry.default,
     timeout: timedelta | None = None,
     heartbeat_timeout: timedelta | None = None,
-    idempotency_key: Callable[..., str] | None = None,
+    idempotency_key: Callable[..., str | None] | None = None,
+    idempotency_ttl: timedelta = timedelta(hours=24),
+    run_when: Callable[[Any], bool | NotReady] | None = None,
+    max_skips: int | None = None,
     raises: Iterable[type[BaseException]] = (),
     isolate: Literal["process"] | None = None,
     check_args: bool = True,
@@ -143,6 +168,11 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     `retry` says how often and how patiently, `timeout` how long one attempt may take (None or zero: as long as it
     likes), `raises` which exception classes come back to the workflow as themselves, `isolate="process"` runs the body
     in a child process that is really killed on timeout or cancel.
+
+    `idempotency_key(*args)` names the outside effect (None: there is none to name): whichever run asks for it, it is
+    done by one step at a time, and its result is handed to everybody who asks within `idempotency_ttl`.
+    `run_when(step_context)` is asked before each attempt; while it says no (False, or NotReady with a reason) the step
+    is skipped and asked again later, without using up an attempt, at most `max_skips` times.
     """
 
     def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:
@@ -211,6 +241,20 @@ class Workflow(Generic[P, R_co]):
 
     def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R_co]:
         return self.function(ctx, *args, **kwargs)
+
+    def refuse_ambiguous(self, verb: str, given: Iterable[str], positional: int) -> None:
+        """Refuse options of a verb that are named like parameters which were not given by position.
+
+        Raises:
+            BadInput: whether the option or the parameter was meant cannot be told.
+        """
+        for name in given:
+            for place, parameter in enumerate(self._parameters):
+                if parameter.name == name and (place >= positional or parameter.kind is parameter.KEYWORD_ONLY):
+                    raise BadInput(
+                        f"workflow {self.name!r} has a parameter {name!r}, which is an option of {verb}() too: "
+                        "pass it by position, or rename it"
+                    )
 
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, int]:
         """Return the arguments of a call as JSON, by parameter name, with their digest.
@@ -301,10 +345,19 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: str =
 class Registry:
     """The workflows and error classes one engine knows."""
 
-    def __init__(self, workflows: Iterable[Any] = (), errors: Iterable[type[BaseException]] = ()) -> None:
+    def __init__(
+        self,
+        workflows: Iterable[Any] = (),
+        errors: Iterable[type[BaseException]] = (),
+        activities: Iterable[Any] = (),
+    ) -> None:
         self._workflows: dict[str, Workflow[Any, Any]] = {}
         self._versions: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self.errors: dict[str, type[BaseException]] = {codec.qualified_name(cls): cls for cls in errors}
+        self.activities: dict[str, Activity[Any, Any]] = {}
+        for function in activities:
+            activity = function if isinstance(function, Activity) else as_activity(function)
+            self.activities[activity.name] = activity
         if isinstance(workflows, Workflow):
             raise DefinitionError(f"workflows must be a list: [{workflows.name}]")
         for definition in workflows:

@@ -13,10 +13,14 @@
     |   |   `-- PayloadTooLarge
     |   |-- UndecodablePayload     stored or received JSON that does not fit the type asked for
     |   |-- DuplicateName          an explicit name used twice in one scope
+    |   |-- InvalidSchedule        a cron line, a time zone or an interval that means nothing
+    |   |-- UnknownQuery           the run's code answers no query of that name
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
     |   |-- NoSuchRun
     |   |-- RunConflict            the id is taken by a run with other input
+    |   |-- UniqueConflict         an open run of the workflow has that unique key
+    |   |-- CannotReopen           the run cannot go on from there
     |   |-- RunTerminal            the run has ended
     |   |-- RunFailed              result() of a failed run
     |   |-- RunCancelled           result() of a cancelled run
@@ -28,8 +32,14 @@
     |   |-- StepFailed             the body raised a class that is neither builtin nor registered
     |   |-- StepTimeout
     |   |   `-- HeartbeatTimeout
-    |   `-- StepCrashed            lost with its process too often
+    |   |-- StepCrashed            lost with its process too often
+    |   |-- StepSkipped            its condition said not now too often
+    |   `-- KeyConflict            its idempotency key was used with other arguments
+    |-- RunTimeout                 the run took longer than it was given
     |-- ReceiveTimeout
+    |-- QueueFull                  too many messages or events wait already
+    |-- NoSuchLetter               no dead letter has that id, or it was dealt with
+    |-- NoSuchSchedule
     |-- JoinError                  every failed branch, by name
     |-- RaceError                  all branches failed
     |-- ChildFailed                an awaited child ended failed or cancelled
@@ -113,6 +123,14 @@ class DuplicateName(BadInput):
     """An explicit name used twice in one scope."""
 
 
+class InvalidSchedule(BadInput):
+    """A cron line, a time zone or an interval that means nothing; the message names the field."""
+
+
+class UnknownQuery(BadInput):
+    """The run's code answers no query of that name."""
+
+
 class UnknownWorkflow(BadInput):
     """No workflow of that name is registered with this engine."""
 
@@ -137,6 +155,22 @@ class RunConflict(RunError):
 
     def __init__(self, run_id: str, reason: str = "exists with different input") -> None:
         super().__init__(run_id, f"run {run_id!r} {reason}; use another id, or the same input to get that run back")
+
+
+class UniqueConflict(RunError):
+    """An open run of the same workflow has this unique key; `run_id` says which."""
+
+    def __init__(self, run_id: str, workflow: str, key: str) -> None:
+        super().__init__(
+            run_id,
+            f"run {run_id!r} of workflow {workflow!r} is open and has the unique key {key!r}; "
+            'wait for it to end, or start with on_conflict="return" to get it back',
+        )
+        self.key = key
+
+
+class CannotReopen(RunError):
+    """The run cannot go on from there; nothing was changed."""
 
 
 class RunTerminal(RunError):
@@ -199,8 +233,32 @@ class StepCrashed(StepError):
     """The step was lost with its process as often as its crash limit allows."""
 
 
+class StepSkipped(StepError):
+    """The step's condition said not now as often as `max_skips` allows."""
+
+
+class KeyConflict(StepError):
+    """The step's idempotency key was used before with other arguments."""
+
+
+class RunTimeout(HoldfastError, TimeoutError):
+    """The run took longer than the timeout it was started with."""
+
+
 class ReceiveTimeout(HoldfastError, TimeoutError):
     """No message came in time and no default was given."""
+
+
+class QueueFull(HoldfastError):
+    """So many messages or events wait under this name that no more are taken; nothing was stored."""
+
+
+class NoSuchLetter(HoldfastError):
+    """No dead letter has that id, or it was dealt with already."""
+
+
+class NoSuchSchedule(HoldfastError):
+    """No schedule has that id."""
 
 
 class JoinError(HoldfastError):

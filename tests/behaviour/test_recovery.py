@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, RunBlocked, Status, workflow
+from holdfast import Context, NoSuchRun, RunBlocked, Status, workflow
 from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
 from holdfast.records import Operation, Outcome
 from holdfast.stores.sqlite import SQLiteStore
@@ -349,7 +349,8 @@ async def test_a_blocked_run_is_tried_again_on_request(make_engine):
     assert await second.recover(run.id) is True
     with pytest.raises(RunBlocked):
         await second.get(run.id).result(SOON)
-    assert await second.recover("nobody") is False
+    with pytest.raises(NoSuchRun):
+        await second.recover("nobody")
     assert bodies == ["reserve"]
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from holdfast import (
     Context,
-    Critical,
     NonRetryable,
     Retry,
     Rollback,
@@ -25,7 +24,7 @@ from holdfast import (
     step_context,
     workflow,
 )
-from holdfast.errors import NotSerializable
+from holdfast.errors import Critical, NotSerializable
 from holdfast.replay import entry as entries
 
 DAY = timedelta(days=1)

@@ -13,14 +13,14 @@ import msgspec
 from holdfast import codec
 from holdfast.codec import error_to_data
 from holdfast.context.children import ChildVerb
-from holdfast.context.run_context import RunContext
+from holdfast.context.life import Life
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
 from holdfast.definitions import Workflow
 from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
-from holdfast.replay.journal import Journal, RunInfo
+from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Execution, Outcome, Turn
 
 START = 1_700_000_000_000_000
@@ -28,14 +28,19 @@ SECOND = 1_000_000
 SEED = 77
 
 
-def execution(workflow: Workflow[Any, Any], *args: Any, errors: Any = None, guarded: bool = True) -> Execution:
+def execution(
+    workflow: Workflow[Any, Any],
+    *args: Any,
+    errors: Any = None,
+    guarded: bool = True,
+    deadline: int | None = None,
+    reopens: int = 0,
+    check: bool = False,
+) -> Execution:
     """Return a run that has not begun."""
-
-    def start(journal: Journal) -> Any:
-        return workflow.function(RunContext(journal, journal.root, workflow), *args)
-
-    info = RunInfo("run-1", workflow.name, 1, SEED, 1)
-    return Execution(info, start, deque(), START, errors or {}, guarded)
+    life = Life(workflow, args, {})
+    info = RunInfo("run-1", workflow.name, 1, SEED, 1, reopens, deadline)
+    return Execution(info, life.begin, deque(), START, errors or {}, guarded, life.undo, life.check if check else None)
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Recording:
 
     workflow: Workflow[Any, Any]
     args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     turns: list[tuple[Any, ...]] = field(default_factory=list)
     stored: list[list[EntryRow]] = field(default_factory=list)
@@ -85,7 +91,7 @@ def live(
 ) -> Recording:
     """Drive a run to its end, or until it only waits; whatever is ready comes about in an order drawn from the seed."""
     dice = random.Random(seed)
-    recording = Recording(workflow, args)
+    recording = Recording(workflow, args, options)
     run = execution(workflow, *args, **options)
     pending: dict[str, Any] = {}
     script = deque(messages)
@@ -99,7 +105,7 @@ def live(
         recording.logs += [text % args if args else text for _, text, args, _ in turn.logs]
         recording.outcome = turn.outcome
         inbox[:] = [message for message in inbox if message.n not in turn.consumed]
-        recording.unread.append([message for message in inbox if message.kind == "message"])
+        recording.unread.append([message for message in inbox if message.kind in ("message", "event", "notice")])
         for verb in turn.started:
             pending[verb.location] = verb
         for verb in list(run.journal.open.values()):
@@ -158,9 +164,10 @@ def assert_replays(recording: Recording, workflow: Workflow[Any, Any] | None = N
         if cut == len(recording.stored) - 1 and recording.outcome is not None:
             continue  # an ended run may have forgotten what a replay would need
         shaken = shake(cut)
-        run = execution(workflow or recording.workflow, *recording.args)
+        run = execution(workflow or recording.workflow, *recording.args, **recording.options)
         turn = run.begin(recording.stored[cut], recording.unread[cut])
         assert turn.outcome is None, (cut, turn.outcome)
+        assert (turn.extras, turn.carried) == (None, ()), (cut, turn)
         assert turn.entries == [], (cut, turn.entries)
         assert [turn.trims, turn.sends, turn.children, turn.logs, turn.abandoned] == [[]] * 5, (cut, turn)
         assert waits(run) == recording.waiting[cut], cut
@@ -175,6 +182,32 @@ def assert_deterministic(workflow: Workflow[Any, Any], *args: Any, seeds: Any = 
     """Run with several orders of events; each must replay alike from every cut, at once and again."""
     for seed in seeds:
         assert_replays(live(workflow, *args, seed=seed, **options))
+
+
+def finished(workflow: Workflow[Any, Any], rows: list[EntryRow], *args: Any, **options: Any) -> tuple[Turn, list[Any]]:
+    """Replay a history and drive the run on to its end, the oldest call first; return its last turn and what is stored.
+
+    Between any two turns it is dropped and replayed.
+    """
+    stored, now = list(rows), max([START, *(row.at for row in rows)])
+    while True:
+        run = execution(workflow, *args, **options)
+        turn = run.begin(stored)
+        stored = store(stored, turn)
+        open_ = [verb for verb in run.journal.open.values() if isinstance(verb, StepVerb | SendVerb)]
+        if turn.outcome is None and open_:
+            now += SECOND
+            turn = run.apply(open_[0].location, answer(open_[0]), now)
+            stored = store(stored, turn)
+        elif turn.outcome is None and (due := run.next_due()) is not None:
+            now = max(now, due)
+            turn = run.fire(now)
+            stored = store(stored, turn)
+        run.drop()
+        if turn.outcome is not None:
+            return turn, stored
+        assert run.journal.next_seq > 1
+        assert stored[-1].at == now, "the run waits for something that this driver does not bring about"
 
 
 def resumed(recording: Recording, workflow: Workflow[Any, Any], *args: Any, cut: int = -1) -> tuple[Turn, Execution]:
@@ -210,6 +243,8 @@ def summary(turn: Turn) -> tuple[Any, ...]:
         list(turn.consumed),
         [(level, text % args if args else text, scope) for level, text, args, scope in turn.logs],
         turn.outcome,
+        turn.extras,
+        list(turn.carried),
     )
 
 
@@ -228,10 +263,10 @@ def shake(seed: int) -> list[Any]:
 
 
 def _message(n: int, script: Any, now: int) -> Message:
-    if script == "cancel":
-        return Message(n, "cancel", "", "", "", now)
-    name, payload = script
-    return Message(n, "message", name, f"m{n}", codec.encode(payload).decode(), now)
+    if script in ("cancel", "cancel and undo"):
+        return Message(n, "cancel", "", "", '{"compensate":true}' if script != "cancel" else "", now)
+    name, payload, kind = script if len(script) == 3 else (*script, "message")
+    return Message(n, kind, name, f"m{n}", codec.encode(payload).decode(), now)
 
 
 async def _nothing(ctx: Any) -> None: ...

@@ -12,8 +12,10 @@ from tests.replay.driving import assert_replays, live
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue
+from holdfast.replay import entry as entries
+from holdfast.replay.turn import Ending
 
-LEAVES = ("step", "fail", "sleep", "asyncio", "receive", "dice", "send")
+LEAVES = ("step", "fail", "sleep", "asyncio", "receive", "dice", "send", "publish", "compensate", "note")
 NESTS = ("seq", "gather", "group", "wait", "timeout", "join", "race", "loop", "for", "task", "patched")
 
 
@@ -32,6 +34,10 @@ def work(value: Any) -> int:
 
 def fail(value: Any) -> int:
     raise ValueError(str(value))
+
+
+def undo(value: Any) -> int:
+    return len(str(value))
 
 
 async def run(ctx: Any, node: Any) -> int:
@@ -56,6 +62,13 @@ async def leaf(ctx: Any, kind: str, number: int) -> int:
         await asyncio.sleep(number / 3)
     if kind == "send":
         await ctx.send("other", "news", number)
+    if kind == "publish":
+        await ctx.publish("news", number)
+    if kind == "compensate":
+        ctx.compensate(undo if number % 3 else fail, "x" * number)
+    if kind == "note":
+        ctx.set_attributes(number=number)
+        return len(ctx.evidence("note", number))
     if kind == "receive":
         return int(await ctx.receive("number", int, timeout=timedelta(seconds=number), default=number))
     if kind == "dice":
@@ -177,4 +190,31 @@ def test_a_random_workflow_replays_alike_from_every_cut(seed):
     if seed % 5 == 0:
         messages.insert(dice.randrange(4), "cancel")
     recording = live(drawn, seed=seed, messages=messages, stop=120)
+    assert_replays(recording)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_random_workflow_that_fails_undoes_alike_from_every_cut(seed):
+    """B17 G11 Whatever it left running, wherever it registered what to undo."""
+    dice = random.Random(seed)
+    tree = program(dice, 3)
+
+    @workflow(name="random")
+    async def drawn(ctx: Context) -> None:
+        ctx.compensate(undo, 0)
+        task = asyncio.create_task(run(ctx, tree))
+        await asyncio.wait([task], timeout=dice_of_its_own)
+        await ctx.step(fail, 1)
+
+    dice_of_its_own = dice.randrange(1, 20)
+    messages: list[Any] = [("number", dice.randrange(9), dice.choice(["message", "event", "notice"])) for _ in range(4)]
+    if seed % 5 == 0:
+        messages.insert(dice.randrange(4), "cancel and undo")
+    recording = live(drawn, seed=seed, messages=messages, stop=200)
+    assert recording.outcome is not None
+    assert recording.outcome.ending in (Ending.FAILED, Ending.CANCELLED)
+    registered = recording.paths(entries.CompensationAdded)
+    begun = [path for path in recording.paths(entries.StepBegun) if path.startswith("undo#")]
+    assert [path.partition("/")[0] for path in begun] == registered[::-1]
+    assert len(recording.outcome.compensation or ()) == len(registered)
     assert_replays(recording)

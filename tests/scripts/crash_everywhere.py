@@ -118,7 +118,7 @@ class KillingStore(SQLiteStore):
 async def live(path: str, kill_at: int, moment: str) -> None:
     """Drive the order until it ends or the process is killed."""
     store = KillingStore(path, kill_at, moment)
-    async with Engine(store=store, workflows=[fifty]) as engine:
+    async with Engine(store=store, workflows=[fifty], retention=None) as engine:
         run = await engine.start(fifty, id="order")
         sent = LOG.read_text() if LOG.exists() else ""
         for name in ("first", "second"):

@@ -56,6 +56,14 @@ class Winner(Generic[T]):
     value: T
 
 
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A message that somebody waits to have answered: give it to `ctx.reply`."""
+
+    payload: T
+    id: str
+
+
 class Child(Awaitable[R_co], Protocol[R_co]):
     """A child run: await it for its result, or keep only its id."""
 
@@ -129,13 +137,46 @@ class Context(ABC):
         With several names the oldest of any of them is taken and (name, value) returned; the others stay queued. After
         `timeout` the default is returned if one was given, otherwise ReceiveTimeout is raised; a timeout of zero polls
         once. A message that arrived in time is taken even if it is looked at late. None is a value like any other.
+
+        Messages sent to this run come first, then events published under the name.
         """
+
+    @overload
+    def receive_request(
+        self, name: str, type: type[T], /, *, timeout: timedelta | None = None
+    ) -> Awaitable[Request[T]]: ...
+    @overload
+    def receive_request(
+        self, name: str, type: type[T], /, *, timeout: timedelta | None = None, default: D
+    ) -> Awaitable[Request[T] | D]: ...
+    @overload
+    def receive_request(
+        self, name: str, /, *, timeout: timedelta | None = None, default: Any = MISSING
+    ) -> Awaitable[Any]: ...
+    @abstractmethod
+    def receive_request(
+        self, name: str, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING
+    ) -> Any:
+        """Take a message as `receive` does, together with the id by which it is answered."""
+
+    @abstractmethod
+    def reply(self, request: Request[Any], value: object = None) -> None:
+        """Answer a request; whoever sent it gets the value, once this turn is durable. The first answer counts."""
 
     @abstractmethod
     def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
         """Send a message to another run.
 
         Raises, when awaited: NoSuchRun, RunTerminal.
+        """
+
+    @abstractmethod
+    def publish(self, name: str, payload: object = None, *, id: str | None = None) -> Awaitable[None]:
+        """Publish an event for whoever receives under this name, now or later.
+
+        An event with an `id` is published once, however many runs publish it.
+
+        Raises, when awaited: QueueFull.
         """
 
     @overload
@@ -221,12 +262,28 @@ class Context(ABC):
         *args: Any,
         id: str | None = None,
         propagate: bool = True,
+        cancel_with_parent: bool = False,
+        priority: int = 0,
+        attributes: Mapping[str, str | int | float | bool] | None = None,
         **kwargs: Any,
     ) -> Child[R]:
         """Start another workflow as a child run, exactly once.
 
         Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
-        `propagate=False`. Not awaited, it runs on its own and its failure concerns nobody.
+        `propagate=False`. Not awaited, it runs on its own and its failure concerns nobody. It goes on when this run is
+        cancelled, unless `cancel_with_parent`. A parameter of its own that is named like one of these goes by position.
+        """
+
+    @abstractmethod
+    def compensate(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Say what undoes the work done so far: it runs as a step if this run fails later.
+
+        Call it after the step that it undoes. Everything registered runs in reverse order, one at a time, retried by
+        its activity's policy; one that fails does not stop the others. The run then ends failed, and says how each one
+        went. A cancelled run is undone only if that was asked for with the cancel.
+
+        What is registered outlives the loop, the lost branch or the life (`continue_as_new`) that registered it. The
+        arguments are recorded, and decoded by the function's annotations; the function is found again by its name.
         """
 
     @abstractmethod
@@ -239,9 +296,32 @@ class Context(ABC):
 
     @abstractmethod
     def removed(
-        self, name: str, kind: Literal["step", "sleep", "receive", "send", "child", "join", "race", "loop"] = "step"
+        self,
+        name: str,
+        kind: Literal["step", "sleep", "receive", "send", "publish", "child", "join", "race", "loop"] = "step",
     ) -> None:
         """Keep the place of a call that this code no longer makes but old runs have in their history."""
+
+    @abstractmethod
+    def set_attributes(
+        self,
+        attributes: Mapping[str, str | int | float | bool | None] | None = None,
+        /,
+        **more: str | int | float | bool | None,
+    ) -> None:
+        """Set what this run can be found by; None removes an attribute, the others stay."""
+
+    @abstractmethod
+    def evidence(self, kind: str, data: object = None) -> str:
+        """Add an item to the run's audit trail, which nobody can change unnoticed, and return its id."""
+
+    @abstractmethod
+    def on_query(self, name: str, handler: Callable[..., object]) -> None:
+        """Answer questions about the state of this run with a plain function that reads it and changes nothing.
+
+        It is called between turns, with the arguments of the question, also after the run has ended; verbs called in it
+        raise BadInput. The last handler registered under a name answers.
+        """
 
     @abstractmethod
     def now(self) -> datetime:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast import codec
+from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Workflow, check_run_id, function_name
 from holdfast.errors import BadInput, ChildFailed, HoldfastError
-from holdfast.records import NewRun, Parent, StartChild
+from holdfast.records import NO_OPTIONS, NewRun, Parent, RunOptions, StartChild
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
+from holdfast.replay.failures import located
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 
@@ -45,7 +47,7 @@ class ChildVerb(Verb):
         if self.propagate:
             self.set_exception(failure)
         else:
-            self.set_result(failure)
+            self.set_result(located(failure, self.location))
 
 
 class NeverChild(Awaitable[Any]):
@@ -67,22 +69,30 @@ def child(
     kwargs: dict[str, Any],
     run_id: str | None,
     propagate: bool,
+    options: RunOptions = NO_OPTIONS,
 ) -> ChildVerb:
     """Start a child, or find it in history."""
     if isinstance(workflow, Workflow):
         name, version, result_type = workflow.name, workflow.version, workflow.result_type
+        given = {"id": run_id is not None, "propagate": not propagate, "attributes": bool(options.attributes)}
+        given |= {"cancel_with_parent": options.cancel_with_parent, "priority": options.priority != 0}
+        workflow.refuse_ambiguous("ctx.child", [option for option, said in given.items() if said], len(args))
         encoded, digest = workflow.encode_input(args, kwargs)
     elif isinstance(workflow, str):
         if args:
             raise BadInput(f"child {workflow!r} is named by a string: pass its arguments by keyword")
-        name, version, result_type = workflow, "1", Any
+        name, version, result_type = workflow, "", Any
         data, digest = codec.encode_with_digest(kwargs, f"the input of child {workflow!r}")
         encoded = data.decode()
     else:
         raise BadInput(f"ctx.child needs a workflow or its name, not {function_name(workflow)!r}")
     location = journal.locate(scope, check_name(name, "workflow name"), False)
     verb = ChildVerb(journal, location)
-    verb.id = check_run_id(run_id) if run_id is not None else _child_id(journal, location)
+    if run_id is not None:
+        verb.id = check_run_id(run_id)
+    else:
+        before = journal.recorded(location, entries.ChildBegun.kind)
+        verb.id = before.id if before is not None else _child_id(journal, location)
     verb.result_type, verb.propagate, verb.refused = result_type, propagate, ""
     call = entries.ChildBegun(verb.id, digest)
     recorded = journal.begin(location, call)
@@ -98,6 +108,7 @@ def child(
             seed=journal.run.seed ^ hash_location(location),
             at=journal.loop.now,
             parent=Parent(journal.run.key, journal.run.id, location),
+            options=options,
         )
         taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
         journal.children.append(StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken))
@@ -114,6 +125,23 @@ def child(
     return verb
 
 
+def child_options(cancel_with_parent: Any, priority: Any, attributes: Mapping[str, Any] | None) -> RunOptions:
+    """Return what is said about a child when it is started."""
+    if not isinstance(cancel_with_parent, bool) or not isinstance(priority, int) or isinstance(priority, bool):
+        raise BadInput(
+            "ctx.child(): cancel_with_parent is a bool and priority a whole number, "
+            f"not {cancel_with_parent!r} and {priority!r}; a parameter of the child's own of that name goes by position"
+        )
+    encoded = encode_attributes(attributes) if attributes else {}
+    if not (cancel_with_parent or priority or encoded):
+        return NO_OPTIONS
+    return RunOptions(
+        cancel_with_parent=cancel_with_parent,
+        priority=priority,
+        attributes={name: text for name, text in encoded.items() if text is not None},
+    )
+
+
 def hash_location(location: str) -> int:
     """Return a number that differs from call to call, for the seeds of children."""
     return int.from_bytes(location.encode()[-7:], "big")
@@ -123,7 +151,8 @@ def _child_id(journal: Journal, location: str) -> str:
     run = journal.run
     path = journal.names.path(location).replace("/", ":").replace("#", "=")
     generation = f"{run.generation}:" if run.generation else ""
-    readable = f"{run.id}:{generation}{path}"
+    again = f"=r{run.reopens}" if run.reopens else ""
+    readable = f"{run.id}:{generation}{path}{again}"
     try:
         return check_run_id(readable)
     except BadInput:

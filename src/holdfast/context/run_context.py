@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import random
 import sys
 import traceback
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, cast
 
 from holdfast.clock import from_datetime, micros, to_datetime
-from holdfast.context import branches, children, loops, steps, waits
-from holdfast.context.api import MISSING, Child, Context, Iteration, Winner
+from holdfast.context import branches, children, compensations, loops, notes, steps, waits
+from holdfast.context.api import MISSING, Child, Context, Iteration, Request, Winner
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import NAMES, PREFIXES, Journal, Verb
 from holdfast.replay.location import Scope, check_name, name_key
-from holdfast.replay.loop import SCOPE, handling_cancel
+from holdfast.replay.loop import QUERY, SCOPE, handling_cancel, only_looking
 
 _LOGGER = logging.getLogger("holdfast.workflow")
 
@@ -63,9 +64,28 @@ class RunContext(Context):
         scope = self._enter()
         return waits.receive(self._journal, scope, name, type, timeout, default) if scope else self._never()
 
+    def receive_request(
+        self, name: str, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING
+    ) -> Any:
+        if not isinstance(name, str):
+            raise BadInput(f"ctx.receive_request() takes one name, not {name!r}")
+        scope = self._enter()
+        if scope is None:
+            return self._never()
+        return waits.receive(self._journal, scope, name, type, timeout, default, waits.RequestVerb)
+
+    def reply(self, request: Request[Any], value: object = None) -> None:
+        scope = self._enter()
+        if scope is not None:
+            notes.reply(self._journal, scope, request, value)
+
     def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
         scope = self._enter()
         return waits.send(self._journal, scope, run_id, name, payload) if scope else self._never()
+
+    def publish(self, name: str, payload: object = None, *, id: str | None = None) -> Awaitable[None]:
+        scope = self._enter()
+        return waits.publish(self._journal, scope, name, payload, id) if scope else self._never()
 
     def join(self, *args: Any) -> Awaitable[dict[str, Any]]:
         scope = self._enter()
@@ -90,12 +110,45 @@ class RunContext(Context):
         return loops.loop(self._journal, scope, self._inner, args, state, options)
 
     def child(
-        self, workflow: Any, /, *args: Any, id: str | None = None, propagate: bool = True, **kwargs: Any
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
+        id: str | None = None,
+        propagate: bool = True,
+        cancel_with_parent: bool = False,
+        priority: int = 0,
+        attributes: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Child[Any]:
+        options = children.child_options(cancel_with_parent, priority, attributes)
         scope = self._enter()
         if scope is None:
             return children.NeverChild(self._never(), id or "")
-        return children.child(self._journal, scope, workflow, args, kwargs, id, propagate)
+        return children.child(self._journal, scope, workflow, args, kwargs, id, propagate, options)
+
+    def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        scope = self._enter()
+        if scope is not None:
+            compensations.compensate(self._journal, scope, function, args, kwargs)
+
+    def set_attributes(self, attributes: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        scope = self._enter()
+        if scope is not None:
+            notes.set_attributes(self._journal, scope, {**(attributes or {}), **more})
+
+    def evidence(self, kind: str, data: object = None) -> str:
+        scope = self._enter()
+        return notes.evidence(self._journal, scope, kind, data) if scope else ""
+
+    def on_query(self, name: str, handler: Callable[..., object]) -> None:
+        check_name(name, "query name")
+        given: object = handler
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            raise BadInput(f"the handler of query {name!r} must be a plain function, not {given!r}")
+        if self._enter() is not None:
+            journal = self._journal
+            journal.queries = {**(journal.queries or {}), name: handler}
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         if self._enter() is not None:
@@ -152,13 +205,18 @@ class RunContext(Context):
         """
         journal, scope = self._journal, self._scope
         if journal.loop.dead or journal.violation is not None or journal.renewal is not None:
-            return None
+            return self._stay_out()
         if journal.cancelling is not None and not handling_cancel():
-            return None
+            return self._stay_out()
         current = SCOPE.get(None)
         if current is not scope:
             self._come_back(current)
         return scope
+
+    def _stay_out(self) -> Scope | None:
+        if SCOPE.get(None) is QUERY:
+            raise only_looking("the verbs of a Context")
+        return None
 
     def _enter_sync(self) -> Scope:
         return self._enter() or self._scope
@@ -169,6 +227,8 @@ class RunContext(Context):
             raise NonDeterministic(
                 "a Context works only in workflow code; inside a step use step_context(), outside use the engine"
             )
+        if current is QUERY:
+            raise only_looking("the verbs of a Context")
         around: Scope | None = current
         while around is not None and around is not self._scope:
             around = around.outer

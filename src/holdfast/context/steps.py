@@ -32,6 +32,8 @@ class StepVerb(Verb):
         "recalled",
         "retry_at",
         "settled",
+        "skipped",
+        "skips",
         "value",
     )
     word = "step"
@@ -52,9 +54,12 @@ class StepVerb(Verb):
         self.failures = 0
         self.crashes = 0
         self.lapses = 0
+        self.skips = 0
         self.retry_at: int | None = None
         self.settled = False
         """Whether the last attempt's end is recorded (it failed, was lost or handed back)."""
+        self.skipped = False
+        """Whether its condition said not now when it was last asked: an attempt that is not settled has not run."""
         self.recalled = False
         """Whether history knew this step already."""
         self.in_process = False
@@ -66,9 +71,18 @@ class StepVerb(Verb):
         self.recalled = True
         for row in self.journal.tries(self.location):
             mark = entries.decode_entry(row.kind, row.data)
-            self.attempt = mark.attempt
-            self.settled = row.kind != entries.AttemptBegun.kind
             self.retry_at = None
+            self.skipped = row.kind == entries.AttemptSkipped.kind
+            if self.skipped:
+                self.skips += 1
+                self.retry_at = mark.check_at
+                continue
+            self.settled = row.kind != entries.AttemptBegun.kind
+            if row.kind == entries.Reopened.kind:
+                self.failures = self.crashes = self.lapses = self.skips = 0
+                self.in_process = False
+                continue
+            self.attempt = mark.attempt
             if row.kind == entries.AttemptFailed.kind:
                 self.failures += 1
                 self.retry_at = mark.retry_at

@@ -1,4 +1,4 @@
-"""Waiting: sleep, receive, send."""
+"""Waiting and telling: sleep, receive, send, publish."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 from holdfast import codec
 from holdfast.clock import FAR_FUTURE, Instant, micros
-from holdfast.context.api import MISSING
+from holdfast.context.api import MISSING, Request
 from holdfast.definitions import check_run_id
-from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, ReceiveTimeout, RunTerminal
-from holdfast.records import TERMINAL, Send
+from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, QueueFull, ReceiveTimeout, RunTerminal
+from holdfast.records import TERMINAL, EventRule, PublishEvent, Send
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
 
-_REFUSALS = ("missing", *sorted(TERMINAL))
+_REFUSALS = ("missing", "full", *sorted(TERMINAL))
 
 
 class SleepVerb(Verb):
@@ -40,11 +40,12 @@ class SleepVerb(Verb):
 class ReceiveVerb(Verb):
     """A wait for a message."""
 
-    __slots__ = ("default", "names", "several", "timer", "types")
+    __slots__ = ("default", "names", "several", "since", "timer", "types")
     word = "receive"
     default: Any
     names: list[str]
     several: bool
+    since: Instant
     timer: Timer | None
     types: dict[str, Any]
 
@@ -65,7 +66,21 @@ class ReceiveVerb(Verb):
         except HoldfastError as error:
             self.set_exception(error)
             return
-        self.set_result((entry.name, value) if self.several else value)
+        self.set_result(self.outcome(entry, value))
+
+    def outcome(self, entry: Any, value: Any) -> Any:
+        """Return what the code is given for a message."""
+        return (entry.name, value) if self.several else value
+
+
+class RequestVerb(ReceiveVerb):
+    """A wait for a message that somebody waits to have answered."""
+
+    __slots__ = ()
+    word = "receive_request"
+
+    def outcome(self, entry: Any, value: Any) -> Any:
+        return Request(value, entry.id)
 
 
 class SendVerb(Verb):
@@ -79,8 +94,23 @@ class SendVerb(Verb):
     def apply(self, entry: Any) -> None:
         if entry.refused == "missing":
             self.set_exception(NoSuchRun(self.target))
+        elif entry.refused == "full":
+            self.set_exception(QueueFull(f"too many messages of that name wait for run {self.target!r} already"))
         elif entry.refused:
             self.set_exception(RunTerminal(self.target, entry.refused))
+        else:
+            self.set_result(None)
+
+
+class PublishVerb(SendVerb):
+    """An event on its way to whoever waits; `target` is its name."""
+
+    __slots__ = ()
+    word = "publish"
+
+    def apply(self, entry: Any) -> None:
+        if entry.refused:
+            self.set_exception(QueueFull(f"too many events {self.target!r} wait to be received"))
         else:
             self.set_result(None)
 
@@ -107,6 +137,7 @@ def receive(
     types: Any,
     timeout: timedelta | None,
     default: Any,
+    make: type[ReceiveVerb] = ReceiveVerb,
 ) -> ReceiveVerb:
     """Begin a wait for a message, or find it in history."""
     several = not isinstance(name, str)
@@ -119,8 +150,9 @@ def receive(
         raise BadInput("ctx.receive() needs at least one name")
     deadline = journal.loop.now + micros(timeout, "timeout") if timeout is not None else None
     location = journal.locate(scope, "receive " + ",".join(names), False)
-    verb = ReceiveVerb(journal, location)
+    verb = make(journal, location)
     verb.names = names
+    verb.since = journal.loop.now
     verb.several = several
     verb.types = dict(types) if isinstance(types, Mapping) else dict.fromkeys(names, Any if types is None else types)
     verb.default = default
@@ -170,6 +202,48 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
         journal.mismatch(
             location, f"a send of {recorded.name!r} to {recorded.target!r}", f"one of {name!r} to {target!r}"
         )
+        return verb
+    else:
+        verb.refused = recorded.refused
+    journal.open[location] = verb
+    journal.started.append(verb)
+    return verb
+
+
+def check_message_id(message_id: object) -> None:
+    """Refuse what cannot be the id of a message or event; None is left to be made up."""
+    if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 255):
+        raise BadInput(f"id {message_id!r} must be a text of 1 to 255 characters")
+
+
+def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id: str | None) -> PublishVerb:
+    """Publish an event, or find in history that it was published."""
+    check_name(name, "event name")
+    check_message_id(event_id)
+    encoded, digest = codec.encode_with_digest(payload, f"event {name!r}")
+    location = journal.locate(scope, f"publish {name}", False)
+    verb = PublishVerb(journal, location)
+    verb.target = name
+    verb.refused = None
+    call = entries.PublishBegun(name, digest)
+    recorded = journal.begin(location, call)
+    if journal.violation is not None:
+        return verb
+    if recorded is None:
+        event = PublishEvent(
+            name=name,
+            id=event_id or f"{journal.run.id}/{journal.run.generation}/{location}",
+            payload=encoded.decode(),
+            at=journal.loop.now,
+            rule=EventRule(),
+            deduplicate=event_id is not None,
+            location=location,
+            seq=journal.next_seq - 1,
+            refusal=encode_entry(msgspec.structs.replace(call, refused="full")),
+        )
+        journal.extra().publishes.append(event)
+    elif recorded.digest != digest:
+        journal.mismatch(location, f"an event {name!r} with another payload", f"this: {encoded[:120].decode()}")
         return verb
     else:
         verb.refused = recorded.refused

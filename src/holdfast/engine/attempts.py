@@ -14,15 +14,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast import codec
 from holdfast.clock import Instant, micros
 from holdfast.codec import ErrorData, error_from_data, error_to_data, qualified_name
 from holdfast.context.steps import StepVerb
+from holdfast.definitions import NotReady
 from holdfast.engine.executor import Attempt, Executor
+from holdfast.engine.extras import letter
 from holdfast.engine.resident import Resident
 from holdfast.engine.step_context import StepContext
+from holdfast.engine.step_keys import key_of, leave
 from holdfast.engine.suspects import SuspectTurns
-from holdfast.errors import DefinitionError, NotSerializable, StepCrashed, UndecodablePayload
+from holdfast.errors import (
+    DefinitionError,
+    KeyConflict,
+    NotSerializable,
+    StepCrashed,
+    StepSkipped,
+    UndecodablePayload,
+)
 from holdfast.policy import Retry
+from holdfast.records import KeepResult, KeyAnswer, LeaveKey
 from holdfast.replay import entry as entries
 from holdfast.replay.turn import Turn
 
@@ -60,10 +72,10 @@ class Attempts:
         for verb in turn.started:
             if not isinstance(verb, StepVerb) or not verb.recalled or verb.done():
                 continue
-            if verb.settled and verb.retry_at is not None and verb.retry_at > now:
+            if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
-            if not verb.settled:
+            if not verb.settled and not verb.skipped:
                 # A suspect runs in a child process where it can: that its worker died is no evidence against it.
                 why = "bystander" if lost == "crash" and self._executor.isolates(verb) else lost
                 notes.append((verb.location, entries.AttemptLost(verb.attempt, why)))
@@ -90,39 +102,121 @@ class Attempts:
         return ready
 
     def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
-        """Count another attempt of each step; it may run once that is durable."""
+        """Count another attempt of each step; it may run once that is durable.
+
+        One whose last attempt was counted but did not run (its condition said not now) is not counted again.
+        """
         notes: Notes = []
         for verb in verbs:
+            if not verb.settled:
+                continue
             verb.attempt += 1
             verb.settled = False
             verb.retry_at = None
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
 
-    def run(self, resident: Resident, verb: StepVerb) -> None:
-        """Run the attempt of a step that was counted last."""
+    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None) -> None:
+        """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow."""
         if self._runner.stopping or resident.deaf:
             return
+        if answer is not None and answer.outcome != "taken":
+            self._not_taken(resident, verb, answer)
+            return
         path = partial(resident.execution.journal.names.path, verb.location)
-        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt)
-        make_key = verb.activity.settings.idempotency_key
-        if make_key is not None:
-            try:
-                context.idempotency_key = str(make_key(*verb.args, **verb.kwargs))
-            except Exception as error:
-                error.add_note(f"raised by idempotency_key of activity {verb.activity.name!r}")
-                attempt = Attempt(self._executor, verb, resident, context, self._done)
-                resident.attempts[verb.location] = attempt
-                asyncio.get_running_loop().call_soon(attempt.finish, None, error)
-                return
-        resident.attempts[verb.location] = self._executor.run(verb, resident, context, self._done)
+        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, resident.generation)
+        context.report = partial(self._progress, resident, verb)
+        settings, asked = verb.activity.settings, "idempotency_key"
+        try:
+            if settings.idempotency_key is not None:
+                key = settings.idempotency_key(*verb.args, **verb.kwargs)
+                if key is not None:
+                    context.idempotency_key = str(key)
+            if settings.run_when is not None:
+                asked = "run_when"
+                ready = settings.run_when(context)
+                if not ready:
+                    self._skip(resident, verb, ready if isinstance(ready, NotReady) else NotReady())
+                    return
+        except Exception as error:
+            error.add_note(f"raised by {asked} of activity {verb.activity.name!r}")
+            attempt = Attempt(self._executor, verb, resident, context, self._done)
+            resident.attempts[verb.location] = attempt
+            asyncio.get_running_loop().call_soon(attempt.finish, None, error)
+            return
+        verb.skipped = False
+        attempt = self._executor.run(verb, resident, context, self._done)
+        resident.attempts[verb.location] = attempt
+        if settings.idempotency_key is not None:
+            attempt.late = partial(self._late, resident.key, verb)
 
-    def go_on(self, resident: Resident, verb: StepVerb) -> None:
+    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
-            self.run(resident, verb)
+            self.run(resident, verb, answer)
         elif verb.settled and _convicted(verb):
             self._convict(resident, verb)
+
+    def retake(self, resident: Resident, location: str) -> list[StepVerb]:
+        """Return the step that waits for a key here, to try again; an attempt of it is counted already."""
+        verb = resident.held.pop(location, None) if resident.held else None
+        if verb is None or verb.done():
+            return []
+        resident.active.add(location)
+        return [verb]
+
+    def _not_taken(self, resident: Resident, verb: StepVerb, answer: KeyAnswer) -> None:
+        """Do without running a body: another step holds the key, or has left a result, or had other arguments."""
+        resident.active.discard(verb.location)
+        if answer.outcome == "held":
+            resident.held = {**(resident.held or {}), verb.location: verb}
+            return
+        if answer.outcome == "hit":
+            unfit = self._succeeded(resident, verb, verb.attempt, answer.result.encode(), keep_key=True)
+            if unfit is not None:
+                self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(unfit)), keep_key=True)
+            return
+        path = resident.execution.journal.names.path(verb.location)
+        error = KeyConflict(f"step {path!r}: its idempotency key {key_of(verb)!r} was used with other arguments")
+        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)), keep_key=True)
+
+    def _skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
+        """Ask a step's condition again later; its attempt has not run and is not counted again."""
+        settings, now = verb.activity.settings, self._runner.clock.now()
+        resident.active.discard(verb.location)
+        verb.skips += 1
+        if settings.max_skips is not None and verb.skips > settings.max_skips:
+            path = resident.execution.journal.names.path(verb.location)
+            reason = f": {why.reason}" if why.reason else ""
+            error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
+            self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+            return
+        check_at = now + micros(why.retry_in)
+        verb.skipped, verb.retry_at = True, check_at
+        resident.retries[verb.location] = (check_at, verb)
+        leave(resident, verb, now)
+        note = (verb.location, entries.AttemptSkipped(why.reason, check_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _progress(self, resident: Resident, verb: StepVerb, detail: str) -> None:
+        """Make durable that a step reported progress."""
+        if not resident.gone and not verb.done():
+            self._runner.beat(resident, verb.location, detail)
+
+    def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
+        """Keep a result that came after its attempt was given up, for the next attempt to find."""
+        key = key_of(verb)
+        if key is not None:
+            settings = verb.activity.settings
+            expires = self._runner.clock.now() + micros(settings.idempotency_ttl)
+            left = LeaveKey(activity=settings.name, key=key, result=result.decode(), expires=expires)
+            self._runner.keep_result(KeepResult(run=run, leave=left))
+
+    def stop_queued(self, resident: Resident) -> None:
+        """Give up the attempts of a run that have no place to run yet; they are handed back when it goes on."""
+        for location, attempt in list(resident.attempts.items()):
+            if not self._executor.runs(attempt):
+                self.stop(resident, location, "the run is paused")
 
     def stop(self, resident: Resident, location: str, reason: str) -> None:
         """Give up the attempt at a location, if one is under way."""
@@ -156,23 +250,27 @@ class Attempts:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
         self._suspects.leave(verb)
-        if resident.deaf or verb.done() or attempt.number != verb.attempt:
+        if resident.gone or verb.done() or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)
         if result is not None:
-            try:
-                verb.decoded(result)
-            except UndecodablePayload as unfit:
-                declared = verb.activity.result_type
-                text = f"step {attempt.context.step!r} is declared to return {declared!r}: {unfit}"
-                result, error = None, UndecodablePayload(text)
-            except Exception as unfit:
-                result, error = None, unfit
-        if result is not None:
-            self._end(resident, verb, entries.StepCompleted(attempt.number, msgspec.Raw(result)))
-        else:
-            assert error is not None
+            error = self._succeeded(resident, verb, attempt.number, result)
+        if error is not None:
             self._failed(resident, attempt, error)
+
+    def _succeeded(
+        self, resident: Resident, verb: StepVerb, number: int, result: bytes, keep_key: bool = False
+    ) -> Exception | None:
+        """End a step with a result; return what is wrong with it if it does not fit."""
+        try:
+            verb.decoded(result)
+        except UndecodablePayload as unfit:
+            path, declared = resident.execution.journal.names.path(verb.location), verb.activity.result_type
+            return UndecodablePayload(f"step {path!r} is declared to return {declared!r}: {unfit}")
+        except Exception as unfit:
+            return unfit
+        self._end(resident, verb, entries.StepCompleted(number, msgspec.Raw(result)), result, keep_key)
+        return None
 
     def _failed(self, resident: Resident, attempt: Attempt, error: BaseException | ErrorData) -> None:
         verb, now = attempt.verb, self._runner.clock.now()
@@ -198,13 +296,29 @@ class Attempts:
         note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
         self._runner.advance(resident, resident.execution.note([note], now))
 
-    def _end(self, resident: Resident, verb: StepVerb, fact: entries.Entry) -> None:
+    def _end(
+        self,
+        resident: Resident,
+        verb: StepVerb,
+        fact: entries.Entry,
+        result: bytes | None = None,
+        keep_key: bool = False,
+    ) -> None:
         """Hand a step's end to the code; for a suspect, only after it is durable.
 
         If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
-        then find the result recorded and no progress, and the run is blocked.
+        then find the result recorded and no progress, and the run is blocked. A run that is pausing only records it.
         """
-        if verb.suspect:
+        now = self._runner.clock.now()
+        if verb.activity.settings.idempotency_key is not None and not keep_key:
+            leave(resident, verb, now, result)
+        if isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
+            path = resident.execution.journal.names.path(verb.location)
+            failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
+            resident.letters = [*(resident.letters or ()), failure]
+        if resident.pausing is not None:
+            self._runner.advance(resident, resident.execution.note([(verb.location, fact)], now))
+        elif verb.suspect:
             self._runner.departures.record_and_release(resident, verb.location, fact)
         else:
             self._runner.apply(resident, verb.location, fact)

@@ -20,6 +20,7 @@ from holdfast.records import (
     CommitTurn,
     End,
     EntryRow,
+    Extras,
     Fenced,
     Held,
     Outcome,
@@ -27,7 +28,6 @@ from holdfast.records import (
     Status,
 )
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import encode_entry
 from holdfast.replay.turn import Turn
 
 if TYPE_CHECKING:
@@ -70,6 +70,17 @@ class Departures:
             status, wait, due = _waiting_status(resident), "", now
         self._leave(resident, rows, State(status=status, seen=resident.seen, wait=wait, due=due, released=True))
 
+    def pause(self, resident: Resident) -> None:
+        """Let a run go that was asked to pause and has nothing under way any more."""
+        pausing = resident.pausing
+        assert pausing is not None
+        now = self._runner.clock.now()
+        status, due = Status.PAUSED, pausing.until
+        if pausing.cancelled or pausing.resumed:
+            status, due = (Status.CANCELLING if pausing.cancelled else Status.PENDING), now
+        state = State(status=status, seen=resident.seen, due=due, released=True)
+        self._leave(resident, (), state, paused=status is Status.PAUSED)
+
     def block(self, resident: Resident, turn: Turn) -> None:
         """Stop a run whose code cannot continue its history; what a step achieved meanwhile is kept."""
         assert turn.outcome is not None
@@ -92,9 +103,7 @@ class Departures:
 
     def cancel_outright(self, resident: Resident) -> None:
         """Cancel a run that did not stop within its grace, whatever its code is doing."""
-        now = self._runner.clock.now()
-        payload = encode_entry(entries.ChildEnded(Status.CANCELLED.value))
-        self._leave(resident, (), None, Status.CANCELLED, End(status=Status.CANCELLED, at=now, payload=payload))
+        self._leave(resident, (), None, Status.CANCELLED, self._runner.endings.cancelled(self._runner.clock.now()))
 
     def lost(self, resident: Resident, outcome: Outcome | Exception) -> None:
         """A commit was refused: drop the run; unless another worker has it, hand it back once the store allows."""
@@ -110,7 +119,7 @@ class Departures:
     def give_back(self, run: Held) -> None:
         """Let anybody continue a run that the store says is ours but that is not in memory."""
         now = self._runner.clock.now()
-        status = Status.CANCELLING if run.status is Status.CANCELLING else Status.PENDING
+        status = run.status if run.status in (Status.CANCELLING, Status.COMPENSATING) else Status.PENDING
         state = State(status=status, seen=_ALL_SEEN, due=now, released=True)
         operation = CommitTurn(key=run.key, epoch=run.epoch, at=now, state=state, reset_claims=True)
         self._committer.submit(operation, lambda outcome: self._runner.released(now))
@@ -122,28 +131,37 @@ class Departures:
         state: State | None,
         ended: Status | None = None,
         end: End | None = None,
+        paused: bool = False,
     ) -> None:
         runner = self._runner
+        leaves = Extras(leaves=resident.leaving) if resident.leaving else None
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
             at=runner.clock.now(),
             entries=list(rows),
+            consumed=resident.taken or [],
             state=state,
             end=end,
-            reset_claims=bool(rows) or end is not None or ended is not None,
+            reset_claims=bool(rows) or end is not None or ended is not None or paused,
+            extras=leaves,
         )
         runner.drop(resident)
 
         def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Committed) and outcome.stirred:
+                runner.stirred(False)
             if isinstance(outcome, Exception):
                 self.lost(resident, outcome)
             elif isinstance(outcome, Fenced):
                 self.fenced += 1
             elif isinstance(outcome, Committed) and ended is not None:
+                runner.reporter.tell(f"run.{ended}", resident, status=str(ended))
                 runner.ended(resident.id, ended)
-                runner.stirred()
+                runner.stirred(ended is Status.CANCELLED)
             elif isinstance(outcome, Committed) and state is not None:
+                if paused:
+                    runner.reporter.tell("run.paused", resident)
                 runner.released(runner.clock.now() if outcome.messages else state.due)
 
         self._committer.submit(operation, done, resident)
@@ -157,7 +175,7 @@ class Departures:
             if not isinstance(outcome, Exception):
                 # Refused, it may have ended by the very commit that seemed to fail: whoever waits for it looks again.
                 self._runner.released(now)
-                self._runner.stirred()
+                self._runner.stirred(True)
             elif not self._runner.stopping:
                 again = min(pause * 2, _LONGEST_PAUSE)
                 asyncio.get_running_loop().call_later(pause, self._hand_back_later, resident, again)
@@ -166,4 +184,7 @@ class Departures:
 
 
 def _waiting_status(resident: Resident) -> Status:
-    return Status.PENDING if resident.execution.journal.cancelling is None else Status.CANCELLING
+    journal = resident.execution.journal
+    if journal.compensating:
+        return Status.COMPENSATING
+    return Status.PENDING if journal.cancelling is None else Status.CANCELLING

@@ -1,47 +1,54 @@
-"""The engine: start runs, talk to them, and advance them in this process."""
+"""The engine: start runs, talk to them, act on them, and advance them in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import fields
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from holdfast import codec
-from holdfast.clock import Clock, new_id, new_seed
-from holdfast.definitions import Registry, Workflow, check_run_id, source_line
-from holdfast.engine.committer import resolving
+from holdfast.changes import Change
+from holdfast.clock import Clock, Instant, from_datetime, micros, new_id
+from holdfast.context.notes import encode_attributes
+from holdfast.context.waits import check_message_id
+from holdfast.definitions import Registry, Workflow, check_run_id
+from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
+from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
+from holdfast.engine.in_thread import InThread
+from holdfast.engine.link import Link
+from holdfast.engine.maintenance import Maintenance
+from holdfast.engine.observers import Observers, Watch
+from holdfast.engine.outcomes import Endings
+from holdfast.engine.schedules import Schedules
 from holdfast.engine.settings import Settings
+from holdfast.engine.starts import OnConflict, Starts, options_of
+from holdfast.engine.step_context import StepContext
+from holdfast.engine.waiters import Waiters
 from holdfast.engine.worker import Worker
-from holdfast.errors import (
-    BadInput,
-    HoldfastError,
-    NoSuchRun,
-    RunConflict,
-    RunTerminal,
-    StoreClosed,
-    StoreCorrupt,
-    StoreError,
-    StoreReplaced,
-)
+from holdfast.errors import BadInput, HoldfastError, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
+from holdfast.events import Event, Events
+from holdfast.ops.audit import AuditTrail
+from holdfast.ops.dead_letters import DeadLetters
+from holdfast.ops.retention import Retention, Sweeper
 from holdfast.records import (
     Delivered,
-    Existing,
     Message,
-    NewRun,
+    Operation,
     Outcome,
+    PauseSchedule,
+    Published,
+    PublishEvent,
+    PutSchedule,
     Refused,
-    RequestCancel,
     RunFilter,
     RunRow,
     SendMessage,
-    StartRun,
     Status,
-    Unblock,
-    Unblocked,
 )
 from holdfast.replay.guards import guard
 from holdfast.replay.location import check_name
@@ -50,6 +57,7 @@ from holdfast.stores.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Engine:
@@ -65,9 +73,15 @@ class Engine:
     Args:
         database: `sqlite:///path`, a path, or `:memory:`.
         workflows: the definitions this engine can run.
+        activities: functions that compensations of runs may name though the workflow's code does not any more.
         errors: exception classes that steps may raise into workflows as themselves.
+        events: how events of some names are delivered, see Event; others by the defaults.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
+        on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
+        tracing: what is entered around every step's body, see `holdfast.ops.tracing.Tracing`.
+        retention: what is deleted when, see Retention; None keeps everything.
+        actor: who acts, for the audit trail, when a verb is not told `by` whom.
         settings: see Settings; any of its fields may also be given by name.
     """
 
@@ -76,9 +90,15 @@ class Engine:
         database: str | os.PathLike[str] = "sqlite:///holdfast.db",
         *,
         workflows: Iterable[Workflow[Any, Any]] = (),
+        activities: Iterable[Callable[..., Any]] = (),
         errors: Iterable[type[BaseException]] = (),
+        events: Iterable[Event] = (),
         durability: str = "power",
         run_workflows: bool = True,
+        on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),
+        tracing: Any = None,
+        retention: Retention | None = Retention(),  # noqa: B008  # frozen
+        actor: str = "engine",
         clock: Clock | None = None,
         store: Store | None = None,
         **settings: Any,
@@ -88,13 +108,26 @@ class Engine:
         except TypeError as error:
             known = ", ".join(field.name for field in fields(Settings))
             raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
-        self.registry = Registry(workflows, errors)
+        self.registry = Registry(workflows, errors, activities)
         self.store = store if store is not None else open_store(os.fspath(database), durability)
         self.clock = clock or Clock()
-        self._process = os.getpid()
+        self._events = Events(events)
+        self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
+        self._tracing = tracing
         self._run_workflows = run_workflows
-        self._worker: Worker | None = None
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiters = Waiters()
+        self._link = Link(self.store, self.clock, self._observers, actor)
+        self._link.applied = self._applied
+        self._acts = Acts(self._link, self.registry, Endings(self._events))
+        self._starts = Starts(self._link, self.registry, run_workflows)
+        self.dead_letters = DeadLetters(self._link, self._events, self._acts.retry)
+        """Work and events given up on: list, acknowledge, replay, purge."""
+        self.audit = AuditTrail(self._link)
+        """What people did, and what runs put on record: list, verify, export."""
+        self.schedules = Schedules(self._link, self.registry, self._events)
+        """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
+        self._retention = retention
+        self._maintenance: Maintenance | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -107,195 +140,440 @@ class Engine:
 
     async def open(self) -> None:
         """Open the database, recover what dead workers left behind, and begin to advance runs."""
+        if self._link.current is not None:
+            raise HoldfastError(
+                "the engine is open already; a second one on the same database needs an Engine of its own"
+            )
         if self.settings.development:
             guard.install()
         await self.store.open()
-        self._process = os.getpid()
+        worker: Worker | None = None
         try:
-            self._worker = Worker(self.store, self.registry, self.settings, self.clock, self._run_ended)
-            self._worker.looked = self._recheck_waiters
-            self._worker.broken = self._store_broken
-            await self._worker.start(self._run_workflows)
+            worker = Worker(
+                self.store, self.registry, self.settings, self.clock, self._run_ended, self._events, self._observers
+            )
+            self._link.opened(worker)
+            self._begin_maintenance(worker)
+            if self._tracing is not None:
+                worker.executor.around = self._around
+            worker.runner.replied = self._waiters.wake
+            worker.looked = self._looked
+            worker.broken = self._waiters.store_broken
+            await worker.start(self._run_workflows)
         except BaseException:
-            if self._worker is not None:
-                worker, self._worker = self._worker, None
+            self._link.current = None
+            if self._maintenance is not None:
+                await self._maintenance.stop()
+            if worker is not None:
                 await worker.abandon()
             await self.store.close()
             raise
 
+    def _begin_maintenance(self, worker: Worker) -> None:
+        if not self._run_workflows:
+            return
+        sweeper = Sweeper(self._link, self._retention, self._events) if self._retention is not None else None
+        self._maintenance = Maintenance(self.clock, self.schedules, sweeper)
+        self._maintenance.start()
+        worker.ticked = self._maintenance.poll
+
     async def stop(self) -> None:
         """Stop in order. Calling it twice is harmless."""
-        if self._worker is not None:
-            worker, self._worker = self._worker, None
+        worker, self._link.current = self._link.current, None
+        if worker is not None:
             try:
+                if self._maintenance is not None:
+                    await self._maintenance.stop()
+                    self._maintenance = None
                 await worker.stop()
             finally:
                 await self.store.close()
-        for run_id, waiters in self._waiters.items():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(
-                        HoldfastError(
-                            f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
-                        )
-                    )
-        self._waiters.clear()
+        self._waiters.stop()
+        self._observers.stop()
 
-    # Runs.
+    def in_thread(self) -> InThread[Self]:
+        """Open this engine on a thread of its own, for code that is not async.
+
+        with engine.in_thread() as call:
+            run = call(engine.start(fulfil, order))
+            receipt = call(run.result())
+        """
+        return InThread(self)
+
+    # Starting runs.
 
     async def start(
-        self, workflow: Workflow[P, R] | str, /, *args: Any, id: str | None = None, **kwargs: Any
+        self,
+        workflow: Workflow[P, R] | str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        unique_key: str | None = None,
+        on_conflict: OnConflict = "raise",
+        delay: timedelta | None = None,
+        start_at: datetime | None = None,
+        timeout: timedelta | None = None,
+        priority: int = 0,
+        attributes: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        **kwargs: Any,
     ) -> RunHandle[R]:
         """Start a run and return its handle once that is durable.
 
-        With an `id` the start is idempotent: a second start with equal input returns the same run.
+        Args:
+            workflow: what to run, with the arguments that follow; those whose names are taken here go by position.
+            id: makes the start idempotent: a second start with equal input returns the same run, for a year after
+                the run was deleted, too.
+            unique_key: held while the run is open, by one run of the workflow at a time.
+            on_conflict: what to do when another run has the unique key: `raise`, or `return` that run.
+            delay: how long to wait before it begins.
+            start_at: when it begins, instead of a delay.
+            timeout: how long it may take from its beginning; then it fails with RunTimeout.
+            priority: from -100 to 100; runs of a higher one are continued first when many are due.
+            attributes: searchable: `engine.runs(attributes={"move_id": 123})`.
+            actor: who started it.
+            tenant: for whom.
 
         Raises:
             RunConflict: the id belongs to a run with other input or of another workflow.
+            UniqueConflict: another open run has the unique key; its id is `run_id`.
             BadInput: the arguments do not fit; nothing was stored.
         """
-        definition = self.registry.get(workflow) if isinstance(workflow, str) else workflow
-        if not isinstance(definition, Workflow):
-            raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
-        known = self.registry.get(definition.name, definition.version)
-        if known is not definition:
-            raise BadInput(
-                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
-                f"the one given is at {source_line(definition)}: pass it to Engine(workflows=[...])"
-            )
-        encoded, digest = definition.encode_input(args, kwargs)
-        run_id = check_run_id(id) if id is not None else new_id()
-        worker = self._working()
-        if id is not None and (row := await self.store.get(run_id)) is not None:
-            # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
-            return self._existing(run_id, definition, digest, row.workflow, row.digest)
-        run = NewRun(
-            id=run_id,
-            workflow=definition.name,
-            version=definition.version,
-            input=encoded,
-            digest=digest,
-            seed=new_seed(),
-            at=self.clock.now(),
-            owner=worker.id if self._run_workflows else None,
+        options = options_of(
+            self.clock.now(),
+            unique_key=unique_key,
+            delay=delay,
+            start_at=start_at,
+            timeout=timeout,
+            priority=priority,
+            attributes=attributes,
+            actor=actor,
+            tenant=tenant,
         )
-        if self._run_workflows:
-            try:
-                outcome = await self._start_here(worker, run, definition)
-            except StoreError:
-                worker.doubt = True
-                raise
-        else:
-            outcome = await worker.committer.apply(StartRun(run=run))
-        if isinstance(outcome, Existing):
-            return self._existing(run_id, definition, digest, outcome.workflow, outcome.digest)
-        return RunHandle(self, run_id, definition.result_type)
+        said: dict[str, object] = {
+            "id": id,
+            "unique_key": unique_key,
+            "delay": delay,
+            "start_at": start_at,
+            "timeout": timeout,
+        }
+        said |= {"attributes": attributes, "actor": actor, "tenant": tenant, "priority": priority or None}
+        given = [name for name, value in said.items() if value is not None]
+        given += ["on_conflict"] if on_conflict != "raise" else []
+        run_id, result_type = await self._starts.start(workflow, args, kwargs, id, options, on_conflict, given)
+        return RunHandle(self, run_id, result_type)
 
-    def _existing(
-        self, run_id: str, definition: Workflow[P, R], digest: int, workflow: str, recorded: int
-    ) -> RunHandle[R]:
-        if workflow != definition.name:
-            raise RunConflict(run_id, f"exists and is a run of {workflow!r}")
-        if recorded != digest:
-            raise RunConflict(run_id)
-        return RunHandle(self, run_id, definition.result_type)
+    async def start_many(
+        self,
+        workflow: Workflow[P, R] | str,
+        inputs: Iterable[Any],
+        /,
+        *,
+        id: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> list[RunHandle[R]]:
+        """Start a run for each input (a tuple is several arguments) and return their handles, in order.
 
-    async def _start_here(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-        done = resolving(future)
+        `id` makes the id of each from its input; `options` are those of start, the same for all. Many share a commit.
+        If one cannot be started the error is raised after the others were.
+        """
+        wanted = [each if isinstance(each, tuple) else (each,) for each in inputs]
+        ids = [id(*args) for args in wanted] if id is not None else [None] * len(wanted)
+        starting = [self.start(workflow, *args, id=run_id, **options) for args, run_id in zip(wanted, ids, strict=True)]
+        started = await asyncio.gather(*starting, return_exceptions=True)
+        for outcome in started:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in started if not isinstance(outcome, BaseException)]
 
-        def begin() -> None:
-            try:
-                worker.runner.start(run, definition, done)
-            except Exception as error:
-                done(error)
-
-        loop.call_soon(begin)
-        return await future
-
-    async def execute(self, workflow: Workflow[P, R], /, *args: Any, id: str | None = None, **kwargs: Any) -> R:
-        """Start a run and wait for its result."""
-        handle = await self.start(workflow, *args, id=id, **kwargs)
+    async def execute(self, workflow: Workflow[P, R], /, *args: Any, **options: Any) -> R:
+        """Start a run (see start) and wait for its result."""
+        handle: RunHandle[R] = await self.start(workflow, *args, **options)
         return await handle.result()
+
+    # Looking.
 
     def get(self, run_id: str, workflow: Workflow[P, R] | None = None) -> RunHandle[R]:
         """Return a handle of a run; with its workflow the result is typed."""
         check_run_id(run_id)
         return RunHandle(self, run_id, workflow.result_type if workflow is not None else Any)
 
-    async def runs(
-        self,
-        *,
-        workflow: str | None = None,
-        status: Status | str | None = None,
-        parent: str | None = None,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Return runs, newest first."""
-        if status is not None and status not in list(Status):
-            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
+    async def runs(self, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
+        """Return runs, newest first; `before` is the last run of the page before.
+
+        They can be chosen by workflow, status, parent, actor, tenant, unique_key, attributes (a mapping, all of which
+        must be equal), created_from and created_until.
+        """
         if not 1 <= limit <= 1000:
             raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
-        wanted = Status(status) if status is not None else None
-        rows = await self.store.runs(RunFilter(workflow=workflow, status=wanted, parent=parent, limit=limit))
+        key = (await self._row(before.id)).key if before is not None else None
+        rows = await self.store.runs(_filter(which, limit, key))
         return [run_of(row) for row in rows]
 
-    async def send(self, run_id: str, name: str, payload: object = None) -> None:
+    async def stats(self) -> dict[str, int]:
+        """Return how many runs there are of each status, dead letters nobody has seen, and events that wait."""
+        counts = await self.store.counts()
+        stats = {str(status): counts.runs.get(status, 0) for status in Status}
+        stats["dead_letters"] = sum(n for _, outcome, seen, n in counts.letters if not seen and not outcome)
+        stats["pending_events"] = sum(counts.events.values())
+        worker = self._link.current
+        if worker is not None:
+            stats["abandoned_threads"] = worker.executor.abandoned
+        return stats
+
+    def watch(self, run_id: str = "", *, types: Iterable[str] = ()) -> Watch:
+        """Return an iterator over what this engine does from now on (to one run, of some types), as it becomes durable.
+
+        What other engines do to a run is seen by `RunHandle.watch`.
+        """
+        return self._observers.watch(run_id, types)
+
+    def subscribe(self, callback: Callable[[Change], None], run_id: str = "") -> Callable[[], None]:
+        """Call back for everything this engine does (to one run); returns a function that stops it."""
+        return self._observers.subscribe(callback, run_id)
+
+    async def query(self, run_id: str, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
+        """Ask the code of a run about its state: answered by the run in memory, or by replaying its history.
+
+        The code answers with `ctx.on_query(name, handler)`. It changes nothing, and works on runs that have ended.
+
+        Raises:
+            UnknownQuery: the code does not answer that, or has not come so far.
+        """
+        check_run_id(run_id)
+        worker = self._link.worker
+        row = await self._row(run_id)
+        if not row.epoch:
+            raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
+        history = [] if worker.resident(run_id) else await self.store.history(row.key)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes] = loop.create_future()
+
+        def ask() -> None:
+            try:
+                resident = worker.resident(run_id)
+                execution = resident.execution if resident else worker.runner.lives.look_into(row, history)
+                try:
+                    answered.set_result(execution.query(name, args, kwargs))
+                finally:
+                    if resident is None:
+                        execution.drop()
+            except Exception as error:
+                answered.set_exception(error)
+
+        loop.call_soon(ask)
+        return codec.decode(await answered, type, f"the answer to query {name!r}")
+
+    # Messages and events.
+
+    async def send(
+        self, run_id: str, name: str, payload: object = None, *, id: str | None = None, dead_letter: bool = False
+    ) -> bool:
         """Send a message to a run; when this returns it is durable and will be delivered exactly once.
+
+        With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
+        run that has ended is kept as a dead letter.
 
         Raises:
             NoSuchRun, RunTerminal: nobody will ever take it; nothing was stored.
+            QueueFull: too many messages of that name wait already.
         """
         check_run_id(run_id)
         check_name(name, "message name")
+        check_message_id(id)
         encoded = codec.encode(payload, f"message {name!r}").decode()
         now = self.clock.now()
-        operation = SendMessage(target=run_id, name=name, id=new_id(), payload=encoded, at=now)
+        operation = SendMessage(
+            target=run_id,
+            name=name,
+            id=id if id is not None else new_id(),
+            payload=encoded,
+            at=now,
+            deduplicate=id is not None,
+            dead_letter=dead_letter,
+            max_pending=self._events.get(name).max_pending,
+        )
         message = Message(0, "message", name, operation.id, encoded, now)
-        await self._deliver(run_id, operation, message)
+        outcome = await self._link.deliver(operation, message)
+        _raise_refusal(outcome, run_id, name)
+        return not (isinstance(outcome, Delivered) and outcome.duplicate)
 
-    async def cancel(self, run_id: str) -> bool:
+    async def ask(
+        self, run_id: str, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None
+    ) -> Any:
+        """Send a run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
+
+        Raises:
+            RunTerminal: it has ended, or ends without a reply.
+            TimeoutError: no reply came in time; the request stays.
+        """
+        request = new_id()
+        await self.send(run_id, name, payload, id=request)
+
+        async def look() -> str | None:
+            replies = await self.store.replies([request])
+            if request not in replies:
+                row = await self._row(run_id)
+                if row.status is Status.BLOCKED:
+                    raise RunBlocked(run_id, f"run {run_id!r} is blocked and cannot reply; the request stays")
+                if row.status.terminal:
+                    replies = await self.store.replies([request])  # it may have been its last word
+                    if request not in replies:
+                        raise RunTerminal(run_id, row.status)
+            return replies.get(request)
+
+        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
+        answer = await asyncio.wait_for(self._until(run_id, look), seconds)
+        return codec.decode(answer, type, f"the reply to {name!r}")
+
+    async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
+        """Publish an event by name to whoever waits for it; return how many runs were given it, 0: it is queued.
+
+        How it is delivered says its Event. With an `id` a second event with it is not published again. An object that
+        is not a name is published under the name of its class.
+
+        Raises:
+            QueueFull: too many events wait under that name already.
+        """
+        if not isinstance(name, str):
+            name, payload = self._events.name_of(name), name
+        check_name(name, "event name")
+        check_message_id(id)
+        now = self.clock.now()
+        operation = PublishEvent(
+            name=name,
+            id=id if id is not None else new_id(),
+            payload=codec.encode(payload, f"event {name!r}").decode(),
+            at=now,
+            rule=self._events.get(name).rule(now),
+            deduplicate=id is not None,
+        )
+        outcome = await self._link.apply(operation)
+        _raise_refusal(outcome, "", name)
+        return outcome.runs if isinstance(outcome, Published) else 0
+
+    # Acting on runs.
+
+    async def cancel(self, run_id: str, *, compensate: bool = False, by: str | None = None, reason: str = "") -> bool:
         """Ask a run to stop; False if it has ended already.
 
         CancelledError is raised at its awaits; it may clean up for `cancel_grace`, then it is cancelled regardless.
+        With `compensate` what it did is undone. Children started with `cancel_with_parent` are asked too.
 
         Raises:
             NoSuchRun: there is no such run.
         """
-        now = self.clock.now()
-        operation = RequestCancel(target=check_run_id(run_id), at=now)
-        try:
-            await self._deliver(run_id, operation, Message(0, "cancel", "", "", "null", now))
-        except RunTerminal:
-            return False
-        return True
+        return await self._acts.cancel(run_id, compensate, by, reason)
 
-    async def recover(self, run_id: str) -> bool:
-        """Try a blocked run again with the code there is now; False if it is not blocked."""
-        worker = self._working()
-        outcome = await worker.committer.apply(Unblock(at=self.clock.now(), target=check_run_id(run_id)))
-        worker.wake()
-        return isinstance(outcome, Unblocked) and outcome.count > 0
+    async def terminate(self, run_id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """End a run here and now as cancelled, running none of its code, blocked or not; False if it has ended.
 
-    async def _deliver(self, run_id: str, operation: SendMessage | RequestCancel, message: Message) -> None:
-        worker = self._working()
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        tell = resolving(future)
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._acts.terminate(run_id, by, reason)
 
-        def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Delivered):
-                worker.delivered(outcome, message)
-            tell(outcome)
+    async def pause(
+        self,
+        run_id: str,
+        *,
+        until: datetime | None = None,
+        duration: timedelta | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Let a run begin no step and no retry until it is resumed, or until a time; False if it cannot be paused.
 
-        worker.committer.submit(operation, done)
-        outcome = await future
-        if isinstance(outcome, Refused):
-            if outcome.status is None:
-                raise NoSuchRun(run_id)
-            raise RunTerminal(run_id, outcome.status)
+        A step under way may finish and is recorded; messages wait; timers that come due fire when the run is resumed.
 
-    # Waiting for ends.
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._acts.pause(run_id, until, duration, by, reason)
+
+    async def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> bool:
+        """Let a paused run go on, or a cancelled one continue at the first step not completed; False if it is neither.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            UniqueConflict: another run has its unique key now; nothing was changed.
+            CannotReopen: it has forgotten too much to go on.
+        """
+        return await self._acts.resume(run_id, by, reason)
+
+    async def retry(self, run_id: str, *, by: str | None = None, reason: str = "") -> None:
+        """Let a failed run go on from the step that failed, with a fresh budget of attempts.
+
+        Raises:
+            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
+        """
+        await self._acts.retry(run_id, by, reason)
+
+    async def rerun(
+        self, run_id: str, *, from_step: str | None = None, by: str | None = None, reason: str = ""
+    ) -> None:
+        """Let an ended run do a step, and all that came after it, again; without a step, everything.
+
+        Raises:
+            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
+        """
+        await self._acts.rerun(run_id, from_step, by, reason)
+
+    async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
+        """Set searchable attributes of a run, ended or not; None removes one.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        await self._acts.set_attributes(run_id, attributes, by)
+
+    async def bulk(
+        self,
+        action: Action,
+        *,
+        dry_run: bool = False,
+        limit: int = 1000,
+        by: str | None = None,
+        reason: str = "",
+        **which: Any,
+    ) -> BulkReport:
+        """Cancel, terminate, pause, resume or retry the runs that `runs(**which)` finds, at most `limit`.
+
+        With `dry_run` they are only listed. What cannot be done to one run is reported and stops no other.
+        """
+        if action not in ("cancel", "terminate", "pause", "resume", "retry"):
+            raise BadInput(f"bulk() does cancel, terminate, pause, resume or retry, not {action!r}")
+        if not any(value not in (None, {}) for value in which.values()):
+            raise BadInput("bulk() needs a filter, such as workflow= or status=: it does not act on everything")
+        found = [run.id for run in await self.runs(limit=limit, **which)]
+        return BulkReport(found) if dry_run else await self._acts.bulk(action, found, by, reason)
+
+    async def sweep(self) -> dict[str, int]:
+        """Delete now what Retention says is old enough; return how much of each kind. An engine does it by itself too.
+
+        Raises:
+            BadInput: the engine keeps everything (retention=None).
+        """
+        if self._retention is None:
+            raise BadInput("this engine has retention=None and keeps everything; give it a Retention")
+        return await Sweeper(self._link, self._retention, self._events).sweep()
+
+    @overload
+    async def recover(self, run_id: str, *, by: str | None = None) -> bool: ...
+    @overload
+    async def recover(self, run_id: None = None, *, by: str | None = None) -> RecoveryReport: ...
+    async def recover(self, run_id: str | None = None, *, by: str | None = None) -> bool | RecoveryReport:
+        """Try a blocked run again with the code there is now; False if it is not blocked.
+
+        Without a run: take over what dead workers left, and try every blocked run whose code has changed. An engine
+        does that by itself when it opens, and the first part every second.
+        """
+        if run_id is None:
+            return await self._acts.recover_all()
+        return await self._acts.recover(run_id, by)
+
+    # Waiting.
 
     async def _row(self, run_id: str) -> RunRow:
         row = await self.store.get(run_id)
@@ -304,46 +582,71 @@ class Engine:
         return row
 
     async def _ended(self, run_id: str) -> RunRow:
-        while True:
-            # Listening before looking: an end that comes while the row is read must not be missed.
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(run_id, []).append(waiter)
-            try:
-                row = await self._row(run_id)
-                if row.status.terminal or row.status is Status.BLOCKED:
-                    return row
-                self._working()
-                await waiter
-            finally:
-                waiters = self._waiters.get(run_id, [])
-                if waiter in waiters:
-                    waiters.remove(waiter)
-                if not waiters:
-                    self._waiters.pop(run_id, None)
+        async def look() -> RunRow | None:
+            row = await self._row(run_id)
+            if row.status.terminal or row.status is Status.BLOCKED:
+                return row
+            self._working()
+            return None
+
+        return await self._until(run_id, look)
+
+    async def _until(self, run_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
+        return await self._waiters.until(run_id, look)
 
     def _run_ended(self, run_id: str, status: Status) -> None:
-        for waiter in self._waiters.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake(run_id)
 
-    def _store_broken(self, error: StoreError) -> None:
-        if isinstance(error, StoreReplaced | StoreCorrupt):
-            for waiters in self._waiters.values():
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-            self._waiters.clear()
+    def _looked(self) -> None:
+        self._waiters.wake_all()
+        if self._maintenance is not None:
+            self._maintenance.other_process_committed()
 
-    def _recheck_waiters(self) -> None:
-        for run_id in list(self._waiters):
-            self._run_ended(run_id, Status.RUNNING)
+    def _around(self, step: StepContext) -> Any:
+        return self._tracing.attempt(step.run_id, step.workflow, step.step, step.attempt)
+
+    def _follow(self, run_id: str) -> AsyncIterator[Change]:
+        return follow(self.store, self._observers, self._waiters, check_run_id(run_id))
+
+    def _applied(self, operation: Operation) -> None:
+        if isinstance(operation, PutSchedule | PauseSchedule) and self._maintenance is not None:
+            self._maintenance.stale()
 
     def _working(self) -> Worker:
-        if self._worker is None:
-            raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
-        if os.getpid() != self._process:
-            raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
-        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
-        if refuse is not None:
-            refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
-        return self._worker
+        return self._link.worker
+
+
+def _filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilter:
+    wanted = dict(which)
+    unknown = wanted.keys() - set(RunFilter.__struct_fields__)
+    if unknown:
+        known = ", ".join(field for field in RunFilter.__struct_fields__ if field not in ("limit", "before"))
+        raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}; they can by {known}")
+    status = wanted.get("status")
+    if status is not None:
+        if status not in list(Status):
+            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
+        wanted["status"] = Status(status)
+    for moment in ("created_from", "created_until"):
+        if wanted.get(moment) is not None:
+            wanted[moment] = _instant(wanted[moment], moment)
+    wanted["attributes"] = {
+        name: value if value is not None else "null"
+        for name, value in encode_attributes(wanted.get("attributes") or {}).items()
+    }
+    return RunFilter(**wanted, limit=limit, before=before)
+
+
+def _instant(moment: datetime, field: str) -> Instant:
+    return from_datetime(moment, field)
+
+
+def _raise_refusal(outcome: Outcome, run_id: str, name: str) -> None:
+    if not isinstance(outcome, Refused):
+        return
+    if outcome.reason == "full":
+        whose = f" of run {run_id!r}" if run_id else ""
+        raise QueueFull(f"too many {name!r} wait already{whose}: see max_pending of its Event")
+    if outcome.status is None:
+        raise NoSuchRun(run_id)
+    raise RunTerminal(run_id, outcome.status)

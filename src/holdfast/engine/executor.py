@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ MAX_ABANDONED_THREADS = 32
 
 Done = Callable[["Attempt", bytes | None, "BaseException | ErrorData | None"], None]
 Kind = Literal["async", "thread", "process"]
+Around = Callable[[StepContext], AbstractContextManager[Any]]
 
 
 class Attempt:
@@ -43,6 +45,7 @@ class Attempt:
         "finished",
         "isolated",
         "kind",
+        "late",
         "number",
         "owner",
         "verb",
@@ -58,6 +61,8 @@ class Attempt:
         self.finished = False
         self.isolated = False
         """Whether it runs in a child process because it is a suspect."""
+        self.late: Callable[[bytes], None] | None = None
+        """Takes the result of a thread that came back after its attempt was given up."""
         self.activity: Activity[..., Any] = executor.stand_in(verb.activity)
         self.kind: Kind = "async" if self.activity.is_async else "thread"
         if self.activity.settings.isolate:
@@ -120,7 +125,7 @@ class Attempt:
         context = self._executor.context.copy()
         context.run(STEP.set, self.context)
         if self.kind == "async":
-            self._run_async(_called(function, args, kwargs), context)
+            self._run_async(_called(function, args, kwargs, self._executor.around, self.context), context)
             return
 
         def report(result: Any, error: BaseException | None) -> None:
@@ -129,7 +134,10 @@ class Attempt:
             except RuntimeError:  # the loop is closed: nobody waits any more
                 _discard(result)
 
-        self._body = self._executor.threads.submit(partial(function, *args, **kwargs), context, report)
+        body = partial(function, *args, **kwargs)
+        if self._executor.around is not None:
+            body = partial(_around, self._executor.around, self.context, body)
+        self._body = self._executor.threads.submit(body, context, report)
 
     def _run_async(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
         self._body = self._executor.loop.create_task(coro, context=context)
@@ -148,12 +156,17 @@ class Attempt:
 
     def _thread_ended(self, result: Any, error: BaseException | None, context: contextvars.Context) -> None:
         if self.finished:
+            if error is None and self.late is not None:
+                self._keep(result)
             _discard(result)
         elif error is not None:
             self.finish(None, error)
         elif inspect.isawaitable(result):
             self._executor.left_thread(self)
             self._run_async(_awaited(result), context)
+        elif isinstance(result, _Entered):
+            self._executor.left_thread(self)
+            self._run_async(_awaited_inside(result), context)
         else:
             self._encode(result)
 
@@ -167,6 +180,14 @@ class Attempt:
             self.finish(None, self._refusal(result))
         else:
             self.finish(data, None)
+
+    def _keep(self, result: Any) -> None:
+        assert self.late is not None
+        try:
+            data = codec.encode(result)
+        except Exception:
+            return  # nobody waits for it, and nobody could have it
+        self.late(data)
 
     def _refusal(self, result: Any) -> Exception:
         """Return what is wrong with a result, in words that name the step."""
@@ -228,6 +249,8 @@ class Executor:
         self.context = contextvars.copy_context()
         """What every body starts from a copy of: the context in which the engine was opened."""
         self.threads = ThreadPool(self._thread_returned)
+        self.around: Around | None = None
+        """What is entered around every body that runs in this process (a span of a trace)."""
         self.substitutes: dict[Any, Activity[..., Any]] = {}
         """Stand-ins for functions, for tests."""
         self._max = max_steps
@@ -265,6 +288,10 @@ class Executor:
     def healthy(self) -> bool:
         """Whether sync bodies can be started."""
         return self.threads.abandoned <= MAX_ABANDONED_THREADS
+
+    def runs(self, attempt: Attempt) -> bool:
+        """Tell whether an attempt is under way, and not waiting for a place."""
+        return attempt in self._running
 
     def running(self) -> list[Attempt]:
         """Return the attempts under way."""
@@ -395,12 +422,44 @@ class _Exited:
         self.error = error
 
 
-async def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _called(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    around: Around | None,
+    context: StepContext,
+) -> Any:
     try:
+        if around is not None:
+            with around(context):
+                result = function(*args, **kwargs)
+                return await result if inspect.isawaitable(result) else result
         result = function(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
     except SystemExit as exit_:
         return _Exited(exit_)
+
+
+class _Entered:
+    """Something to await that a function returned, and what was entered around that function and is not left yet."""
+
+    __slots__ = ("awaitable", "left")
+
+    def __init__(self, awaitable: Any, left: ExitStack) -> None:
+        self.awaitable = awaitable
+        self.left = left
+
+
+def _around(around: Around, context: StepContext, body: Callable[[], Any]) -> Any:
+    with ExitStack() as stack:
+        stack.enter_context(around(context))
+        result = body()
+        return _Entered(result, stack.pop_all()) if inspect.isawaitable(result) else result
+
+
+async def _awaited_inside(entered: _Entered) -> Any:
+    with entered.left:
+        return await _awaited(entered.awaitable)
 
 
 async def _awaited(awaitable: Any) -> Any:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast import codec
+from holdfast.changes import Change
 from holdfast.clock import micros, to_datetime
 from holdfast.codec import ErrorData, error_from_data
+from holdfast.engine.step_view import Step, steps_of
+from holdfast.engine.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
-from holdfast.records import EntryRow, RunRow, Status
+from holdfast.records import EntryRow, LetterFilter, RunRow, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
 
@@ -41,6 +45,17 @@ class Run:
     ended_at: datetime | None
     owner: str | None
     epoch: int
+    begins_at: datetime | None = None
+    deadline_at: datetime | None = None
+    priority: int = 0
+    unique_key: str | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    reopened: int = 0
+    """How often it was let go on after it had ended."""
+    compensation: list[dict[str, Any]] | None = None
+    """What was undone when it failed: name, status, attempts and error of each, in that order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +122,94 @@ class RunHandle(Generic[R]):
         """Return everything known about the run now."""
         return run_of(await self._engine._row(self.id))
 
-    async def send(self, name: str, payload: object = None) -> None:
+    # Talking to it. Every verb is the engine's of the same name, on this run.
+
+    async def send(
+        self, name: str, payload: object = None, *, id: str | None = None, dead_letter: bool = False
+    ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
         Raises:
             NoSuchRun, RunTerminal: nobody will ever take it.
         """
-        await self._engine.send(self.id, name, payload)
+        return await self._engine.send(self.id, name, payload, id=id, dead_letter=dead_letter)
 
-    async def cancel(self) -> bool:
+    async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
+        """Send the run a request and wait for its reply."""
+        return await self._engine.ask(self.id, name, payload, type=type, timeout=timeout)
+
+    async def query(self, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
+        """Ask the run's code about its state, without changing anything."""
+        return await self._engine.query(self.id, name, *args, type=type, **kwargs)
+
+    # Acting on it.
+
+    async def cancel(self, *, compensate: bool = False, by: str | None = None, reason: str = "") -> bool:
         """Ask the run to stop; False if it has ended already."""
-        return await self._engine.cancel(self.id)
+        return await self._engine.cancel(self.id, compensate=compensate, by=by, reason=reason)
+
+    async def terminate(self, *, by: str | None = None, reason: str = "") -> bool:
+        """End the run here and now, running none of its code; False if it has ended already."""
+        return await self._engine.terminate(self.id, by=by, reason=reason)
+
+    async def pause(
+        self,
+        *,
+        until: datetime | None = None,
+        duration: timedelta | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Let the run begin nothing more until it is resumed, or until a time; False if it cannot be paused."""
+        return await self._engine.pause(self.id, until=until, duration=duration, by=by, reason=reason)
+
+    async def resume(self, *, by: str | None = None, reason: str = "") -> bool:
+        """Let the run go on if it is paused or cancelled; False if it is neither."""
+        return await self._engine.resume(self.id, by=by, reason=reason)
+
+    async def retry(self, *, by: str | None = None, reason: str = "") -> None:
+        """Let the run, which failed, go on from the step that failed."""
+        await self._engine.retry(self.id, by=by, reason=reason)
+
+    async def rerun(self, *, from_step: str | None = None, by: str | None = None, reason: str = "") -> None:
+        """Let the run, which has ended, do a step, and all that came after it, again."""
+        await self._engine.rerun(self.id, from_step=from_step, by=by, reason=reason)
+
+    async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
+        """Set searchable attributes of the run; None removes one."""
+        await self._engine.set_attributes(self.id, attributes, by=by)
+
+    # Looking at it.
 
     async def history(self) -> list[HistoryEntry]:
         """Return the run's history, oldest fact first."""
         row = await self._engine._row(self.id)
         return readable(await self._engine.store.history(row.key))
+
+    async def steps(self) -> list[Step]:
+        """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
+        row, store = await self._engine._row(self.id), self._engine.store
+        return steps_of(self.id, await store.history(row.key), await store.beats(row.key))
+
+    async def timeline(self) -> list[TimelineItem]:
+        """Return all that happened to the run and was done to it, in order of time."""
+        row, store = await self._engine._row(self.id), self._engine.store
+        return timeline(
+            row,
+            await store.history(row.key),
+            await store.audit(self.id),
+            await store.letters(LetterFilter(run=self.id)),
+            await store.evidence(self.id),
+            await store.history(row.key, archived=True),
+        )
+
+    async def watch(self) -> AsyncIterator[Change]:
+        """Yield what happens to the run from now on, whichever engine runs it, until it has ended.
+
+        It is read from the store when something may have happened; the last change is the run's end.
+        """
+        async for change in self._engine._follow(self.id):
+            yield change
 
 
 def run_of(row: RunRow) -> Run:
@@ -144,6 +231,15 @@ def run_of(row: RunRow) -> Run:
         ended_at=to_datetime(row.ended) if row.ended is not None else None,
         owner=row.owner,
         epoch=row.epoch,
+        begins_at=to_datetime(row.begins) if row.begins is not None else None,
+        deadline_at=to_datetime(row.deadline) if row.deadline is not None else None,
+        priority=row.priority,
+        unique_key=row.unique_key,
+        actor=row.actor,
+        tenant=row.tenant,
+        attributes=codec.decode(row.attributes),
+        reopened=row.reopens,
+        compensation=codec.decode(row.compensation) if row.compensation is not None else None,
     )
 
 

@@ -1,37 +1,49 @@
-"""What the end of a turn means: checked against what the workflow declares, and put into the form that is stored."""
+"""The end of a run in the form that is stored: what its parent is told, what becomes of what it has not read."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
 from holdfast import codec
 from holdfast.clock import Instant
-from holdfast.codec import error_to_data
-from holdfast.definitions import Workflow
-from holdfast.records import End, Status
+from holdfast.codec import ErrorData
+from holdfast.events import Events
+from holdfast.records import End, EventRule, Status
 from holdfast.replay.entry import ChildEnded, encode_entry
-from holdfast.replay.turn import Ending, Outcome, Turn
+from holdfast.replay.turn import Outcome
 
 
-def checked(workflow: Workflow[Any, Any], turn: Turn) -> Turn:
-    """Fail a run whose result does not fit what its workflow declares, rather than everybody who asks for it."""
-    outcome = turn.outcome
-    if outcome is None or outcome.ending is not Ending.COMPLETED:
-        return turn
-    try:
-        codec.decode(outcome.payload or "null", workflow.result_type, f"the result of workflow {workflow.name!r}")
-    except Exception as unfit:
-        unfit.add_note(f"it is declared to return {workflow.result_type!r}")
-        return turn._replace(outcome=Outcome(Ending.FAILED, error=error_to_data(unfit)))
-    return turn
+class Endings:
+    """How runs end in an engine with these events."""
 
+    def __init__(self, events: Events) -> None:
+        self.unread: dict[str, str] = dict(events.unread)
+        """What becomes of messages that a run has not read, by name."""
+        self.rules: dict[str, EventRule] = {name: events.get(name).rule(0) for name in self.unread}
 
-def end_of(outcome: Outcome, now: Instant) -> End:
-    """Return the end of a run as the store takes it, with what its parent is told."""
-    error = codec.encode(outcome.error).decode() if outcome.error is not None else None
-    told = ChildEnded(outcome.ending.value, msgspec.Raw(outcome.payload or "null"), outcome.error)
-    return End(
-        status=Status(outcome.ending.value), at=now, output=outcome.payload, error=error, payload=encode_entry(told)
-    )
+    def of(self, outcome: Outcome, now: Instant) -> End:
+        """Return the end that a turn came to."""
+        error = codec.encode(outcome.error).decode() if outcome.error is not None else None
+        told = ChildEnded(outcome.ending.value, msgspec.Raw(outcome.payload or "null"), outcome.error)
+        undone = codec.encode(outcome.compensation).decode() if outcome.compensation is not None else None
+        return End(
+            status=Status(outcome.ending.value),
+            at=now,
+            output=outcome.payload,
+            error=error,
+            payload=encode_entry(told),
+            compensation=undone,
+            unread=self.unread,
+            rules=self.rules,
+        )
+
+    def cancelled(self, now: Instant, error: ErrorData | None = None) -> End:
+        """Return the end of a run that is stopped whatever its code is doing."""
+        return End(
+            status=Status.CANCELLED,
+            at=now,
+            error=codec.encode(error).decode() if error is not None else None,
+            payload=encode_entry(ChildEnded(Status.CANCELLED.value, error=error)),
+            unread=self.unread,
+            rules=self.rules,
+        )

@@ -8,10 +8,23 @@ from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import Workflow
 from holdfast.engine.executor import Attempt
-from holdfast.records import State, Status
+from holdfast.records import EntryRow, LeaveKey, NewLetter, State, Status
 from holdfast.replay.turn import Execution
 
 _MAX_WAITS = 5
+
+
+class Pausing:
+    """A run that begins nothing more and waits for what is under way to end."""
+
+    __slots__ = ("cancelled", "resumed", "until")
+
+    def __init__(self, until: Instant | None) -> None:
+        self.until = until
+        self.resumed = False
+        """Whether it shall go on at once after all."""
+        self.cancelled = False
+        """Whether it was asked to stop meanwhile."""
 
 
 class Resident:
@@ -24,21 +37,32 @@ class Resident:
         "child",
         "claimed",
         "commits",
+        "created",
         "dirty",
         "dropped",
         "epoch",
         "execution",
         "finishing",
         "generation",
+        "held",
         "id",
         "key",
+        "leaving",
+        "letters",
         "lost",
+        "next_life",
+        "pausing",
         "releasing",
         "retries",
         "scheduled",
         "seen",
+        "stale_waits",
+        "taken",
+        "told",
         "touched",
         "unsure",
+        "unversioned",
+        "waiting",
         "workflow",
         "written",
     )
@@ -53,11 +77,14 @@ class Resident:
         self.workflow = workflow
         self.execution = execution
         self.generation = 0
+        self.created: Instant = 0
         self.child = False
         """Whether a parent waits for its end."""
         self.seen = 0
         self.written: tuple[Status, str, Instant | None] = (Status.RUNNING, "", None)
         """The state in the run's row, as far as it is known."""
+        self.told: tuple[Status, str, Instant | None] | None = None
+        """The state that those who watch were told of last."""
         self.dirty = False
         """Whether somebody else may have changed the row's due time since."""
         self.claimed = False
@@ -70,6 +97,24 @@ class Resident:
         self.attempts: dict[str, Attempt] = {}
         self.retries: dict[str, tuple[Instant, StepVerb]] = {}
         self.scheduled: Instant | None = None
+        self.held: dict[str, StepVerb] | None = None
+        """Steps that wait for an idempotency key that another step holds."""
+        self.leaving: list[LeaveKey] | None = None
+        """Idempotency keys to give up with the next commit."""
+        self.letters: list[NewLetter] | None = None
+        """Dead letters to write with the next commit."""
+        self.waiting: set[str] | None = None
+        """Locations of receives that the store knows to be waiting."""
+        self.stale_waits: set[str] | None = None
+        """Names of events that came: the store may have deleted the wait of another receive than took them."""
+        self.taken: list[int] | None = None
+        """Numbers of inbox rows that the engine itself has acted on, to be deleted with the next commit."""
+        self.next_life: list[EntryRow] | None = None
+        """The first entries of the life that follows this one."""
+        self.unversioned = False
+        """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
+        self.pausing: Pausing | None = None
+        """How far the run has come on its way to being paused."""
         self.touched: Instant = 0
         self.releasing = False
         """Whether a commit is in flight after which anybody may claim the run: nothing may go on here."""
@@ -85,14 +130,27 @@ class Resident:
         timer = self.execution.next_due()
         if timer is not None:
             candidates.append(timer)
-        cancelling = self.execution.journal.cancelling
-        if cancelling is not None:
-            candidates.append(cancelling + self._grace)
+        grace = self.grace_ends
+        if grace is not None:
+            candidates.append(grace)
         return min(candidates) if candidates else None
+
+    @property
+    def grace_ends(self) -> Instant | None:
+        """When a run that was asked to stop is stopped whatever it is doing; undoing takes the time it takes."""
+        journal = self.execution.journal
+        if journal.cancelling is None or journal.compensating:
+            return None
+        return journal.cancelling + self._grace
 
     @property
     def deaf(self) -> bool:
         """Whether nothing may be handed to the code any more."""
+        return self.gone or self.pausing is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it may be recorded any more."""
         return self.dropped or self.releasing or self.finishing
 
     @property
@@ -106,7 +164,9 @@ class Resident:
         status, wait, due = Status.RUNNING, "", None
         if not self.active and not self.unsure:
             status, wait, due = Status.SUSPENDED, self._waits(), self.next_due()
-        if journal.cancelling is not None:
+        if journal.compensating:
+            status = Status.COMPENSATING
+        elif journal.cancelling is not None:
             status = Status.CANCELLING
         wanted = (status, wait, due)
         if wanted == self.written and not self.dirty and not released:
@@ -122,6 +182,8 @@ class Resident:
         waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
         if self.retries:
             waits.append("retry")
+        if self.held:
+            waits.append("key")
         if self.execution.next_due() is not None:
             waits.append("timer")
         return "; ".join(waits)

@@ -10,15 +10,13 @@ Every method here is called from plain callbacks of the event loop, never inside
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.clock import Clock, Instant, micros
+from holdfast.clock import Clock, Instant
 from holdfast.codec import error_to_data
 from holdfast.context.children import ChildVerb
-from holdfast.context.run_context import RunContext
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
 from holdfast.definitions import Registry, Workflow
@@ -26,18 +24,24 @@ from holdfast.engine.attempts import Attempts
 from holdfast.engine.committer import Committer
 from holdfast.engine.departures import Departures
 from holdfast.engine.executor import Executor
-from holdfast.engine.outcomes import checked, end_of
+from holdfast.engine.extras import extras_of, letter
+from holdfast.engine.lives import Lives
+from holdfast.engine.observers import Reporter
+from holdfast.engine.outcomes import Endings
+from holdfast.engine.pauses import ACTS, Pauses, standing_pause
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.timers import Timers
 from holdfast.errors import RunConflict
+from holdfast.events import Events
 from holdfast.records import (
+    Beat,
     Claim,
     Committed,
     CommitTurn,
     End,
-    EntryRow,
     History,
+    KeepResult,
     Message,
     NewRun,
     Outcome,
@@ -49,9 +53,9 @@ from holdfast.records import (
 )
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
-from holdfast.replay.journal import Journal, RunInfo
-from holdfast.replay.loop import Handle
-from holdfast.replay.turn import Ending, Execution, Turn
+from holdfast.replay.journal import CANCEL
+from holdfast.replay.turn import Ending, Turn, first_entries
+from holdfast.replay.turn import Outcome as TurnOutcome
 
 _logger = logging.getLogger("holdfast.engine")
 _workflow_logger = logging.getLogger("holdfast.workflow")
@@ -68,40 +72,54 @@ class Runner:
         committer: Committer,
         executor: Executor,
         ended: Callable[[str, Status], None],
+        events: Events,
+        reporter: Reporter,
     ) -> None:
         self.residents: dict[int, Resident] = {}
         self.released: Callable[[Instant | None], None] = lambda due: None
         """Called when a run becomes claimable by anybody, with the instant from which it wants to be."""
-        self.stirred: Callable[[], None] = lambda: None
-        """Called when a commit put rows into other runs' inboxes or started runs."""
+        self.stirred: Callable[[bool], None] = lambda everybody: None
+        """Called when a commit put rows into other runs' inboxes or started runs, or (True) may have ended others."""
         self._registry = registry
         self._settings = settings
-        self._grace = micros(settings.cancel_grace)
+        self.lives = Lives(registry, settings)
         self._committer = committer
-        self._ready: deque[Handle] = deque()
         self._strangers: set[str] = set()
+        self._events = events
+        self.reporter = reporter
+        self._loop = executor.loop
+        self.endings = Endings(events)
         self.clock = clock
         self.ended = ended
+        self.replied: Callable[[str], None] = lambda run_id: None
+        """Called when a run answered a request."""
         self.stopping = False
         self.timers = Timers(clock, self._wake)
         self.attempts = Attempts(self, executor, registry.errors)
         self.departures = Departures(self, committer)
+        self.pauses = Pauses(self)
 
     # Beginning.
 
     def start(self, run: NewRun, workflow: Workflow[Any, Any], done: Callable[[Outcome | Exception], None]) -> None:
         """Insert a run together with its first turn, and go on with it once that is durable."""
-        resident = self._resident(run.id, 0, 1, workflow, run.input, 0, run.seed, run.at)
-        turn = checked(resident.workflow, resident.execution.begin())
+        resident = self.lives.new(run, 0, workflow)
+        turn = resident.execution.begin()
         if turn.children or (turn.outcome is not None and turn.outcome.ending in (Ending.BLOCKED, Ending.RENEWED)):
             # Its children need its key, which only the insert gives; a turn that ends otherwise takes the ordinary way.
             resident.execution.drop()
-            self._committer.submit(StartRun(run=run), partial(self._started_plain, run, workflow, done))
+            self.start_plain(run, workflow, done)
             return
         resident.finishing = turn.outcome is not None
         self._activate(resident, turn)
         operation = self._operation(resident, turn)
         self._committer.submit(StartRun(run=run, turn=operation), partial(self._started, resident, turn, done))
+
+    def start_plain(
+        self, run: NewRun, workflow: Workflow[Any, Any], done: Callable[[Outcome | Exception], None]
+    ) -> None:
+        """Insert a run before any code of it runs: whether it may be inserted, only the commit knows."""
+        self._committer.submit(StartRun(run=run), partial(self._started_plain, run, workflow, done))
 
     def _started(
         self, resident: Resident, turn: Turn, done: Callable[[Outcome | Exception], None], outcome: Outcome | Exception
@@ -112,6 +130,7 @@ class Runner:
             journal.run = journal.run._replace(key=outcome.key)
             self.residents[outcome.key] = resident
             done(outcome)
+            self.reporter.tell("run.started", resident)
             resident.commits += 1
             self._committed(resident, turn, (), outcome.committed)
         else:
@@ -126,9 +145,10 @@ class Runner:
         outcome: Outcome | Exception,
     ) -> None:
         if isinstance(outcome, Started):
-            resident = self._resident(run.id, outcome.key, 1, workflow, run.input, 0, run.seed, run.at)
+            resident = self.lives.new(run, outcome.key, workflow)
             self.residents[outcome.key] = resident
             done(outcome)
+            self.reporter.tell("run.started", resident)
             self.advance(resident, resident.execution.begin())
         else:
             done(outcome)
@@ -138,68 +158,82 @@ class Runner:
         now = self.clock.now()
         try:
             workflow = self._registry.get(claim.workflow, claim.version)
-            begun = claim.created
-            if claim.generation:
-                begun = history.entries[0].at if history.entries else now
-            resident = self._resident(
-                claim.id, claim.key, claim.epoch, workflow, claim.input, claim.generation, claim.seed, begun
-            )
+            resident = self.lives.claimed(claim, workflow, history.entries, now)
         except Exception as error:
-            self.departures.block_claim(_unreadable(claim, self._registry), error_to_data(error))
+            self.departures.block_claim(self.lives.unreadable(claim), error_to_data(error))
             return
         resident.claimed = True
-        resident.child = claim.parent is not None
         resident.seen = history.seen
         resident.dirty = True
         self.residents[claim.key] = resident
         never_ran = claim.epoch == 1
+        if not claim.version:
+            resident.unversioned = True
+        elif workflow.version != claim.version:
+            self.reporter.tell("run.skewed", resident, {"recorded": claim.version, "running": workflow.version})
+        if never_ran:
+            self.reporter.tell("run.started", resident)
         if never_ran and any(message.kind == "cancel" for message in history.messages):
             self.departures.cancel_outright(resident)
             return
-        life = self._new_life(resident) if claim.generation and not history.entries else []
-        turn = resident.execution.begin(history.entries, history.messages, now)
+        messages = self._set_aside_acts(resident, history.messages)
+        pause = standing_pause(history.messages)
+        if pause is not None:
+            self.pauses.begin(resident, pause)
+            return
+        life = first_entries((), now) if claim.generation and not history.entries else []
+        turn = resident.execution.begin(history.entries or life, messages, now)
         turn.entries[:0] = life
-        cancelling = resident.execution.journal.cancelling
-        if turn.outcome is None and cancelling is not None and cancelling + self._grace <= now:
-            self.departures.cancel_outright(resident)
+        grace = resident.grace_ends
+        if turn.outcome is None and grace is not None and grace <= now:
+            self._out_of_grace(resident)
             return
         self.advance(resident, turn, self.attempts.recall(resident, turn, claim.lost or "handed back", now))
 
-    def _resident(
-        self,
-        run_id: str,
-        key: int,
-        epoch: int,
-        workflow: Workflow[Any, Any],
-        encoded: str,
-        generation: int,
-        seed: int,
-        now: Instant,
-    ) -> Resident:
-        args, kwargs = workflow.decode_input(encoded)
+    def _set_aside_acts(self, resident: Resident, messages: Sequence[Message]) -> list[Message]:
+        """Return the inbox rows that are for the code; the others were for its workers, and are deleted as read."""
+        acts = [message.n for message in messages if message.kind in ACTS or message.kind == "key"]
+        if not acts:
+            return list(messages)
+        resident.taken = [*(resident.taken or ()), *acts]
+        return [message for message in messages if message.kind not in ACTS and message.kind != "key"]
 
-        def begin(journal: Journal) -> Any:
-            return workflow.function(RunContext(journal, journal.root, workflow), *args, **kwargs)
-
-        info = RunInfo(run_id, workflow.name, generation, seed, key)
-        guarded = self._settings.development
-        execution = Execution(info, begin, self._ready, now, self._registry.errors, guarded)
-        resident = Resident(run_id, key, epoch, workflow, execution, self._grace)
-        resident.generation = generation
-        return resident
+    def _out_of_grace(self, resident: Resident) -> None:
+        """Stop a run that did not stop by itself, undoing what it did if that was asked for."""
+        journal = resident.execution.journal
+        if journal.undo_asked and journal.compensations:
+            self.apply(resident, CANCEL, entries.CancelRequested(True))
+        else:
+            self.departures.cancel_outright(resident)
 
     # Turning.
 
     def take(self, key: int, messages: Sequence[Message]) -> None:
         """Hand a run in memory the inbox rows it has not seen."""
         resident = self.residents.get(key)
-        if resident is None or resident.deaf:
+        if resident is None or resident.gone:
             return
         fresh = [message for message in messages if message.n > resident.seen]
-        if fresh:
-            resident.seen = fresh[-1].n
-            resident.dirty = True
-            self._turn(resident, lambda: resident.execution.deliver(fresh, self.clock.now()))
+        if not fresh:
+            return
+        resident.seen = fresh[-1].n
+        resident.dirty = True
+        if resident.pausing is not None:
+            self.pauses.told(resident, fresh)
+            return
+        ours = self._set_aside_acts(resident, fresh)
+        pause = standing_pause(fresh)
+        if pause is not None:
+            self.pauses.begin(resident, pause)
+            return
+        events = {row.name for row in fresh if row.kind in ("event", "notice")}
+        if events:
+            resident.stale_waits = (resident.stale_waits or set()) | events
+        begin = [verb for row in fresh if row.kind == "key" for verb in self.attempts.retake(resident, row.name)]
+        if begin or not ours:
+            self.advance(resident, resident.execution.note([], self.clock.now()), begin)
+        if ours:
+            self._turn(resident, lambda: resident.execution.deliver(ours, self.clock.now()))
 
     def _turn(self, resident: Resident, drive: Callable[[], Turn]) -> None:
         """Drive a turn and make it durable; a failure of ours gives the run back rather than leaving it stuck."""
@@ -222,9 +256,9 @@ class Runner:
             return
         resident.scheduled = None
         now = self.clock.now()
-        cancelling = resident.execution.journal.cancelling
-        if cancelling is not None and cancelling + self._grace <= now:
-            self.departures.cancel_outright(resident)
+        grace = resident.grace_ends
+        if grace is not None and grace <= now:
+            self._out_of_grace(resident)
             return
         ready = [verb for at, verb in resident.retries.values() if at <= now]
         if ready:
@@ -243,13 +277,12 @@ class Runner:
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
             return
-        turn = checked(resident.workflow, turn)
         fresh = [verb for verb in begin if verb.settled]
         if fresh and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, fresh, self.clock.now()).entries)
         resident.finishing = turn.outcome is not None
         self._activate(resident, turn, begin)
-        operation = self._operation(resident, turn)
+        operation = self._operation(resident, turn, begin)
         resident.commits += 1
         if operation is None:
             self._committed(resident, turn, begin, Committed(resident.key))
@@ -267,24 +300,36 @@ class Runner:
         for verb in turn.abandoned:
             active.discard(verb.location)
             resident.retries.pop(verb.location, None)
+            if resident.held:
+                resident.held.pop(verb.location, None)
 
-    def _operation(self, resident: Resident, turn: Turn) -> CommitTurn | None:
+    def _operation(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> CommitTurn | None:
         """Return what to commit for a turn, None if it changes nothing."""
         now = self.clock.now()
         state: State | None = None
         end: End | None = None
         renewal: Renewal | None = None
         outcome = turn.outcome
-        if outcome is None:
+        rows = turn.entries
+        if outcome is None and resident.pausing is not None:
+            pass  # its row says so already, and the code does not go on
+        elif outcome is None:
             # A child may be refused by this very commit, so its parent stays until the outcome is known.
             idle = not resident.active and not turn.children and not resident.unsure
             state = resident.state(released=self._settings.max_resident == 0 and idle)
         elif outcome.ending is Ending.RENEWED:
             renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
+            rows = resident.next_life = first_entries(turn.carried, now)
             resident.dirty = True
         else:
-            end = end_of(outcome, now)
-        if not (turn.entries or turn.consumed or turn.trims or state or end or renewal):
+            end = self.endings.of(outcome, now)
+            if outcome.ending is Ending.FAILED:
+                self._give_up(resident, outcome, end)
+        extras = extras_of(resident, turn, begin, self._events, now)
+        consumed = turn.consumed
+        if resident.taken and resident.pausing is None:  # a pause stays in the inbox until it is in force
+            consumed, resident.taken = [*resident.taken, *consumed], None
+        if not (rows or consumed or turn.trims or state or end or renewal or extras):
             return None
         resident.unsure += bool(turn.children)
         claimed, resident.claimed = resident.claimed, False
@@ -292,8 +337,8 @@ class Runner:
             key=resident.key,
             epoch=resident.epoch,
             at=now,
-            entries=turn.entries if renewal is None else [],
-            consumed=turn.consumed,
+            entries=rows,
+            consumed=consumed,
             trims=turn.trims,
             sends=turn.sends,
             children=turn.children,
@@ -301,7 +346,15 @@ class Runner:
             end=end,
             renewal=renewal,
             reset_claims=claimed,
+            extras=extras,
         )
+
+    def _give_up(self, resident: Resident, outcome: TurnOutcome, end: End) -> None:
+        """Keep what failed as a dead letter, written with the end of its run."""
+        journal = resident.execution.journal
+        failed = outcome.failed[0] if outcome.failed else ""
+        given_up = letter(journal.names.path(failed), outcome.attempts, end.error or "null")
+        resident.letters = [*(resident.letters or ()), given_up]
 
     # Acting.
 
@@ -311,10 +364,15 @@ class Runner:
         resident.commits -= 1
         resident.unsure -= bool(turn.children)
         if isinstance(outcome, Committed):
-            if turn.sends or turn.children or (turn.outcome is not None and resident.child):
-                self.stirred()
+            extras = turn.extras
+            cancelled = turn.outcome is not None and turn.outcome.ending is Ending.CANCELLED
+            if outcome.stirred or turn.children or cancelled:
+                self.stirred(cancelled)
                 self._warn_of_strangers(turn)
+            if extras is not None and extras.replies:
+                self.replied(resident.id)
             self._log(resident, turn)
+            self.reporter.turn(resident, turn)
         if resident.dropped:
             return
         if not isinstance(outcome, Committed):
@@ -351,9 +409,12 @@ class Runner:
             self._finished(resident, turn)
             return
         resident.dirty = resident.dirty or bool(outcome.refused)
+        if resident.pausing is not None:
+            self.pauses.check(resident)
+            return
         for verb in begin:
             if not verb.done():
-                self.attempts.run(resident, verb)
+                self.attempts.run(resident, verb, outcome.keys.get(verb.location))
         for verb in turn.started:
             if not verb.done():
                 self._act(resident, verb, outcome)
@@ -367,7 +428,7 @@ class Runner:
 
     def _act(self, resident: Resident, verb: Any, outcome: Committed) -> None:
         if isinstance(verb, StepVerb):
-            self.attempts.go_on(resident, verb)
+            self.attempts.go_on(resident, verb, outcome.keys.get(verb.location))
         elif isinstance(verb, SendVerb):
             refused = verb.refused if verb.refused is not None else outcome.refused.get(verb.location, "")
             resident.active.discard(verb.location)
@@ -416,30 +477,12 @@ class Runner:
         journal = resident.execution.journal
         unread = [message for queue in (journal.inbox or {}).values() for message in queue]
         unread = sorted(unread + journal.untaken)
-        run = journal.run
+        assert resident.next_life
+        first = resident.next_life
         self.drop(resident)
-        renewed = self._resident(
-            resident.id,
-            resident.key,
-            resident.epoch,
-            resident.workflow,
-            turn.outcome.payload or "{}",
-            resident.generation + 1,
-            run.seed,
-            self.clock.now(),
-        )
-        renewed.seen = resident.seen
-        renewed.child = resident.child
-        renewed.dirty = True
+        renewed = self.lives.renewed(resident, turn.outcome.payload or "{}", first)
         self.residents[renewed.key] = renewed
-        life = self._new_life(renewed)
-        renewed_turn = renewed.execution.begin((), unread)
-        renewed_turn.entries[:0] = life
-        self.advance(renewed, renewed_turn)
-
-    def _new_life(self, resident: Resident) -> list[EntryRow]:
-        """Record when a life after the first began, so that a replay begins at the same time."""
-        return resident.execution.note([("!", entries.Renewed())], resident.execution.loop.now).entries
+        self.advance(renewed, renewed.execution.begin(first, unread))
 
     def _log(self, resident: Resident, turn: Turn) -> None:
         for level, text, args, scope in turn.logs:
@@ -448,6 +491,21 @@ class Runner:
                 _workflow_logger.log(level, f"[{resident.id}] {text}", *args, extra=extra)
             except Exception:
                 _logger.exception("a logging handler failed; run %s goes on", resident.id)
+
+    def beat(self, resident: Resident, location: str, progress: str) -> None:
+        """Record that a step reported progress; called from any thread."""
+        self._loop.call_soon_threadsafe(self._beat, resident, location, progress)
+
+    def _beat(self, resident: Resident, location: str, progress: str) -> None:
+        if not resident.gone:
+            self.reporter.progress(resident, location, progress)
+            at = self.clock.now()
+            beat = Beat(key=resident.key, epoch=resident.epoch, location=location, at=at, detail=progress)
+            self._committer.submit(beat, _nothing)
+
+    def keep_result(self, kept: KeepResult) -> None:
+        """Keep the late result of a step under its idempotency key."""
+        self._committer.submit(kept, lambda outcome: self.stirred(False))
 
     def hand_back_all(self) -> None:
         """On an orderly stop: give every run up, with the attempts it has under way."""
@@ -479,13 +537,5 @@ class Runner:
             )
 
 
-def _unreadable(claim: Claim, registry: Registry) -> Resident:
-    """Return a stand-in for a run that cannot even begin, enough to say so."""
-    workflow = registry.get(claim.workflow)
-    info = RunInfo(claim.id, claim.workflow, claim.generation, claim.seed, claim.key)
-    execution = Execution(info, _nothing, deque(), claim.created, {}, False)
-    return Resident(claim.id, claim.key, claim.epoch, workflow, execution, 0)
-
-
-async def _nothing(journal: Journal) -> None:
-    """A workflow that does nothing."""
+def _nothing(outcome: Outcome | Exception) -> None:
+    """Nobody waits for what only helps."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from holdfast import codec
 from holdfast.errors import HoldfastError
 
 STEP: ContextVar[StepContext] = ContextVar("holdfast_step")
 _logger = logging.getLogger("holdfast.step")
+REPORT_EVERY = 1.0
+"""How many seconds lie at least between two reports of progress that are recorded."""
 
 
 class CancelSignal:
@@ -74,13 +78,16 @@ class CancelSignal:
 class StepContext:
     """One attempt of one step, as its body sees it."""
 
-    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int) -> None:
+    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int, generation: int = 0) -> None:
         self.run_id = run_id
         self.workflow = workflow
         self.attempt = attempt
         self.signal = CancelSignal()
         self.beat: Callable[[], None] = _nothing
+        self.report: Callable[[str], None] = _no_report
+        self._reported = -REPORT_EVERY
         self._step = step
+        self._generation = generation
 
     @functools.cached_property
     def step(self) -> str:
@@ -89,18 +96,34 @@ class StepContext:
 
     @functools.cached_property
     def idempotency_key(self) -> str:
-        """What to hand to services that can tell a repeated call: run and step, unless the activity makes its own."""
-        return f"{self.run_id}:{self.step}"
+        """What to hand to services that can tell a repeated call: run and step, unless the activity makes its own.
 
-    def heartbeat(self) -> None:
-        """Report progress; without it an activity with a heartbeat_timeout is given up."""
+        In a later life of a run (continue-as-new) the same step is another one, and its key tells which.
+        """
+        life = f":{self._generation}" if self._generation else ""
+        return f"{self.run_id}{life}:{self.step}"
+
+    def heartbeat(self, progress: object = None) -> None:
+        """Report progress; without it an activity with a heartbeat_timeout is given up.
+
+        When it last did, and what it said (anything JSON carries), is recorded at most once a second and shown by
+        `run.steps()`.
+        """
         self.beat()
+        now = time.monotonic()
+        if now - self._reported >= REPORT_EVERY:
+            self._reported = now
+            self.report(codec.encode(progress, f"the progress of step {self.step!r}").decode())
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that carries run, step and attempt."""
         extra = {"run_id": self.run_id, "step": self.step, "attempt": self.attempt}
         return logging.LoggerAdapter(_logger, extra)
+
+
+def _no_report(progress: str) -> None:
+    """In a child process, progress only keeps the step alive."""
 
 
 def _nothing() -> None:

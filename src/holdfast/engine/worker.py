@@ -14,9 +14,12 @@ from holdfast.definitions import Registry
 from holdfast.engine.committer import Committer
 from holdfast.engine.executor import Executor
 from holdfast.engine.leases import LeaseKeeper
+from holdfast.engine.observers import Observers, Reporter
+from holdfast.engine.resident import Resident
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.errors import RunBlocked, StoreError
+from holdfast.events import Events
 from holdfast.records import Claim, Delivered, Held, Message, Status, Unblock
 from holdfast.stores.base import Store
 
@@ -32,7 +35,14 @@ class Worker:
     """Everything one engine does to advance runs."""
 
     def __init__(
-        self, store: Store, registry: Registry, settings: Settings, clock: Clock, ended: Callable[[str, Status], None]
+        self,
+        store: Store,
+        registry: Registry,
+        settings: Settings,
+        clock: Clock,
+        ended: Callable[[str, Status], None],
+        events: Events,
+        observers: Observers,
     ) -> None:
         self.id = new_id()
         self._store = store
@@ -43,15 +53,17 @@ class Worker:
         self._loop = loop
         self.executor = Executor(loop, settings.max_steps, settings.max_threads)
         self.committer = Committer(store, lambda: not self.executor.active)
-        self.runner = Runner(registry, settings, clock, self.committer, self.executor, ended)
+        reporter = Reporter(observers, clock)
+        self.runner = Runner(registry, settings, clock, self.committer, self.executor, ended, events, reporter)
         self.runner.released = self._released
-        self.runner.stirred = self._look
+        self.runner.stirred = self.look
         self._lease: LeaseKeeper | None = None
         self._wake = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
         self._looker: asyncio.Task[None] | None = None
         self._look_again = False
+        self._everybody = False
         self._rescuer: asyncio.Task[None] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -61,8 +73,10 @@ class Worker:
         self._missing: set[Held] = set()
         self._stopping = False
         self.next_due: Instant | None = None
+        self.ticked: Callable[[], None] = lambda: None
+        """Called every tick."""
         self.looked: Callable[[], None] = lambda: None
-        """Called after another process may have committed."""
+        """Called after runs that are not in memory here may have ended: another process may have committed."""
         self.broken: Callable[[StoreError], None] = lambda error: None
         """Called when the store can no longer be used at all (its file was replaced)."""
         self._complained = -60.0
@@ -128,13 +142,26 @@ class Worker:
             if outcome.n == resident.seen + 1:
                 self.runner.take(outcome.key, [message._replace(n=outcome.n)])
             elif outcome.n > resident.seen:
-                self._look()
+                self.look()
         else:
             self.wake()
 
     def wake(self) -> None:
         """Look for claimable runs now."""
         self._wake.set()
+
+    def forget(self, run_id: str) -> None:
+        """Drop a run that was ended from outside, if it is in memory here."""
+        for resident in list(self.runner.residents.values()):
+            if resident.id == run_id:
+                self._loop.call_soon(self.runner.drop, resident)
+
+    def resident(self, run_id: str) -> Resident | None:
+        """Return a run that is in memory here and whose code may be looked at."""
+        for resident in self.runner.residents.values():
+            if resident.id == run_id and not resident.deaf:
+                return resident
+        return None
 
     @property
     def idle(self) -> bool:
@@ -286,11 +313,12 @@ class Worker:
             self._lease.loop_is_alive()
         self._ticks += 1
         self.runner.timers.check_jump()
+        self.ticked()
         if self.next_due is not None and self.next_due <= self._clock.now():
             self.wake()  # the claimer sleeps by another clock, which does not jump
         try:
             if self._store.changed():
-                self._look()
+                self.look(everybody=True)
         except StoreError as error:
             self._store_broken(error)
         if self._ticks % _TAKE_OVER_TICKS == 0 and self._lease is not None:
@@ -305,7 +333,12 @@ class Worker:
             _logger.error("the store cannot be used: %s", error)
             self.broken(error)
 
-    def _look(self) -> None:
+    def look(self, everybody: bool = False) -> None:
+        """Look at the store: runs in memory may have news, others may be due.
+
+        With `everybody`, a run that is not in memory here may have ended: whoever waits for one looks too.
+        """
+        self._everybody = self._everybody or everybody
         self._look_again = True
         if self._looker is None or self._looker.done():
             self._looker = self._loop.create_task(self._look_around())
@@ -327,14 +360,16 @@ class Worker:
 
     async def _look_once(self) -> None:
         if self._lease is not None:
-            for key in await self._store.due(self.id, self._clock.now()):
-                resident = self.runner.residents.get(key)
-                if resident is not None:
-                    messages = await self._store.inbox(key, resident.seen)
-                    if messages:
-                        self._loop.call_soon(self.runner.take, key, messages)
+            due = await self._store.due(self.id, self._clock.now())
+            residents = self.runner.residents
+            seen = {key: residents[key].seen for key in due if key in residents}
+            for key, messages in (await self._store.inboxes(seen)).items() if seen else ():
+                if messages:
+                    self._loop.call_soon(self.runner.take, key, messages)
             self.wake()
-        self.looked()
+        if self._everybody:
+            self._everybody = False
+            self.looked()
 
     async def _take_over(self) -> None:
         try:

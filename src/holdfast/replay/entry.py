@@ -118,6 +118,8 @@ class MessageReceived(Entry, frozen=True):
     name: str
     id: str
     payload: msgspec.Raw
+    source: str = ""
+    """Empty for a message sent to the run, else event or notice (see `records.Message`)."""
 
 
 class SendBegun(Entry, frozen=True):
@@ -215,12 +217,80 @@ class CancelRequested(Entry, frozen=True):
     """Somebody asked the run to stop."""
 
     kind, role, word = 24, FACT, "cancel"
+    compensate: bool = False
 
 
 class Renewed(Entry, frozen=True):
     """A new life of the run began (continue-as-new); its time is the time of this entry."""
 
     kind, role, word = 25, MARK, "renewed"
+
+
+class CompensationAdded(Entry, frozen=True):
+    """What to run if the run fails later: an activity by name and its arguments; `where` is the call in the code.
+
+    Its own location is its place in the run's stack of compensations, which outlives the loop that added to it.
+    """
+
+    kind, role, word = 26, MARK, "compensation"
+    where: str
+    name: str
+    args: msgspec.Raw
+    kwargs: msgspec.Raw
+
+
+class Reopened(Entry, frozen=True):
+    """The run had ended here and goes on (retry, resume, rerun); a step's location gets a fresh budget of attempts."""
+
+    kind, role, word = 27, MARK, "reopened"
+    how: str
+
+
+class PublishBegun(Entry, frozen=True):
+    """An event by name; `refused` is full when its queue had no room."""
+
+    kind, role, word = 28, CALL, "publish"
+    name: str
+    digest: int
+    refused: str = ""
+
+
+class AttributesSet(Entry, frozen=True):
+    """Searchable attributes were set."""
+
+    kind, role, word = 29, MARK, "attributes"
+    values: msgspec.Raw
+
+
+class EvidenceAdded(Entry, frozen=True):
+    """An item was added to the run's audit trail."""
+
+    kind, role, word = 30, MARK, "evidence"
+    what: str
+    id: str
+
+
+class Replied(Entry, frozen=True):
+    """A request was answered; `to` is the id of the message that asked."""
+
+    kind, role, word = 31, MARK, "reply"
+    to: str
+
+
+class AttemptSkipped(Entry, frozen=True):
+    """A step's condition said not now; it is asked again at `check_at`. No attempt is counted."""
+
+    kind, role, word = 32, MARK, "skipped"
+    reason: str
+    check_at: int
+
+
+class Ended(Entry, frozen=True):
+    """The run failed; `failed` are the locations of the calls whose errors ended it, none if the code itself raised."""
+
+    kind, role, word = 33, MARK, "ended"
+    status: str
+    failed: list[str] = []
 
 
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}

@@ -7,23 +7,38 @@ is found before anything wrong is recorded or acted on: the violation is remembe
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
+from holdfast.clock import Instant
 from holdfast.codec import ErrorData, error_from_data
-from holdfast.errors import BadInput, DuplicateName, HistoryMismatch, RunBlocked
-from holdfast.records import EntryRow, Message, Send, StartChild
+from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
+from holdfast.records import EntryRow, Extras, Message, Send, StartChild
 from holdfast.replay import entry as entries
+from holdfast.replay import inbox
 from holdfast.replay.entry import Entry, decode_entry, encode_entry
-from holdfast.replay.location import Names, Scope, checkpoint_location, inside, iterations, name_key
-from holdfast.replay.loop import SCOPE, RunLoop
+from holdfast.replay.location import (
+    Names,
+    Scope,
+    checkpoint_location,
+    compensation_location,
+    inside,
+    iterations,
+    name_key,
+)
+from holdfast.replay.loop import RunLoop
+from holdfast.replay.verbs import Gate, Verb
+
+__all__ = ["CANCEL", "NAMES", "PREFIXES", "Compensation", "Gate", "Journal", "RunInfo", "Verb"]
 
 CANCEL = "*"
 NAMES = "!"
 _NO_FACTS: deque[EntryRow] = deque()  # shared by the runs that have none left, because an empty deque is 760 bytes
+_NO_ACTIVITIES: Mapping[str, Any] = {}
 
 
 class RunInfo(NamedTuple):
@@ -34,72 +49,22 @@ class RunInfo(NamedTuple):
     generation: int
     seed: int
     key: int
+    reopens: int = 0
+    """How often the run was let go on after it had ended."""
+    deadline: Instant | None = None
+    """When the run is cut off."""
 
 
-class Verb(asyncio.Future[Any]):
-    """What a verb returns: resolved by a fact at its location."""
+class Compensation:
+    """One thing to undo if the run fails, at its place on the run's stack."""
 
-    __slots__ = ("journal", "location", "number")
-    word = "verb"
-    counted = True
-    """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
+    __slots__ = ("activity", "entry", "location")
 
-    def __init__(self, journal: Journal, location: str) -> None:
-        self.number = journal.loop.hash_number(SCOPE.get(None) if self.counted else None)
-        super().__init__(loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
-        self.journal = journal
+    def __init__(self, location: str, entry: entries.CompensationAdded) -> None:
         self.location = location
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __bool__(self) -> bool:
-        raise self._forgotten()
-
-    def __format__(self, spec: str) -> str:
-        raise self._forgotten()
-
-    def __getattr__(self, name: str) -> Any:
-        # asyncio and the inspect module ask futures for names that begin with an underscore, and take no for an answer.
-        raise AttributeError(name) if name.startswith("_") else AttributeError(f"{self._forgotten()} before .{name}")
-
-    def _forgotten(self) -> BadInput:
-        what = self.journal.names.path(self.location)
-        line = self.journal.loop.workflow_line()
-        where = f" at {line}" if line else ""
-        return BadInput(f"{self.word} {what!r} was not awaited{where}: write `await ctx.{self.word}(...)`")
-
-    def apply(self, entry: Any) -> None:
-        """Take the fact this verb waited for."""
-        raise NotImplementedError
-
-    def forget(self) -> None:
-        """Stop waiting: called once, when the fact has come or the code gave up."""
-
-    def cancel(self, msg: Any = None) -> bool:
-        journal = self.journal
-        if self.done() or journal.loop.dead:
-            return super().cancel(msg)
-        journal.abandon(self)
-        return super().cancel(msg)
-
-
-class Gate(Verb):
-    """A loop that history says went further waits here until replay comes to its recorded state."""
-
-    __slots__ = ()
-    word = "loop state"
-    counted = False
-
-    def apply(self, entry: Any) -> None:
-        self.set_result(entry)
-
-    def cancel(self, msg: Any = None) -> bool:
-        # Whatever cancelled the loop in an iteration before this state did not stop it, for the state was recorded.
-        return False if not self.journal.loop.dead else super().cancel(msg)
+        self.entry = entry
+        self.activity: Any = None
+        """What to run, once the call was made in this life; otherwise it has to be found by its name."""
 
 
 class Journal:
@@ -112,9 +77,13 @@ class Journal:
         "_past",
         "_tries",
         "abandoned",
+        "activities",
         "cancelling",
         "children",
+        "compensating",
+        "compensations",
         "consumed",
+        "extras",
         "inbox",
         "kids",
         "logs",
@@ -123,6 +92,7 @@ class Journal:
         "new",
         "next_seq",
         "open",
+        "queries",
         "receivers",
         "recorded_at",
         "renewal",
@@ -132,6 +102,7 @@ class Journal:
         "silent",
         "started",
         "trims",
+        "undo_asked",
         "untaken",
         "violation",
     )
@@ -148,6 +119,16 @@ class Journal:
         self.inbox: dict[str, deque[Message]] | None = None
         self.cancelling: int | None = None
         """When the run was asked to stop."""
+        self.undo_asked = False
+        """Whether it was asked to undo what it did, too."""
+        self.compensations: list[Compensation] | None = None
+        """What to undo if the run fails, the last first."""
+        self.compensating = False
+        """Whether the code has ended and what it did is being undone."""
+        self.activities = _NO_ACTIVITIES
+        """Activities by name, for compensations whose function cannot be found from the workflow's code."""
+        self.queries: dict[str, Callable[..., Any]] | None = None
+        """What answers questions about the run's state, by name."""
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
@@ -172,11 +153,18 @@ class Journal:
         self.trims: list[tuple[str, str]] = []
         self.consumed: list[int] = []
         self.logs: list[tuple[int, str, tuple[Any, ...], str]] = []
+        self.extras: Extras | None = None
+
+    def extra(self) -> Extras:
+        """Return where this turn collects what few turns ask for."""
+        if self.extras is None:
+            self.extras = Extras()
+        return self.extras
 
     def close(self) -> None:
         """Let go of everything that waits; the run is dropped."""
         self.open.clear()
-        self.receivers = self.kids = None
+        self.receivers = self.kids = self.queries = self.compensations = None
 
     def caught_up(self) -> None:
         """Forget what was only the past: from here on the turn asks for new things."""
@@ -207,6 +195,11 @@ class Journal:
                 )
             elif kind in _ATTEMPT_KINDS:
                 tries.setdefault(row.location, []).append(row)
+            elif kind == entries.CompensationAdded.kind:
+                added = decode_entry(kind, row.data)
+                self._push(row.location, added)
+                if added.where:
+                    marks[added.where, kind] = row
             else:
                 marks[row.location, kind] = row
                 if kind == entries.LoopCheckpoint.kind:
@@ -289,6 +282,11 @@ class Journal:
             self.record(NAMES + key, entries.Name(name))
         return name_key(scope.prefix, key, repeat)
 
+    def recorded(self, location: str, kind: int) -> Any:
+        """Return the recorded call that is about to be made again, None if there is none of this kind."""
+        row = self._past.get(location)
+        return decode_entry(kind, row.data) if row is not None and row.kind == kind else None
+
     def begin(self, location: str, call: Entry) -> Any:
         """Return the recorded form of a call, or None after recording it as new.
 
@@ -307,10 +305,10 @@ class Journal:
             return call
         return decode_entry(row.kind, row.data)
 
-    def mark(self, location: str, mark: Entry) -> None:
-        """Record something the code noted, unless history has it."""
+    def mark(self, location: str, mark: Entry) -> bool:
+        """Record something the code noted, unless history has it; tells whether it is new."""
         if self.loop.dead or self.violation:
-            return
+            return False
         row = self._marks.pop((location, mark.kind), None)
         if row is not None:
             if row.data != (now := encode_entry(mark)):
@@ -319,6 +317,8 @@ class Journal:
             self._unexpected(location, mark)
         else:
             self.record(location, mark)
+            return True
+        return False
 
     def has_mark(self, location: str, kind: int) -> bool:
         """Take a recorded mark, telling whether it was there."""
@@ -355,20 +355,63 @@ class Journal:
         self._tries = {at: rows for at, rows in self._tries.items() if not gone(at)}
         self._marks = {key: row for key, row in self._marks.items() if not gone(key[0])}
 
+    def end(self, failed: Sequence[str]) -> None:
+        """Record that the run failed, and the calls that ended it, unless history has just that."""
+        mark = entries.Ended("failed", list(failed))
+        row = self._marks.pop((NAMES, mark.kind), None)
+        if row is None or row.data != encode_entry(mark):
+            self.record(NAMES, mark)
+
+    # Compensations.
+
+    def registered(self, where: str) -> Compensation | None:
+        """Take the compensation that history has for a call in the code."""
+        row = self._marks.pop((where, entries.CompensationAdded.kind), None)
+        return (self.compensations or [])[int(row.location[2:])] if row is not None else None
+
+    def register(self, added: entries.CompensationAdded) -> Compensation | None:
+        """Put a new compensation on the stack; None if history says that the code does not come here now."""
+        if self._facts:
+            self._unexpected(added.where, added)
+            return None
+        location = compensation_location(len(self.compensations or ()))
+        self.record(location, added)
+        return self._push(location, added)
+
+    def carried(self) -> list[Entry]:
+        """Return what is on the stack as a new life takes it over: its calls are not made there."""
+        return [msgspec.structs.replace(each.entry, where="") for each in self.compensations or ()]
+
+    def _push(self, location: str, added: entries.CompensationAdded) -> Compensation:
+        if self.compensations is None:
+            self.compensations = []
+        compensation = Compensation(location, added)
+        self.compensations.append(compensation)
+        return compensation
+
     # Waiting for messages.
 
+    def take_in(self, message: Message) -> None:
+        """Keep a message or an event until a receive waits for it."""
+        if self.inbox is None:
+            self.inbox = {}
+        inbox.put(self.inbox, message)
+
     def match(self) -> tuple[Verb, Message] | None:
-        """Take the oldest message that an open receive waits for, served in order of the calls."""
-        for verb in (self.receivers or {}).values():
-            heads = [queue[0] for name in verb.names if (queue := (self.inbox or {}).get(name))]
-            if heads:
-                message = min(heads)
-                queue = (self.inbox or {})[message.name]
-                queue.popleft()
-                if not queue and self.inbox:
-                    del self.inbox[message.name]
-                return verb, message
+        """Take the oldest message that an open receive waits for, or else event; served in order of the calls."""
+        if self.inbox:
+            for verb in (self.receivers or {}).values():
+                message = inbox.take(self.inbox, verb.names)
+                if message is not None:
+                    return verb, message
         return None
+
+    def unwanted_events(self) -> list[int]:
+        """Take out the events that no open receive waits for; return their numbers in the inbox."""
+        if not self.inbox:
+            return []
+        wanted = {name for verb in (self.receivers or {}).values() for name in verb.names}
+        return inbox.take_events(self.inbox, wanted)
 
     # Mismatches.
 
@@ -390,7 +433,7 @@ class Journal:
             f"nothing there but goes on with {self.names.path(following.location)!r} "
             f"({entries.KINDS[following.kind].word})"
         )
-        if entry.role == entries.CALL:
+        if entry.role == entries.CALL or entry.word in PREFIXES:
             name = _call_name(self.names.path(location), entry.word)
             advice = f'put the new call under `if ctx.patched("add-{name}"):`'
             self.mismatch(location, recorded, f"a new {entry.word}", advice)
@@ -435,8 +478,24 @@ class Journal:
             self.violation = error
 
 
-_ATTEMPT_KINDS = frozenset({entries.AttemptBegun.kind, entries.AttemptFailed.kind, entries.AttemptLost.kind})
-PREFIXES = {"receive": "receive ", "send": "send "}
+_ATTEMPT_KINDS = frozenset(
+    {
+        entries.AttemptBegun.kind,
+        entries.AttemptFailed.kind,
+        entries.AttemptLost.kind,
+        entries.AttemptSkipped.kind,
+        entries.Reopened.kind,
+    }
+)
+PREFIXES = {
+    "receive": "receive ",
+    "send": "send ",
+    "publish": "publish ",
+    "compensation": "compensate ",
+    "attributes": "set ",
+    "evidence": "evidence ",
+    "reply": "",
+}
 """What stands before the name in the location of some calls, so that a step of the same name is another one."""
 
 

@@ -4,6 +4,9 @@ For people a location is a path of names from the run's root: `charge`, `paralle
 As a stored key each name is a number (its place in the run's list of names) and every number carries its length, so
 that keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are
 exactly the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
+
+Compensations lie outside the tree of calls, for they outlive the loop or branch that asked for them: `^a0` is the first
+of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/release`. `@` is the run's own deadline.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from holdfast.errors import BadInput
 
 MAX_NAME = 200
 _FORBIDDEN = ("/", "#", "~", "@", "!")
+DEADLINE = "@"
 
 
 def number(value: int) -> str:
@@ -67,7 +71,9 @@ class Names:
         if part.startswith("~"):
             return f"~{part[2:]}"
         if part.startswith("@"):
-            return f"timer#{part[2:]}"
+            return f"timer#{part[2:]}" if part != DEADLINE else "deadline"
+        if part.startswith("^"):
+            return f"undo#{part[2:]}"
         if not part[:1].isalpha():
             return {"*": "cancel", "!": "state"}.get(part, part)
         name, _, repeat = part.partition("#")
@@ -77,7 +83,7 @@ class Names:
 
 
 class Scope:
-    """A place that holds names: the root, one branch of a join or race, or one iteration of a loop."""
+    """A place that holds names: the root, a branch of a join or race, an iteration of a loop, or one compensation."""
 
     __slots__ = ("_counts", "_memo", "loop", "made", "outer", "prefix", "random", "timers", "uuids")
 
@@ -136,6 +142,11 @@ def iterations(loop: str, first: int, end: int) -> tuple[str, str]:
 def checkpoint_location(loop: str) -> str:
     """Return where a loop keeps its state."""
     return f"{loop}/!"
+
+
+def compensation_location(index: int) -> str:
+    """Return where the compensation at this index of the run's stack is kept."""
+    return f"^{number(index)}"
 
 
 def inside(location: str, ancestor: str) -> bool:

@@ -18,14 +18,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from holdfast.clock import FAR_FUTURE
-from holdfast.errors import BusyLoop, NonDeterministic
+from holdfast.errors import BadInput, BusyLoop, NonDeterministic
 from holdfast.replay.guards import user_line
-from holdfast.replay.location import Scope, number
+from holdfast.replay.location import DEADLINE, Scope, number
 
 MAX_CALLBACKS = 100_000
 MAX_FAILURES = 20
 _FEW_TASKS = 8
 SCOPE: contextvars.ContextVar[Scope] = contextvars.ContextVar("holdfast_scope")
+QUERY = Scope("?")
+"""Where the handler of a query runs: code here may look, but not act."""
 _CLEANUP: contextvars.ContextVar[bool] = contextvars.ContextVar("holdfast_cleanup", default=False)
 
 # Typed loosely: RunLoop is not an AbstractEventLoop, because slots keep a parked run small.
@@ -176,6 +178,8 @@ class RunLoop:
         timer = Timer(self, callback, args, context)
         if not self.dead:
             scope = timer.context.get(SCOPE)
+            if scope is QUERY:
+                raise only_looking("asyncio timers")
             location = scope.next_timer() if scope else f"@{number(self.next_number())}"
             self.add_timer(timer, min(self.origin + round(min(when * 1e6, FAR_FUTURE)), FAR_FUTURE), location)
         return timer
@@ -208,6 +212,9 @@ class RunLoop:
         scope = context.get(SCOPE)
         if scope is None and (scope := SCOPE.get(None)) is not None:
             context.run(SCOPE.set, scope)  # a context of the user's own making is still in this run
+        if scope is QUERY:
+            coro.close()
+            raise only_looking("asyncio tasks")
         if handling_cancel():
             context.run(_CLEANUP.set, True)
         task = RunTask.__new__(RunTask)
@@ -259,6 +266,11 @@ class RunLoop:
             heapq.heappop(heap)
         return None
 
+    def keeps_time(self) -> bool:
+        """Tell whether the code waits for a timer; the run's deadline is not of its making."""
+        timers = self._timers or {}
+        return len(timers) > (DEADLINE in timers)
+
     def timer_at(self, location: str) -> Timer | None:
         """Return the live timer at a location."""
         return self._timers.get(location) if self._timers else None
@@ -304,6 +316,18 @@ class RunLoop:
         except BaseException:
             ready.clear()  # it is shared: what is left here must not run as part of another run
             raise
+
+    def forget_ready(self) -> bool:
+        """Drop callbacks that became ready outside a turn; tell whether there were any."""
+        left = bool(self._ready)
+        self._ready.clear()
+        return left
+
+    def take_new_tasks(self) -> None:
+        """Live on after the tasks of the code were closed, for what is to be undone."""
+        self.dead = False
+        self.failures = None
+        self._prune_at = _FEW_TASKS
 
     def live_tasks(self) -> list[RunTask]:
         """Return the tasks that have not finished, oldest first."""
@@ -370,6 +394,11 @@ def name_of(future: Any) -> str:
 
 async def _awaiting(verb: asyncio.Future[Any]) -> Any:
     return await verb
+
+
+def only_looking(what: str) -> BadInput:
+    """Return the error for what the handler of a query must not use."""
+    return BadInput(f"the handler of a query only reads the workflow's state: it cannot use {what}")
 
 
 def handling_cancel() -> bool:

@@ -22,13 +22,22 @@ from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.codec import ErrorData, error_to_data
 from holdfast.errors import RunBlocked, StuckRun
-from holdfast.records import EntryRow, Message, Send, StartChild
+from holdfast.records import EntryRow, Extras, Message, Send, StartChild
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import Entry
+from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks
+from holdfast.replay.failures import origins
 from holdfast.replay.guards import guard, raised_at
-from holdfast.replay.journal import CANCEL, Journal, RunInfo, Verb
+from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo, Verb
+from holdfast.replay.location import compensation_location
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
+from holdfast.replay.queries import ask
+
+_BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
+"""What stands before anything the code of a life did; what else it notes comes with the names it uses."""
+
+Undo = Callable[[Journal], Coroutine[Any, Any, list[dict[str, Any]]]]
+"""Undoes what is on the stack of compensations, the last first, and says how each one went."""
 
 
 class Ending(StrEnum):
@@ -47,6 +56,12 @@ class Outcome(NamedTuple):
     ending: Ending
     payload: str | None = None
     error: ErrorData | None = None
+    failed: tuple[str, ...] = ()
+    """The locations of the calls that the error came from, the nearest first."""
+    attempts: int = 0
+    """How often the first of them was tried, if it is a step."""
+    compensation: list[dict[str, Any]] | None = None
+    """What was undone, in that order, each with name, status (completed or failed), attempts and error."""
 
 
 class Turn(NamedTuple):
@@ -61,12 +76,29 @@ class Turn(NamedTuple):
     consumed: list[int]
     logs: list[tuple[int, str, tuple[Any, ...], str]]
     outcome: Outcome | None
+    extras: Extras | None = None
+    """What few turns ask for."""
+    carried: Sequence[Entry] = ()
+    """The compensations that a new life takes over; see `first_entries`."""
+
+
+def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
+    """Return the entries with which a new life begins: when that was, and what it has to undo if it fails.
+
+    They belong in the commit that ends the old life, so that a crash between the two loses nothing.
+    """
+    begun = [(NAMES, entries.Renewed()), *((compensation_location(n), added) for n, added in enumerate(carried))]
+    return [EntryRow(place, seq, entry.kind, at, encode_entry(entry)) for seq, (place, entry) in enumerate(begun, 1)]
 
 
 class Execution:
-    """One run in memory: its loop, its journal and its coroutine."""
+    """One run in memory: its loop, its journal and its coroutine.
 
-    __slots__ = ("_frozen", "_root", "_start", "ending", "guarded", "journal", "loop")
+    `undo` makes the coroutine that undoes what is on the stack of compensations; `check` raises if the encoded result
+    is not what the workflow declares.
+    """
+
+    __slots__ = ("_check", "_end", "_frozen", "_root", "_start", "_undo", "ending", "guarded", "journal", "loop")
 
     def __init__(
         self,
@@ -76,11 +108,17 @@ class Execution:
         now: Instant,
         errors: Mapping[str, type[BaseException]],
         guarded: bool = True,
+        undo: Undo | None = None,
+        check: Callable[[bytes], object] | None = None,
     ) -> None:
         self.loop = RunLoop(ready, now, run.seed)
         self.journal = Journal(run, self.loop, errors)
         self._start = start
+        self._undo = undo
+        self._check = check
         self._root: RunTask | None = None
+        self._end: Outcome | None = None
+        """How the code ended, while what it did is being undone."""
         self.guarded = guarded
         self.ending = False
         self._frozen = False
@@ -89,7 +127,7 @@ class Execution:
         self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
     ) -> Turn:
         """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
-        self.journal.silent = bool(history)
+        self.journal.silent = not all(row.kind in _BEGINNING for row in history)
 
         def action() -> None:
             self.journal.load(history)
@@ -122,6 +160,10 @@ class Execution:
         for location, mark in notes:
             self.journal.record(location, mark)
         return self._collect(None)
+
+    def query(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bytes:
+        """Return the encoded answer to a question about the run's state; see `queries.ask`."""
+        return ask(self.journal, name, args, kwargs or {}, self.guarded)
 
     def next_due(self) -> Instant | None:
         """Return the instant of the earliest timer."""
@@ -173,10 +215,8 @@ class Execution:
 
     def _replay(self) -> None:
         journal = self.journal
-        context = contextvars.Context()
-        context.run(SCOPE.set, journal.root)
-        self._root = self.loop.create_task(self._start(journal), name="workflow", context=context, structural=True)
-        self.loop.drain()
+        self._root = self._task(self._start(journal), "workflow")
+        self._drain()
         while not self._stopped():
             row = journal.next_fact()
             if row is None:
@@ -184,7 +224,7 @@ class Execution:
             if row.at > self.loop.now:
                 self.loop.now = row.at
             self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
-            self.loop.drain()
+            self._drain()
         if journal.violation is None and self.loop.violation is None:
             row = journal.next_fact()
             if row is not None:
@@ -197,7 +237,24 @@ class Execution:
             return  # the code gave up waiting for it; in history it would answer a call that is not open
         self.journal.record(location, fact)
         self._apply(location, fact, None)
-        self.loop.drain()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Let the code go on until it waits; if it comes to an end that asks for it, begin to undo what it did."""
+        error: SystemExit | None = None
+        try:
+            self.loop.drain()
+        except SystemExit as exit_:
+            error = exit_
+        if self.journal.compensations is not None and self._turns_back(error):
+            self._begin_to_undo()
+        elif error is not None:
+            raise error
+
+    def _task(self, coro: Coroutine[Any, Any, Any], name: str) -> RunTask:
+        context = contextvars.Context()
+        context.run(SCOPE.set, self.journal.root)
+        return self.loop.create_task(coro, name=name, context=context, structural=True)
 
     def _apply(self, location: str, fact: Any, row: EntryRow | None) -> None:
         journal = self.journal
@@ -213,12 +270,21 @@ class Execution:
                 self.loop.fire(timer)
                 return
         elif fact.kind == entries.CancelRequested.kind:
-            journal.cancelling = self.loop.now
-            if self._root is not None:
-                self._root.cancel()
+            self._cancel(fact.compensate)
             return
         if row is not None:
             journal.unexpected_fact(row)
+
+    def _cancel(self, compensate: bool) -> None:
+        """Ask the code to stop. Asked once more to undo, after its grace, it is stopped whatever it is doing."""
+        journal = self.journal
+        if journal.cancelling is not None and journal.undo_asked:
+            self._frozen = True
+        journal.undo_asked = journal.undo_asked or compensate
+        if journal.cancelling is None:
+            journal.cancelling = self.loop.now
+            if self._root is not None:
+                self._root.cancel()
 
     def _take(self, messages: Sequence[Message]) -> None:
         journal = self.journal
@@ -226,20 +292,20 @@ class Execution:
             if self._stopped():
                 journal.untaken = list(messages[taken:])
                 return
-            if message.kind == "message":
-                if journal.inbox is None:
-                    journal.inbox = {}
-                journal.inbox.setdefault(message.name, deque()).append(message)
+            if message.kind in ("message", "event", "notice"):
+                journal.take_in(message)
                 continue
             journal.consumed.append(message.n)
             if message.kind == "cancel":
-                if journal.cancelling is None:
-                    self._new_fact(CANCEL, entries.CancelRequested())
-                continue
-            verb = (journal.kids or {}).get(message.name)
-            if verb is not None and not verb.done():
-                ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
-                self._new_fact(verb.location, ended)
+                undo = _asks_to_undo(message)
+                # A run that undoes what it did is ending already.
+                if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
+                    self._new_fact(CANCEL, entries.CancelRequested(undo))
+            elif message.kind == "child":
+                verb = (journal.kids or {}).get(message.name)
+                if verb is not None and not verb.done():
+                    ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
+                    self._new_fact(verb.location, ended)
 
     def _fire_due(self) -> None:
         while not self._stopped():
@@ -258,18 +324,21 @@ class Execution:
                 return
             verb, message = found
             journal.consumed.append(message.n)
-            received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload))
+            source = "" if message.kind == "message" else message.kind
+            received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload), source)
             self._new_fact(verb.location, received)
 
     def _settle(self) -> None:
         self._match()
         journal, root = self.journal, self._root
-        if self._stopped() or journal.open or journal.replaying or self.loop.next_timer() is not None:
+        if self._stopped() or journal.open or journal.replaying or self.loop.keeps_time():
             return
         if root is not None and not root.done():
             if journal.cancelling is not None:
                 self._frozen = True  # it swallowed its cancel and may do nothing more
                 return
+            if self.loop.next_timer() is not None:
+                return  # its deadline will end it
             journal.block(
                 StuckRun(
                     journal.run.id,
@@ -287,11 +356,44 @@ class Execution:
             or (self._root is not None and self._root.done())
         )
 
+    # Undoing.
+
+    def _turns_back(self, error: SystemExit | None) -> bool:
+        """Tell whether the code has come to an end after which what it did is to be undone."""
+        journal = self.journal
+        if (
+            self._undo is None
+            or journal.compensating
+            or journal.violation is not None
+            or self.loop.violation is not None
+        ):
+            return False
+        if journal.undo_asked and not self._stopped() and not journal.open and not self.loop.keeps_time():
+            self._frozen = True  # as in _settle, but in its place among the facts, so that a replay does the same
+        if error is None and not self._stopped():
+            return False
+        self._end = self._ended(error)
+        return self._end.ending is Ending.FAILED or (self._end.ending is Ending.CANCELLED and journal.undo_asked)
+
+    def _begin_to_undo(self) -> None:
+        """Stop all that the code left running, and go on with what undoes it, in the same loop."""
+        assert self._undo is not None
+        journal = self.journal
+        self._leave_behind()
+        close_tasks(self.loop)
+        self.loop.take_new_tasks()
+        journal.compensating = True
+        journal.renewal = None
+        self._frozen = False
+        self._root = self._task(self._undo(journal), "undo")
+        self.loop.drain()
+
     # The turn's answer.
 
     def _collect(self, error: BaseException | None) -> Turn:
         journal = self.journal
         outcome = self._outcome(error)
+        renewed = outcome is not None and outcome.ending is Ending.RENEWED
         turn = Turn(
             journal.new,
             journal.started,
@@ -302,6 +404,8 @@ class Execution:
             journal.consumed,
             journal.logs,
             outcome,
+            journal.extras,
+            journal.carried() if renewed and journal.compensations else (),
         )
         journal.forget_turn()
         return turn
@@ -309,56 +413,70 @@ class Execution:
     def _outcome(self, error: BaseException | None) -> Outcome | None:
         if self.ending:
             return None  # a run ends once
-        journal, root = self.journal, self._root
+        journal = self.journal
         violation = journal.violation or self.loop.violation
         if violation is not None:
             return Outcome(Ending.BLOCKED, error=error_to_data(violation))
-        done = error is not None or journal.renewal is not None or self._frozen or (root is not None and root.done())
-        if journal.cancelling is not None and done:
-            self._finish()
+        if error is None and not self._stopped():
+            return None
+        outcome = self._end or self._ended(error)
+        if journal.compensating:
+            assert self._root is not None
+            outcome = outcome._replace(compensation=self._root.result())
+        self._finish()
+        if outcome.ending is Ending.FAILED:
+            journal.end(outcome.failed)
+        return outcome
+
+    def _ended(self, error: BaseException | None) -> Outcome:
+        """Return how the code ended."""
+        journal, root = self.journal, self._root
+        if journal.cancelling is not None:
             return Outcome(Ending.CANCELLED)
         if error is not None:
-            self._finish()
-            return Outcome(Ending.FAILED, error=error_to_data(error))
+            return _failed(error)
         if journal.renewal is not None:
-            self._finish()
             return Outcome(Ending.RENEWED, payload=journal.renewal)
-        if root is None or not root.done():
-            return None
-        self._finish()
+        assert root is not None
         if root.cancelled():
-            return Outcome(Ending.FAILED, error=error_to_data(asyncio.CancelledError("the workflow cancelled itself")))
+            return _failed(asyncio.CancelledError("the workflow cancelled itself"))
         raised = root.exception()
         if raised is not None:
-            return Outcome(Ending.FAILED, error=error_to_data(raised))
+            return _failed(raised)
         result = root.result()
         try:
             payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
+            if self._check is not None:
+                self._check(payload)
         except Exception as unfit:
             if isinstance(result, Awaitable):
                 unfit.add_note("the workflow returned something to await: did you forget `await`?")
-            return Outcome(Ending.FAILED, error=error_to_data(unfit))
+            return _failed(unfit)
         return Outcome(Ending.COMPLETED, payload=payload.decode())
 
     def _finish(self) -> None:
-        """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
         self.ending = True
+        self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
         journal = self.journal
+        logs = journal.logs if not journal.silent else []
         for task in self.loop.tasks:
             if task is self._root:
                 continue
             if not task.done():
                 where = f"{task.get_name()} ({await_chain(task.get_coro())})"
-                journal.logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
+                logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
             elif not task.cancelled() and getattr(task, "_log_traceback", False):
                 self.loop.call_exception_handler({"task": task, "exception": task.exception()})
         for failure in self.loop.failures or ():
-            journal.logs.append((30, "nobody awaited %s", (failure,), ""))
+            logs.append((30, "nobody awaited %s", (failure,), ""))
         left = list(journal.open.values())
         for verb in left:
             if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
                 path = journal.names.path(verb.location)
-                journal.logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
+                logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
             journal.abandon(verb)
         self.loop.dead = True
         self.loop.forget_timers()
@@ -373,3 +491,14 @@ class Execution:
         close_tasks(self.loop)
         self.journal.close()
         self._root = None
+
+
+def _failed(error: BaseException) -> Outcome:
+    failed = origins(error)
+    attempts = next(iter(failed.values()), 0)
+    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
+
+
+def _asks_to_undo(message: Message) -> bool:
+    said = msgspec.json.decode(message.payload) if message.payload else None
+    return isinstance(said, dict) and said.get("compensate") is True

@@ -12,29 +12,36 @@ Who may write what
 When a run needs attention
     `due` is the instant from which a run wants a worker. A claim takes due runs whose owner is nobody or a worker
     declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once, so a message
-    committed before a run parks is seen by it (`State.seen`), and one committed after wakes it.
+    committed before a run parks is seen by it (`State.seen`), and one committed after wakes it. Two are not woken so: a
+    run that nobody ever had is not due before it begins, and a paused or blocked one is due only by its own rules.
 
 Terminal is final
-    No operation of this contract changes the status, output or error of a completed, failed or cancelled run.
+    No operation but Reopen changes the status, output or error of a completed, failed or cancelled run.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from holdfast.clock import Instant
 from holdfast.records import (
+    AuditRow,
     Claim,
+    Counts,
     EntryRow,
+    EvidenceRow,
     Held,
     History,
+    LetterFilter,
+    LetterRow,
     Message,
     Operation,
     Outcome,
     RunFilter,
     RunRow,
+    ScheduleRow,
 )
 
 
@@ -64,20 +71,47 @@ class Store(ABC):
         Operations are independent: the refusal of one spoils no other. Within the batch they take effect in order.
         Data never makes a statement raise: a taken id, an ended target or an old epoch is an outcome.
 
-        - `StartRun`: inserts the run unless the id is taken (`Existing`). Without owner it is pending and due at once;
-          with owner it is running with epoch 1 (and still unowned and due if that worker is not alive). The turn it
-          carries is applied like a CommitTurn (`Started`).
+        - `StartRun`: inserts the run unless the id is taken (`Existing`), also by a run that was purged and whose
+          tombstone has not expired, or an open run of the workflow has its unique key (`KeyHeld`). Without owner it is
+          pending and due when it may begin; with owner it is running with epoch 1 (and still unowned and due if that
+          worker is not alive). The turn it carries is applied like a CommitTurn (`Started`).
         - `CommitTurn`: in this order: renewal forgets all entries; trims delete the entries whose location lies in
           [first, last); entries are appended; consumed inbox rows are deleted; sends and children are delivered or
-          refused; state or end is written. A run started as a child is pending, unowned and due at once;
-          the key of its parent, if it has one, is this run's.
-          End sets owner and due to nothing, deletes the inbox, and puts a `child` row (name = the ended run's id,
-          payload = End.payload) into the parent's inbox unless the parent has ended.
-        - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None) or has ended.
+          refused; extras are done; state or end is written. A run started as a child is pending, unowned and due at
+          once; the key of its parent, if it has one, is this run's.
+          End sets owner and due to nothing, frees its unique key and its idempotency keys, deletes the inbox (unread
+          events go to somebody else, unread messages where End.unread says), and puts a `child` row (name = the ended
+          run's id, payload = End.payload) into the parent's inbox unless the parent has ended.
+          Of the extras unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
+          replacing what waited at its location. Waits are registered, and queued events given to them, before the
+          state is written, so that a run parks with them in its inbox or is found by the next publisher. A state does
+          not undo a cancel, pause or resume row that its turn has not seen: the run is cancelling, paused or pending.
+          Keys are taken, hit or held (`Committed.keys`); a step that waits for a key gets a `key` inbox row (name = its
+          location) in the commit that frees it.
+        - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None), has ended, or has so many
+          messages of that name unread ("full"). A duplicate is told as such before a full queue is looked at.
+        - `PublishEvent`: `Published`, to the run that has waited longest or to every waiting run, each at most once for
+          all its life, or queued; `Refused` ("full"). An event stays as old as it is, however often it was given back.
         - `RequestCancel`: a run that has not ended becomes cancelling and gets one `cancel` inbox row (a second request
-          while cancelling is Delivered again without a second row); `Refused` as above.
+          while cancelling is Delivered again without a second row, unless it asks to compensate); one that nobody ever
+          claimed is cancelled at once.
+          So are, likewise, its open children that go with it. `Refused` as above.
+        - `Terminate`: the run ends as given, and its open children that go with it are cancelled. `Refused` as above.
+        - `Pause`: a run with a living owner gets a `pause` row (payload: until when) and its owner's attention; any
+          other is paused at once, due when the pause ends. Neither messages nor timers make a paused run due. `Refused`
+          when it has ended, is cancelling or blocked. `Unpause`: the reverse, with a `resume` row; `Refused` if it is
+          not paused. A delayed run that was paused still does not begin before its time.
+        - `Reopen`: an ended run becomes pending and due, at the next epoch, with its history cut; `Refused` ("moved")
+          if it is not ended or its epoch is another, `KeyHeld` if its unique key is another's now. Nothing is changed
+          then.
+        - `SetAttributes`: also of ended runs.
         - `Unblock`: blocked runs become pending, due at once, with no claims counted and no error. A run blocked as
           poison has no fingerprint: only its name unblocks it.
+        - `Tick`: if the schedule's next tick is the expected one, its runs are inserted (those whose ids are not taken)
+          and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
+        - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`: see their records.
+        Whatever carries an `Audit` and takes effect (not `Done(0)`) is recorded in the audit trail in the same
+        transaction.
 
         Raises:
             StoreBusy, StoreFull, StoreReplaced, StoreError: nothing of the batch was written.
@@ -94,7 +128,7 @@ class Store(ABC):
     async def claim(
         self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
     ) -> list[Claim]:
-        """Take up to `limit` due runs of the named workflows for a worker, most overdue first.
+        """Take up to `limit` due runs of the named workflows for a worker, by priority, then most overdue first.
 
         Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch, no
         due time and one more claim counted. A worker that is not alive gets nothing. A claim is reset by the run's next
@@ -107,8 +141,8 @@ class Store(ABC):
         """Read the histories and inboxes of claimed runs, each consistent in itself, in the order given."""
 
     @abstractmethod
-    async def inbox(self, key: int, after: int) -> list[Message]:
-        """Return the unread inbox rows of a run with numbers above `after`, oldest first."""
+    async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Return the unread inbox rows of runs, of each those with numbers above the one given, oldest first."""
 
     @abstractmethod
     async def due(self, worker: str, now: Instant) -> list[int]:
@@ -138,8 +172,36 @@ class Store(ABC):
         """Return runs, newest first."""
 
     @abstractmethod
-    async def history(self, key: int) -> list[EntryRow]:
-        """Return a run's facts in order of seq."""
+    async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
+        """Return a run's facts in order of seq, or those cut away when it was reopened."""
+
+    @abstractmethod
+    async def letters(self, which: LetterFilter) -> list[LetterRow]:
+        """Return dead letters, newest first."""
+
+    @abstractmethod
+    async def audit(self, target: str | None = None, after: int = 0, limit: int = 1000) -> list[AuditRow]:
+        """Return what people did (to one target), oldest first; each row carries the hash of the one before it."""
+
+    @abstractmethod
+    async def evidence(self, run_id: str, after: int = 0, limit: int = 1000) -> list[EvidenceRow]:
+        """Return a run's own audit trail, oldest first, chained likewise; it outlives the run."""
+
+    @abstractmethod
+    async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
+        """Return every schedule, or those that are not paused and have a tick at or before an instant."""
+
+    @abstractmethod
+    async def replies(self, messages: Sequence[str]) -> dict[str, str]:
+        """Return the answers there are to requests, by the id of the message that asked."""
+
+    @abstractmethod
+    async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
+        """Return when the steps of an open run last reported progress, and what they said, by location."""
+
+    @abstractmethod
+    async def counts(self) -> Counts:
+        """Return how much there is of everything."""
 
     @abstractmethod
     async def join(self, worker: str, lease: timedelta) -> None:

@@ -11,31 +11,60 @@ from typing import Protocol
 
 from holdfast.clock import Instant
 from holdfast.records import (
+    Acknowledge,
+    Audit,
+    Beat,
     Committed,
     CommitTurn,
     Delivered,
+    Done,
+    DropSchedule,
     End,
     Existing,
+    Extras,
     Fenced,
+    KeepResult,
+    KeyAnswer,
+    KeyHeld,
     Message,
     NewRun,
     Operation,
     Outcome,
+    Pause,
+    PauseSchedule,
+    PublishEvent,
+    Purge,
+    PutSchedule,
     Refused,
+    Reopen,
+    ReplayEvent,
     RequestCancel,
     Send,
     SendMessage,
+    SetAttributes,
     Started,
     StartRun,
     State,
     Status,
+    Terminate,
+    Tick,
     Unblock,
-    Unblocked,
+    Unpause,
 )
+from holdfast.stores.batch_events import EventQueues
+from holdfast.stores.batch_keys import Keys
+from holdfast.stores.batch_letters import Letters
+from holdfast.stores.batch_operators import Operators
+from holdfast.stores.batch_purge import Purges
+from holdfast.stores.batch_schedules import Schedules
+from holdfast.stores.batch_trails import Trails
 from holdfast.stores.run_state import Row, RunState, Value, changed_row, new_row
 
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
+
+_ACTS = frozenset({"cancel", "pause", "resume"})
+"""Inbox rows that even a paused run must be told of."""
 
 
 class Statements(Protocol):
@@ -49,92 +78,178 @@ class Statements(Protocol):
 
 
 class Batch:
-    """A batch being applied."""
+    """A batch being applied.
+
+    What concerns more than one run has its rules in modules of its own; they share these rows. Rules that read tables
+    which earlier operations of the batch may have changed call `flush` first.
+    """
 
     def __init__(self, statements: Statements) -> None:
-        self._statements = statements
+        self.statements = statements
         self._last_key: int | None = None
         self._runs: dict[int, RunState] = {}
         self._ids: dict[str, RunState | None] = {}
         self._alive: dict[str, bool] = {}
+        self._buried: dict[str, tuple[str, int, Instant] | None] = {}
+        self._unique: dict[tuple[str, str], RunState] = {}
         self._unread: dict[int, list[Message]] = {}
+        self._stirred: set[int] = set()
         self._clear_pending()
+        self.events = EventQueues(self)
+        self.keys = Keys(self)
+        self.letters = Letters(self)
+        self.operators = Operators(self)
+        self.trails = Trails(self)
 
     def _clear_pending(self) -> None:
         self._touched: list[RunState] = []
         self._inputs: dict[int, str] = {}
-        self._results: dict[int, tuple[str | None, str | None]] = {}
+        self._results: dict[int, tuple[str | None, str | None, str | None]] = {}
         self._forgotten: dict[int, None] = {}
         self._trims: list[Row] = []
         self._entries: list[Row] = []
         self._rewrites: list[Row] = []
         self._consumed: list[tuple[int, int]] = []
         self._emptied: dict[int, None] = {}
+        self._traceless: dict[int, None] = {}
         self._inbox: dict[int, list[Message]] = {}
+        self._attributes: list[Row] = []
 
     def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Apply operations in order and write what they changed."""
         self._prefetch(operations)
         outcomes = [self._apply(operation) for operation in operations]
-        self._write()
+        self.flush()
         return outcomes
 
     def _apply(self, operation: Operation) -> Outcome:
         match operation:
             case CommitTurn():
-                run = self._run(operation.key)
+                run = self.run(operation.key)
                 if run is None or run.ended is not None or run.epoch != operation.epoch:
                     return Fenced(operation.key)
                 return self._commit(run, operation)
             case StartRun():
-                return self._start(operation)
+                started = self._start(operation)
+                if operation.audit is not None and isinstance(started, Started):
+                    self.trails.audit(operation.audit, operation.run.id, operation.run.at)
+                return started
             case SendMessage():
-                target = self._named(operation.target)
-                if target is None or target.ended is not None:
-                    return Refused(Status(target.status) if target else None)
-                self._deliver(target, "message", operation)
-                return Delivered(target.key, target.inbox, target.owner)
-            case RequestCancel():
-                return self._cancel(operation)
-            case Unblock():
-                return self._unblock(operation)
+                return self._send(operation)
+            case PublishEvent():
+                return self.events.publish(operation)
+            case Beat():
+                return self._beat(operation)
+            case KeepResult():
+                return self.keys.keep(operation)
+            case Acknowledge() | ReplayEvent():
+                return self._audited(operation.audit, operation.letter, operation.at, self.letters.apply(operation))
+            case Purge():
+                return self._audited(operation.audit, operation.what, operation.at, Purges(self).apply(operation))
+            case PutSchedule() | PauseSchedule() | DropSchedule():
+                outcome = Schedules(self).apply(operation)
+                return self._audited(operation.audit, operation.id, operation.at, outcome)
+            case Tick():
+                return Schedules(self).tick(operation)
+            case Terminate():
+                outcome = self.operators.terminate(operation)
+                return self._audited(operation.audit, operation.target, operation.end.at, outcome)
+            case RequestCancel() | Pause() | Unpause() | Reopen() | SetAttributes() | Unblock():
+                outcome = self.operators.apply(operation)
+                target = operation.target or getattr(operation, "workflow", "")
+                return self._audited(operation.audit, target, operation.at, outcome)
 
-    def _start(self, operation: StartRun) -> Started | Existing:
-        existing = self._named(operation.run.id)
-        if existing is not None:
-            return Existing(existing.key, existing.workflow, existing.digest, Status(existing.status))
+    def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
+        in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)
+        if audit is not None and not in_vain:
+            self.trails.audit(audit, target, at)
+        return outcome
+
+    # Starting.
+
+    def _start(self, operation: StartRun) -> Started | Existing | KeyHeld:
+        taken = self.taken(operation.run)
+        if taken is not None:
+            return taken
         owner = operation.run.owner
         parent = operation.run.parent
-        run = self._insert(
-            operation.run, owner if owner and self._lives(owner) else None, parent.key if parent else None
-        )
+        run = self.insert(operation.run, owner if owner and self.lives(owner) else None, parent.key if parent else None)
         if owner:
             run.status, run.epoch = Status.RUNNING, 1
         return Started(run.key, self._commit(run, operation.turn) if operation.turn else None)
 
-    def _insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
+    def taken(self, new: NewRun) -> Existing | KeyHeld | None:
+        """Return why a run cannot be inserted."""
+        existing = self.named(new.id)
+        if existing is not None:
+            return Existing(existing.key, existing.workflow, existing.digest, Status(existing.status))
+        if new.id not in self._buried:
+            self._exhume([new.id])
+        buried = self._buried[new.id]
+        if buried is not None and buried[2] > new.at:
+            return Existing(0, buried[0], buried[1], None)
+        if new.options.unique_key is not None:
+            holder = self.holder(new.workflow, new.options.unique_key)
+            if holder is not None:
+                return KeyHeld(holder.key, holder.id)
+        return None
+
+    def _exhume(self, ids: Sequence[str]) -> None:
+        self._buried.update(dict.fromkeys(ids))
+        for id, workflow, digest, expires in self.statements.read("tombstone", [(id,) for id in ids]):
+            self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+
+    def holder(self, workflow: str, unique_key: str) -> RunState | None:
+        """Return the open run that has a unique key."""
+        fresh = self._unique.get((workflow, unique_key))
+        if fresh is not None and fresh.ended is None:
+            return fresh
+        for row in self.statements.read("run_by_unique", [(workflow, unique_key)]):
+            found = self.adopt(row)
+            if found.ended is None:
+                return found
+        return None
+
+    def take_unique_key(self, run: RunState) -> None:
+        """Note that a run has its unique key from here on."""
+        if run.unique_key is not None:
+            self._unique[run.workflow, run.unique_key] = run
+
+    def insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
+        """Insert a run that is due, unless a worker has it, as soon as it may begin."""
         if self._last_key is None:
-            rows = self._statements.read("last_key", [()])
+            rows = self.statements.read("last_key", [()])
             self._last_key = int(rows[0][0] or 0) if rows else 0
         self._last_key += 1
-        due = None if owner else new.at
+        options = new.options
+        begins = options.begins or new.at
+        due = None if owner else begins
+        deadline = begins + options.timeout if options.timeout is not None else None
         run = RunState((
             self._last_key, new.id, new.workflow, Status.PENDING, "", due, 0, owner, 0, 0, 0, "", new.digest, parent,
-            None, new.at, None,
+            None, new.at, None, options.unique_key, options.timeout, deadline, 0, 0, options.begins,
         ))  # fmt: skip
         run.new, run.dirty = new, True
         self._touched.append(run)
+        self.take_unique_key(run)
         self._inputs[run.key] = new.input
+        self._attributes.extend((name, value, run.key) for name, value in options.attributes.items())
         self._runs[run.key] = self._ids[run.id] = run
         return run
 
+    # Turns.
+
     def _commit(self, run: RunState, turn: CommitTurn) -> Committed:
         key = run.key
+        self._stirred.clear()
         if turn.renewal is not None:
+            if self.letters.written:
+                self.flush()  # they quote the input that is replaced here
             self._forget(key)
+            self.events.forget(run)
             self._inputs[key] = turn.renewal.input
             run.generation = turn.renewal.generation
-            self._touch(run, turn.at)
+            self.touch(run, turn.at)
         for first, last in turn.trims:
             self._trim(key, first, last)
         if turn.entries:
@@ -142,101 +257,216 @@ class Batch:
         if turn.consumed:
             self._consume(run, turn.consumed)
         refused: dict[str, str] = {}
-        refused_child = False
-        for send in turn.sends:
-            target = self._named(send.target)
-            if target is not None and target.ended is None:
-                self._deliver(target, "message", send)
-                continue
-            reason = refused[send.location] = "missing" if target is None else str(target.status)
-            self._rewrites.append((key, send.location, send.seq, send.refusals[reason]))
-        for child in turn.children:
-            if self._named(child.run.id) is None:
-                self._insert(child.run, None, key if child.run.parent else None)
-                continue
-            refused[child.location] = "taken"
-            refused_child = True
-            self._rewrites.append((key, child.location, child.seq, child.taken))
+        refused_child = self._deliver_all(run, turn, refused)
+        keys: dict[str, KeyAnswer] = {}
+        given = self._do_extras(run, turn.extras, turn.at, refused, keys) if turn.extras is not None else None
         if turn.reset_claims and run.claims:
             run.claims = 0
-            self._touch(run, turn.at)
+            self.touch(run, turn.at)
         messages = self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
+        if given is not None and turn.state is None:
+            messages = self._unread_beyond(run, given)
         if refused_child and turn.end is None:
             # The parent may be parked by this very commit, and only it can tell its code of the refusal.
             run.due = turn.at
-            self._touch(run, turn.at)
+            self.touch(run, turn.at)
         if turn.end is not None:
-            self._end(run, turn.end)
-        return Committed(key, messages, refused)
+            self.end(run, turn.end)
+        if turn.state is not None:
+            self._stirred.discard(key)  # otherwise its own new rows do not come back with the outcome
+        return Committed(key, messages, refused, keys, bool(self._stirred))
+
+    def _deliver_all(self, run: RunState, turn: CommitTurn, refused: dict[str, str]) -> bool:
+        """Deliver what a turn sends and start its children; return whether a child was refused."""
+        refused_child = False
+        for send in turn.sends:
+            target = self.named(send.target)
+            crowded = target is not None and target.inbox >= send.max_pending and self._crowded(target, send)
+            if target is not None and target.ended is None and not crowded:
+                self._deliver(target, send)
+                continue
+            reason = "missing" if target is None else str(target.status) if target.ended is not None else "full"
+            refused[send.location] = reason
+            self._rewrites.append((run.key, send.location, send.seq, send.refusals[reason]))
+        for child in turn.children:
+            if self.taken(child.run) is None:
+                self.insert(child.run, None, run.key if child.run.parent else None)
+                continue
+            refused[child.location] = "taken"
+            refused_child = True
+            self._rewrites.append((run.key, child.location, child.seq, child.taken))
+        return refused_child
+
+    def _do_extras(
+        self, run: RunState, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
+    ) -> int | None:
+        """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
+        for location in extras.unwaits:
+            self.events.unwait(run, location)
+        for event in extras.publishes:
+            if isinstance(self.events.publish(event), Refused):
+                refused[event.location] = "full"
+                self._rewrites.append((run.key, event.location, event.seq, event.refusal))
+        for n in extras.returns:
+            self.events.give_back(run, n, at)
+        given = None
+        for wait in extras.waits:
+            if self.events.wait(run, wait, at):
+                given = wait.seen
+        for leave in extras.leaves:
+            self.keys.leave(run, leave, at)
+        for take in extras.takes:
+            keys[take.location] = self.keys.take(run, take, at)
+        if extras.version:
+            self.flush()
+            self.statements.change("set_version", (run.key, extras.version))
+        if extras.attributes:
+            self.operators.set_attributes(run, extras.attributes)
+        self.trails.evidence(run.id, extras.evidence)
+        if extras.replies:
+            self.statements.write(
+                "insert_replies", [(reply.message, run.key, reply.payload, at) for reply in extras.replies]
+            )
+        for letter in extras.letters:
+            self.letters.work(run, letter, at)
+        return given
 
     def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
-        self._touch(run, at)
+        self.touch(run, at)
         run.status, run.wait, run.due, run.fingerprint = state.status, state.wait, state.due, state.fingerprint
         messages: tuple[Message, ...] = ()
         if run.inbox > state.seen:
             messages = self._unread_beyond(run, state.seen)
-            run.due = at
-            if any(message.kind == "cancel" for message in messages):
-                run.status = Status.CANCELLING
+            self._obey(run, [message.kind for message in messages if message.kind in _ACTS], at)
         if state.error is not None:
-            self._results[run.key] = (None, state.error)
+            self._results[run.key] = (None, state.error, None)
         if state.released:
             run.owner = None
+        if run.status == state.status and run.status in (Status.BLOCKED, Status.PAUSED):
+            self.keys.free(run, at)
         if run.status == Status.BLOCKED:
             run.due = None
         elif run.status in DRIVEN:
             # A holder declared dead may still commit until somebody claims the run; what it drives must not be left
             # with neither an owner nor a due time.
-            if run.owner is not None and not self._lives(run.owner):
+            if run.owner is not None and not self.lives(run.owner):
                 run.owner, run.lost = None, "lapse"
             if run.owner is None and run.due is None:
                 run.due = at
         return messages
 
-    def _end(self, run: RunState, end: End) -> None:
-        self._touch(run, end.at)
+    def _obey(self, run: RunState, acts: Sequence[str], at: Instant) -> None:
+        """Keep a turn from undoing what somebody asked for and it has not seen."""
+        if run.status != Status.PAUSED or acts:
+            run.due = at
+        if "cancel" in acts:
+            run.status = Status.CANCELLING
+        elif acts and acts[-1] == "resume" and run.status == Status.PAUSED:
+            run.status = Status.PENDING
+        elif acts and acts[-1] == "pause" and run.status not in (Status.CANCELLING, Status.BLOCKED):
+            run.status = Status.PAUSED
+
+    def end(self, run: RunState, end: End) -> None:
+        """End a run: what it has not read goes where its rules say, and its parent is told."""
+        self.touch(run, end.at)
         run.status, run.ended = end.status, end.at
         run.owner = run.due = None
         run.wait = run.lost = ""
         run.claims = 0
-        self._results[run.key] = (end.output, end.error)
+        self._results[run.key] = (end.output, end.error, end.compensation)
         if run.inbox:
+            self._unread.pop(run.key, None)
+            unread = self._unread_beyond(run, 0)
             self._emptied[run.key] = None
             self._inbox.pop(run.key, None)
-        parent = run.parent and self._run(run.parent)
+            self.events.left_unread(run, unread, end)
+        if run.traces:
+            self.keys.free(run, end.at)
+            self.events.forget(run)
+            self._traceless[run.key] = None
+            run.traces = 0
+            self.touch(run, end.at)  # publishing what was unread may have written the run before this
+        if run.reopens:
+            self.letters.settle(run)
+        parent = run.parent and self.run(run.parent)
         if parent and parent.ended is None:
-            self._put(parent, "child", run.id, "", end.payload, end.at)
+            self.put(parent, "child", run.id, "", end.payload, end.at)
+        if end.status == Status.CANCELLED:
+            self.operators.cancel_following(run, end)
 
-    def _cancel(self, operation: RequestCancel) -> Delivered | Refused:
-        run = self._named(operation.target)
-        if run is None or run.ended is not None:
-            return Refused(Status(run.status) if run else None)
-        if run.status != Status.CANCELLING:
-            if run.status == Status.BLOCKED:
-                run.claims = 0
-            run.status = Status.CANCELLING
-            self._put(run, "cancel", "", "", "", operation.at)
-        return Delivered(run.key, run.inbox, run.owner)
+    # Inboxes.
 
-    def _unblock(self, operation: Unblock) -> Unblocked:
-        self._write()
-        which = (operation.workflow, operation.fingerprint, operation.target)
-        self._statements.change("clear_blocked_errors", which)
-        count = self._statements.change("unblock", (*which, operation.at))
-        if count:
-            self._runs.clear()
-            self._ids.clear()
-        return Unblocked(count)
+    def _send(self, operation: SendMessage) -> Outcome:
+        target = self.named(operation.target)
+        if target is None:
+            return Refused(None)
+        known = (target.key, operation.id)
+        if operation.deduplicate and self.statements.read("known_message", [known]):
+            return Delivered(target.key, 0, target.owner, duplicate=True)
+        if target.ended is not None and not operation.dead_letter:
+            return Refused(Status(target.status))
+        if target.ended is None and target.inbox >= operation.max_pending and self._crowded(target, operation):
+            return Refused(Status(target.status), "full")
+        if operation.deduplicate:
+            self.statements.change("remember_message", (*known, operation.at))
+        if target.ended is not None:
+            message = Message(0, "message", operation.name, operation.id, operation.payload, operation.at)
+            self.letters.event(message, target, operation.at)
+            return Delivered(target.key, 0, None)
+        self._deliver(target, operation)
+        return Delivered(target.key, target.inbox, target.owner)
 
-    def _deliver(self, run: RunState, kind: str, what: SendMessage | Send) -> None:
-        self._put(run, kind, what.name, what.id, what.payload, what.at)
+    def _crowded(self, run: RunState, operation: SendMessage | Send) -> bool:
+        """Whether so many messages of this name wait already; counted only where there could be so many."""
+        self.flush()
+        oldest = self.statements.read("oldest_unread", [(run.key,)])[0][0]
+        if oldest is None or run.inbox - int(oldest) + 1 < operation.max_pending:
+            return False
+        count = self.statements.read("count_unread", [(run.key, operation.name)])[0][0]
+        return int(count or 0) >= operation.max_pending
 
-    def _put(self, run: RunState, kind: str, name: str, id: str, payload: str, at: Instant) -> None:
+    def _deliver(self, run: RunState, what: SendMessage | Send) -> None:
+        self.put(run, "message", what.name, what.id, what.payload, what.at)
+
+    def put(
+        self, run: RunState, kind: str, name: str, id: str, payload: str, at: Instant, *, now: Instant | None = None
+    ) -> None:
+        """Put a row into a run's inbox and make the run due, unless it is to be left alone.
+
+        `at` is the row's own time; an event that was published before is as old as it was, but put there `now`.
+        """
+        now = at if now is None else now
         run.inbox += 1
-        if run.status != Status.BLOCKED and (run.due is None or run.due > at):
-            run.due = at
+        if run.status not in (Status.BLOCKED, Status.PAUSED):
+            wanted = self.beginning(run, now)
+            if run.due is None or run.due > wanted:
+                run.due = wanted
         self._inbox.setdefault(run.key, []).append(Message(run.inbox, kind, name, id, payload, at))
-        self._touch(run, at)
+        self._stirred.add(run.key)
+        self.touch(run, now)
+
+    def beginning(self, run: RunState, at: Instant) -> Instant:
+        """Return from when a run may be driven: at once, but not before it begins."""
+        return max(at, run.begins) if run.begins is not None and not run.epoch else at
+
+    def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
+        """Remove one row of a kind from a run's inbox and return it."""
+        found = next((message for message in self._inbox.get(run.key, ()) if message.n == n), None)
+        if found is None and (run.key, n) not in self._consumed:
+            rows = self.statements.read("inbox_row", [(run.key, n)])
+            found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
+        if found is None or found.kind != kind:
+            return None
+        self._consume(run, [n])
+        return found
+
+    def _beat(self, beat: Beat) -> Outcome:
+        run = self.run(beat.key)
+        if run is None or run.ended is not None or run.epoch != beat.epoch:
+            return Fenced(beat.key)
+        self.leave_traces(run)
+        self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
+        return Committed(run.key)
 
     def _consume(self, run: RunState, numbers: Sequence[int]) -> None:
         self._consumed.extend((run.key, n) for n in numbers if n <= run.inbox)
@@ -255,44 +485,69 @@ class Batch:
             low, high = first.encode(), last.encode()
             self._entries = [row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high]
 
-    def _touch(self, run: RunState, at: Instant) -> None:
+    def touch(self, run: RunState, at: Instant) -> None:
+        """Note that a run changed."""
         run.updated = at
         if not run.dirty:
             run.dirty = True
             self._touched.append(run)
 
-    def _lives(self, worker: str) -> bool:
+    def leave_traces(self, run: RunState) -> None:
+        """Note that a run has rows in tables that its end must look into."""
+        if not run.traces:
+            run.traces = 1
+            self.touch(run, run.updated)
+
+    def lives(self, worker: str) -> bool:
+        """Whether a worker is alive."""
         alive = self._alive.get(worker)
         if alive is None:
-            alive = self._alive[worker] = bool(self._statements.read("live_worker", [(worker,)]))
+            alive = self._alive[worker] = bool(self.statements.read("live_worker", [(worker,)]))
         return alive
 
     def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
         stored = self._unread.get(run.key)
         if stored is None:
-            rows = [] if run.new else self._statements.read("unread", [(run.key, seen)])
+            rows = [] if run.new else self.statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
         taken = {n for key, n in self._consumed if key == run.key}
         unread = [message for message in stored if message.n not in taken] + self._inbox.get(run.key, [])
         return tuple(message for message in unread if message.n > seen)
 
-    def _run(self, key: int) -> RunState | None:
+    def run(self, key: int) -> RunState | None:
+        """Return a run by its key."""
         if key not in self._runs:
             self._load("run_by_key", [(key,)])
         return self._runs.get(key)
 
-    def _named(self, id: str) -> RunState | None:
+    def named(self, id: str) -> RunState | None:
+        """Return a run by its public id."""
         if id not in self._ids:
             self._ids[id] = None
             self._load("run_by_id", [(id,)])
         return self._ids[id]
 
     def _load(self, statement: str, rows: Sequence[Row]) -> None:
-        for row in self._statements.read(statement, rows):
-            run = RunState(row)
-            if run.key not in self._runs:
-                self._runs[run.key] = run
-            self._ids[run.id] = self._runs[run.key]
+        for row in self.statements.read(statement, rows):
+            self.adopt(row)
+
+    def adopt(self, row: Row) -> RunState:
+        """Return the run of a row that was read, as this batch has it."""
+        run = RunState(row)
+        known = self._runs.setdefault(run.key, run)
+        self._ids[known.id] = known
+        return known
+
+    def load_keys(self, keys: Iterable[int]) -> None:
+        """Read many runs at once."""
+        self._fetch_keys(keys)
+
+    def forget_runs(self) -> None:
+        """Read every run and every tombstone anew: statements changed some beside this batch."""
+        self._runs.clear()
+        self._ids.clear()
+        self._unique.clear()
+        self._buried.clear()
 
     def _prefetch(self, operations: Sequence[Operation]) -> None:
         if len(operations) == 1:
@@ -303,6 +558,9 @@ class Batch:
         if ids:
             self._ids.update((id, None) for id in ids if id not in self._ids)
             self._load("run_by_id", [(id,) for id in ids])
+        starts = [id for operation in operations for id in _new_ids_of(operation)]
+        if starts:
+            self._exhume(starts)
         ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
         self._fetch_keys(parent for parent in ending if parent)
         moved: dict[int, int] = {}
@@ -311,7 +569,7 @@ class Batch:
                 moved[turn.key] = min(moved.get(turn.key, turn.state.seen), turn.state.seen)
         if moved:
             self._unread = {key: [] for key in moved}
-            for row in self._statements.read("unread", [*moved.items()]):
+            for row in self.statements.read("unread", [*moved.items()]):
                 self._unread[int(row[0] or 0)].append(Message(*row[1:]))  # type: ignore[arg-type]  # as above
 
     def _fetch_keys(self, keys: Iterable[int]) -> None:
@@ -319,14 +577,16 @@ class Batch:
         if missing:
             self._load("run_by_key", missing)
 
-    def _write(self) -> None:
-        write = self._statements.write
+    def flush(self) -> None:
+        """Write what was changed so far."""
+        write = self.statements.write
         new = [new_row(run, run.new) for run in self._touched if run.new]
         changed = [changed_row(run) for run in self._touched if not run.new]
         inbox: list[Row] = [(key, *message) for key, messages in self._inbox.items() for message in messages]
+        traceless: list[Row] = [(key,) for key in self._traceless]
         work: list[tuple[str, Sequence[Row]]] = [
+            ("update_runs", changed),  # before the inserts: an end gives a unique key back
             ("insert_runs", new),
-            ("update_runs", changed),
             ("put_inputs", [*self._inputs.items()]),
             ("put_results", [(key, *result) for key, result in self._results.items()]),
             ("forget_entries", [(key,) for key in self._forgotten]),
@@ -336,6 +596,11 @@ class Batch:
             ("consume", self._consumed),
             ("empty_inbox", [(key,) for key in self._emptied]),
             ("insert_inbox", inbox),
+            ("insert_attributes", self._attributes),
+            ("forget_beats", traceless),
+            *self.events.pending(),
+            *self.trails.pending(),
+            *self.letters.pending(),
         ]
         for statement, rows in work:
             if rows:
@@ -348,7 +613,7 @@ class Batch:
 
 def _ids_of(operation: Operation) -> Iterable[str]:
     match operation:
-        case SendMessage() | RequestCancel():
+        case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Reopen() | SetAttributes():
             yield operation.target
         case StartRun():
             yield operation.run.id
@@ -359,3 +624,12 @@ def _ids_of(operation: Operation) -> Iterable[str]:
                 yield send.target
             for child in operation.children:
                 yield child.run.id
+
+
+def _new_ids_of(operation: Operation) -> Iterable[str]:
+    if isinstance(operation, StartRun):
+        yield operation.run.id
+        operation = operation.turn or operation
+    if isinstance(operation, CommitTurn):
+        for child in operation.children:
+            yield child.run.id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,18 +11,26 @@ import apsw
 
 from holdfast.clock import Instant, micros
 from holdfast.records import (
+    AuditRow,
     Claim,
     Committed,
     CommitTurn,
+    Counts,
     EntryRow,
+    EvidenceRow,
     Fenced,
     Held,
     History,
+    LetterFilter,
+    LetterRow,
     Message,
     Operation,
     Outcome,
+    PublishEvent,
+    Purge,
     RunFilter,
     RunRow,
+    ScheduleRow,
     Status,
 )
 from holdfast.stores import sqlite_claims, sqlite_reads, sqlite_workers
@@ -30,7 +38,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.batch import Batch
 from holdfast.stores.sqlite_connections import Connections, alone
 from holdfast.stores.sqlite_file import MEMORY
-from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements
+from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements, json_rows
 from holdfast.stores.worker_lock import WorkerLock, remove_lock
 
 _FENCE = SQL["fence"]
@@ -74,7 +82,7 @@ class SQLiteStore(Store):
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
         connections = self._connections
         connections.ready()
-        if len(operations) <= self._inline_limit and connections.idle:
+        if len(operations) <= self._inline_limit and connections.idle and not any(map(_large, operations)):
             turn = _only_facts(operations)
             try:
                 if turn is not None:
@@ -106,8 +114,8 @@ class SQLiteStore(Store):
     async def load(self, keys: Sequence[int]) -> list[History]:
         return await self._connections.read(lambda db: sqlite_reads.load(db, keys))
 
-    async def inbox(self, key: int, after: int) -> list[Message]:
-        return await self._connections.read(lambda db: sqlite_reads.inbox(db, key, after))
+    async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
+        return await self._connections.read(lambda db: sqlite_reads.inboxes(db, after))
 
     async def due(self, worker: str, now: Instant) -> list[int]:
         return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
@@ -130,8 +138,33 @@ class SQLiteStore(Store):
     async def runs(self, which: RunFilter) -> list[RunRow]:
         return await self._connections.read(lambda db: sqlite_reads.list_runs(db, which))
 
-    async def history(self, key: int) -> list[EntryRow]:
-        return await self._connections.read(lambda db: sqlite_reads.entries(db, key))
+    async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
+        statement = "read_archive" if archived else "read_entries"
+        return await self._connections.read(lambda db: sqlite_reads.entries(db, key, statement))
+
+    async def letters(self, which: LetterFilter) -> list[LetterRow]:
+        return await self._connections.read(lambda db: sqlite_reads.list_letters(db, which))
+
+    async def audit(self, target: str | None = None, after: int = 0, limit: int = 1000) -> list[AuditRow]:
+        return await self._connections.read(lambda db: sqlite_reads.audit(db, target, after, limit))
+
+    async def evidence(self, run_id: str, after: int = 0, limit: int = 1000) -> list[EvidenceRow]:
+        return await self._connections.read(lambda db: sqlite_reads.evidence(db, run_id, after, limit))
+
+    async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
+        return await self._connections.read(lambda db: sqlite_reads.schedules(db, due))
+
+    async def replies(self, messages: Sequence[str]) -> dict[str, str]:
+        wanted = json_rows(messages)
+        return await self._connections.read(lambda db: dict(iter(db.execute(SQL["read_replies"], (wanted,)))))
+
+    async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
+        return await self._connections.read(
+            lambda db: {location: (at, detail) for location, at, detail in db.execute(SQL["read_beats"], (key,))}
+        )
+
+    async def counts(self) -> Counts:
+        return await self._connections.read(sqlite_reads.counts)
 
     async def join(self, worker: str, lease: timedelta) -> None:
         self._connections.ready()
@@ -176,9 +209,16 @@ def _only_facts(operations: Sequence[Operation]) -> CommitTurn | None:
     turn = operations[0]
     if type(turn) is not CommitTurn or turn.state or turn.end or turn.renewal or turn.reset_claims:
         return None
+    if turn.extras is not None:
+        return None
     if turn.trims or turn.sends or turn.children or turn.consumed or len(turn.entries) not in _APPEND:
         return None
     return turn
+
+
+def _large(operation: Operation) -> bool:
+    """Whether an operation by itself may write many rows."""
+    return type(operation) is Purge or (type(operation) is PublishEvent and not operation.rule.single)
 
 
 def _append(db: apsw.Connection, turn: CommitTurn) -> list[Outcome]:

@@ -13,13 +13,15 @@ from holdfast.stores.sqlite_statements import SQL, json_rows
 
 POISON_CLAIMS = 3
 
-_Due = tuple[Any, ...]  # due, key, claims, lost
+_Due = tuple[Any, ...]  # minus priority, due, key, claims, lost
 
 
 def next_due(db: apsw.Connection, workflows: Sequence[str] | None) -> Instant | None:
     """Return when the next claimable run becomes due."""
     known = None if workflows is None else json_rows(workflows)
-    dues = [due for owner in _free_owners(db) for (due,) in db.execute(SQL["next_due"], (owner, known))]
+    dues = [
+        due for owner in _free_owners(db) for (due,) in db.execute(SQL["next_due"], (owner, known)) if due is not None
+    ]
     return min(dues, default=None)
 
 
@@ -41,7 +43,7 @@ def claim(
         due = _next_suspect(db, worker, now, known, poison)
     if not due:
         return []
-    lost = {key: how for _, key, _, how in due}
+    lost = {key: how for _, _, key, _, how in due}
     keys = json_rows([*lost])
     db.execute(SQL["take_runs"], (worker, now, keys))
     return [
@@ -59,10 +61,27 @@ def claim(
             claims=claims,
             created=created,
             parent=parent,
+            begins=begins,
+            deadline=deadline,
+            reopens=reopens,
         )
-        for key, id, epoch, workflow, version, input, seed, generation, status, claims, created, parent in db.execute(
-            SQL["taken_runs"], (keys,)
-        )
+        for (
+            key,
+            id,
+            epoch,
+            workflow,
+            version,
+            input,
+            seed,
+            generation,
+            status,
+            claims,
+            created,
+            parent,
+            begins,
+            deadline,
+            reopens,
+        ) in db.execute(SQL["taken_runs"], (keys,))
     ]
 
 
@@ -70,17 +89,23 @@ def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects:
     owners = _free_owners(db)
     found: list[_Due] = []
     for owner in owners:
-        found += db.execute(SQL["due_runs"], (owner, now, known, limit, suspects)).fetchall()
+        left = limit
+        for (priority,) in db.execute(SQL["priorities"], (owner,)).fetchall():
+            if left <= 0:
+                break
+            rows = db.execute(SQL["due_runs"], (owner, now, known, left, suspects, priority)).fetchall()
+            found += rows
+            left -= len(rows)
     return sorted(found)[:limit] if len(owners) > 1 else found
 
 
 def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
     while suspects := _due(db, now, known, 1, suspects=True):
-        _, key, claims, _ = suspects[0]
+        _, _, key, claims, _ = suspects[0]
         if claims < POISON_CLAIMS:
             break
         db.execute(SQL["block_poison"], (key, now))
-        db.execute(SQL["put_results"], (key, None, poison))
+        db.execute(SQL["put_results"], (key, None, poison, None))
     if suspects and db.execute(SQL["suspect_running"], (worker,)).get:
         return []
     return suspects

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.stores.run_state import Row, Value
 from holdfast.stores.sql_files import statements
 
-SQL: Mapping[str, str] = statements("sqlite_batch", "sqlite_claims", "sqlite_workers", "sqlite_reads")
+SQL: Mapping[str, str] = statements("sqlite_batch", "sqlite_many", "sqlite_claims", "sqlite_workers", "sqlite_reads")
 
 MAX_PARAMETER = 64 << 20
 """How many characters one parameter may have; SQLite refuses a thousand million bytes."""

@@ -23,7 +23,7 @@ async def violations(store: Store) -> list[str]:
     while rows := await store.runs(RunFilter(limit=_PAGE, before=before)):
         for row in rows:
             history = await store.history(row.key)
-            unread = await store.inbox(row.key, 0)
+            unread = (await store.inboxes({row.key: 0}))[row.key]
             problems = list(_of_row(row, len(unread)))
             try:
                 problems += _of_history(history)
@@ -97,6 +97,8 @@ def _of_step(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
             if entry.attempt != current + 1:
                 yield f"attempt {entry.attempt} follows {current}"
             current, open_ = entry.attempt, True
+        elif row.kind == entries.Reopened.kind:
+            open_ = False
         elif row.kind in (entries.AttemptFailed.kind, entries.AttemptLost.kind, *_STEP_ENDS):
             if entry.attempt != current:
                 yield f"{entries.KINDS[row.kind].word} names attempt {entry.attempt}, not {current}"

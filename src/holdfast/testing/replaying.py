@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from holdfast.codec import error_from_data
-from holdfast.context.run_context import RunContext
+from holdfast.context.life import Life
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import HistoryMismatch
 from holdfast.records import EntryRow
-from holdfast.replay.journal import Journal, RunInfo
+from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Execution, Outcome, Turn
 
 
@@ -30,6 +30,8 @@ class RecordedRun:
     seed: int
     created: int
     entries: list[EntryRow]
+    deadline: int | None = None
+    reopens: int = 0
 
     def to_json(self) -> str:
         """Return it as text for a file."""
@@ -45,7 +47,10 @@ async def record(run: RunHandle[Any]) -> RecordedRun:
     """Return the history of a run as it stands."""
     row = await run._engine._row(run.id)
     entries = await run._engine.store.history(row.key)
-    return RecordedRun(row.id, row.workflow, row.input, row.generation, row.seed, row.created, entries)
+    begun = row.begins or row.created
+    return RecordedRun(
+        row.id, row.workflow, row.input, row.generation, row.seed, begun, entries, row.deadline, row.reopens
+    )
 
 
 def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | None:
@@ -57,12 +62,11 @@ def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | Non
         HistoryMismatch: the code does not do what was recorded; the message shows both.
     """
     args, kwargs = workflow.decode_input(recorded.input)
-
-    def begin(journal: Journal) -> Any:
-        return workflow.function(RunContext(journal, journal.root, workflow), *args, **kwargs)
-
-    info = RunInfo(recorded.id, workflow.name, recorded.generation, recorded.seed, 0)
-    execution = Execution(info, begin, deque(), recorded.created, {})
+    life = Life(workflow, args, kwargs)
+    info = RunInfo(
+        recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
+    )
+    execution = Execution(info, life.begin, deque(), recorded.created, {}, True, life.undo, life.check)
 
     def drive() -> Turn:
         try:

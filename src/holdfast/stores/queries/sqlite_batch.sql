@@ -21,25 +21,25 @@ SELECT ?1, ?8, ?9, ?10, ?11, ?12 WHERE EXISTS (SELECT 1 FROM runs WHERE key = ?1
 -- name: run_by_key
 -- The mutable part of one run.
 SELECT key, id, workflow, status, wait, due, epoch, owner, generation, inbox, claims, lost, digest, parent, fingerprint,
-       updated, ended
+       updated, ended, unique_key, timeout, deadline, reopens, traces, begins
 FROM runs WHERE key = ?;
 
 -- name: run_by_key_json
 -- The same of many runs.
 SELECT key, id, workflow, status, wait, due, epoch, owner, generation, inbox, claims, lost, digest, parent, fingerprint,
-       updated, ended
+       updated, ended, unique_key, timeout, deadline, reopens, traces, begins
 FROM runs WHERE key IN (SELECT value ->> 0 FROM jsonb_each(jsonb(?)));
 
 -- name: run_by_id
 -- The mutable part of one run, by its public id.
 SELECT key, id, workflow, status, wait, due, epoch, owner, generation, inbox, claims, lost, digest, parent, fingerprint,
-       updated, ended
+       updated, ended, unique_key, timeout, deadline, reopens, traces, begins
 FROM runs WHERE id = ?;
 
 -- name: run_by_id_json
 -- The same of many runs.
 SELECT key, id, workflow, status, wait, due, epoch, owner, generation, inbox, claims, lost, digest, parent, fingerprint,
-       updated, ended
+       updated, ended, unique_key, timeout, deadline, reopens, traces, begins
 FROM runs WHERE id IN (SELECT value ->> 0 FROM jsonb_each(jsonb(?)));
 
 -- name: unread
@@ -64,29 +64,34 @@ SELECT seq FROM sqlite_sequence WHERE name = 'runs';
 -- name: insert_runs
 -- New runs.
 INSERT INTO runs (key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, lost, seed,
-                  digest, parent, parent_id, parent_location, fingerprint, created, updated, ended)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                  digest, parent, parent_id, parent_location, fingerprint, created, updated, ended, priority, begins,
+                  timeout, deadline, unique_key, actor, tenant, follows, reopens, traces)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_runs_json
 -- New runs, many.
 INSERT INTO runs (key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, lost, seed,
-                  digest, parent, parent_id, parent_location, fingerprint, created, updated, ended)
+                  digest, parent, parent_id, parent_location, fingerprint, created, updated, ended, priority, begins,
+                  timeout, deadline, unique_key, actor, tenant, follows, reopens, traces)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
-       value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21
+       value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23,
+       value ->> 24, value ->> 25, value ->> 26, value ->> 27, value ->> 28, value ->> 29, value ->> 30, value ->> 31
 FROM jsonb_each(jsonb(?));
 
 -- name: update_runs
 -- Write back the mutable part of runs.
 UPDATE runs SET status = ?2, wait = ?3, due = ?4, owner = ?5, generation = ?6, inbox = ?7, claims = ?8, lost = ?9,
-                fingerprint = ?10, updated = ?11, ended = ?12
+                fingerprint = ?10, updated = ?11, ended = ?12, epoch = ?13, deadline = ?14, reopens = ?15, traces = ?16
 WHERE key = ?1;
 
 -- name: update_runs_json
 -- Write back the mutable part of many runs.
 UPDATE runs SET status = new.value ->> 1, wait = new.value ->> 2, due = new.value ->> 3, owner = new.value ->> 4,
                 generation = new.value ->> 5, inbox = new.value ->> 6, claims = new.value ->> 7, lost = new.value ->> 8,
-                fingerprint = new.value ->> 9, updated = new.value ->> 10, ended = new.value ->> 11
+                fingerprint = new.value ->> 9, updated = new.value ->> 10, ended = new.value ->> 11,
+                epoch = new.value ->> 12, deadline = new.value ->> 13, reopens = new.value ->> 14,
+                traces = new.value ->> 15
 FROM jsonb_each(jsonb(?)) AS new WHERE runs.key = new.value ->> 0;
 
 -- name: put_inputs
@@ -99,12 +104,12 @@ INSERT OR REPLACE INTO inputs (run, input) SELECT value ->> 0, value ->> 1 FROM 
 
 -- name: put_results
 -- The output or error of runs.
-INSERT OR REPLACE INTO results (run, output, error) VALUES (?, ?, ?);
+INSERT OR REPLACE INTO results (run, output, error, compensation) VALUES (?, ?, ?, ?);
 
 -- name: put_results_json
 -- The output or error of many runs.
-INSERT OR REPLACE INTO results (run, output, error)
-SELECT value ->> 0, value ->> 1, value ->> 2 FROM jsonb_each(jsonb(?));
+INSERT OR REPLACE INTO results (run, output, error, compensation)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM jsonb_each(jsonb(?));
 
 -- name: forget_entries
 -- Continue-as-new: the whole history of a run.

@@ -4,11 +4,21 @@
 -- Workers declared dead whose parked runs anybody may take.
 SELECT id FROM workers WHERE state = 'dead';
 
+-- name: priorities
+-- The priorities of the open runs of one owner (or nobody), highest first: jumps from one to the next in the index.
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1
+    UNION ALL
+    SELECT (SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1 AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT priority FROM levels WHERE priority IS NOT NULL;
+
 -- name: due_runs
--- Due runs of one owner (or nobody), most overdue first: fresh ones (?5 = 0) or suspects (?5 = 1). One owner at a time,
--- so that the index gives the order and the limit ends the search.
-SELECT due, key, claims, lost FROM runs
-WHERE ended IS NULL AND owner IS ?1 AND due <= ?2 AND (claims > 0) = ?5
+-- Due runs of one owner (or nobody) and one priority, most overdue first: fresh ones (?5 = 0) or suspects (?5 = 1). One
+-- owner and one priority at a time, so that the index gives the order and a claim does not look at the whole backlog.
+SELECT -priority, due, key, claims, lost FROM runs
+WHERE ended IS NULL AND owner IS ?1 AND priority = ?6 AND due <= ?2 AND (claims > 0) = ?5
   AND workflow IN (SELECT value FROM json_each(?3))
 ORDER BY due, key LIMIT ?4;
 
@@ -30,20 +40,35 @@ WHERE key IN (SELECT value FROM json_each(?3));
 -- name: taken_runs
 -- What the worker needs to know of them, in the order given.
 SELECT runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input, runs.seed, runs.generation, runs.status,
-       runs.claims, runs.created, runs.parent_id
+       runs.claims, runs.created, runs.parent_id, runs.begins, runs.deadline, runs.reopens
 FROM json_each(?) AS taken CROSS JOIN runs ON runs.key = taken.value JOIN inputs ON inputs.run = runs.key
 ORDER BY taken.key;
 
 -- name: own_due
 -- Runs of this worker whose inbox moved or whose timer is due.
-SELECT key FROM runs WHERE ended IS NULL AND owner = ? AND due <= ? ORDER BY due, key;
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM runs WHERE ended IS NULL AND owner = ?1
+    UNION ALL
+    SELECT (SELECT max(priority) FROM runs WHERE ended IS NULL AND owner = ?1 AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT key FROM levels CROSS JOIN runs ON ended IS NULL AND owner = ?1 AND runs.priority = levels.priority AND due <= ?2
+ORDER BY levels.priority DESC, due, key;
 
 -- name: next_due
 -- When the next run of one owner (or nobody) becomes due, of any workflow (?2 is null) or of those named.
-SELECT due FROM runs
-WHERE ended IS NULL AND owner IS ?1 AND due IS NOT NULL
-  AND (?2 IS NULL OR workflow IN (SELECT value FROM json_each(?2)))
-ORDER BY due LIMIT 1;
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1
+    UNION ALL
+    SELECT (SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1 AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT min(due) FROM (
+    SELECT (SELECT due FROM runs
+            WHERE ended IS NULL AND owner IS ?1 AND runs.priority = levels.priority AND due IS NOT NULL
+              AND (?2 IS NULL OR workflow IN (SELECT value FROM json_each(?2)))
+            ORDER BY due LIMIT 1) AS due
+    FROM levels WHERE levels.priority IS NOT NULL);
 
 -- name: held
 -- Runs a worker owns.

@@ -20,7 +20,7 @@ UPDATE workers SET state = 'dead' WHERE id = ?1 AND state = 'live' AND (?3 OR le
 -- name: free_lost
 -- What a dead worker was running. The epoch moves at once: a worker that only hung must not write after this.
 UPDATE runs SET owner = NULL, due = ?2, lost = ?3, epoch = epoch + 1, updated = ?2
-WHERE ended IS NULL AND owner = ?1 AND status IN ('pending', 'running', 'cancelling', 'compensating');
+WHERE ended IS NULL AND owner = ?1 AND status IN ('pending', 'running', 'cancelling', 'compensating', 'paused');
 
 -- name: prune_dead
 -- Dead workers that no open run names.
@@ -30,7 +30,7 @@ DELETE FROM workers WHERE state = 'dead'
 -- name: hand_back
 -- All runs of a worker that stops in order: those it was running are due at once, parked ones when they were.
 UPDATE runs SET owner = NULL, lost = '', epoch = epoch + 1, claims = 0,
-                due = iif(status IN ('pending', 'running', 'cancelling', 'compensating'), updated, due)
+                due = iif(status IN ('pending', 'running', 'cancelling', 'compensating', 'paused'), updated, due)
 WHERE ended IS NULL AND owner = ?;
 
 -- name: delete_worker

@@ -14,10 +14,18 @@ The classes it is made of can be used one by one while a store is being written.
 
 from __future__ import annotations
 
+from holdfast.testing.conformance.attributes import AttributeConformance
 from holdfast.testing.conformance.claims import ClaimConformance
+from holdfast.testing.conformance.events import BroadcastConformance, EventConformance, QueueConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
-from holdfast.testing.conformance.inbox import InboxConformance
+from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
+from holdfast.testing.conformance.keys import KeyConformance
+from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
+from holdfast.testing.conformance.operators import CancelConformance, TerminateConformance
+from holdfast.testing.conformance.pausing import PauseConformance
+from holdfast.testing.conformance.purging import PurgeConformance
 from holdfast.testing.conformance.reads import ReadConformance
+from holdfast.testing.conformance.reopening import ReopenConformance
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -37,14 +45,21 @@ from holdfast.testing.conformance.samples import (
     started,
     turn,
 )
+from holdfast.testing.conformance.schedules import ScheduleConformance
 from holdfast.testing.conformance.starts import StartConformance
+from holdfast.testing.conformance.trails import TrailConformance
 from holdfast.testing.conformance.turns import TurnConformance
+from holdfast.testing.conformance.uniqueness import UniquenessConformance
+from holdfast.testing.conformance.unread import UnreadConformance
 from holdfast.testing.conformance.workers import WorkerConformance
 
 
 class StoreConformance(
-    StartConformance, FencingConformance, TerminalConformance, InboxConformance, TurnConformance, ClaimConformance,
-    WorkerConformance, ReadConformance,
+    StartConformance, FencingConformance, TerminalConformance, InboxConformance, MessageConformance,
+    TurnConformance, ClaimConformance, WorkerConformance, ReadConformance, EventConformance, QueueConformance,
+    BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
+    CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
+    UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -55,14 +70,31 @@ __all__ = [
     "SECOND",
     "TERMINAL",
     "Another",
+    "AttributeConformance",
+    "BroadcastConformance",
+    "CancelConformance",
     "ClaimConformance",
+    "EventConformance",
+    "EventLetterConformance",
     "FencingConformance",
     "InboxConformance",
+    "KeyConformance",
+    "LetterConformance",
+    "MessageConformance",
+    "PauseConformance",
+    "PurgeConformance",
+    "QueueConformance",
     "ReadConformance",
+    "ReopenConformance",
+    "ScheduleConformance",
     "StartConformance",
     "StoreConformance",
     "TerminalConformance",
+    "TerminateConformance",
+    "TrailConformance",
     "TurnConformance",
+    "UniquenessConformance",
+    "UnreadConformance",
     "WorkerConformance",
     "a_send",
     "claim",

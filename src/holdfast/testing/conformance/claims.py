@@ -6,13 +6,13 @@ from holdfast.records import (
     Claim,
     Committed,
     Delivered,
+    Done,
     RunFilter,
     Started,
     StartRun,
     State,
     Status,
     Unblock,
-    Unblocked,
 )
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
@@ -96,7 +96,7 @@ class ClaimConformance:
         found = await row(store, run.id)
         assert (found.status, found.error, found.due, found.owner) == (Status.BLOCKED, '"poison"', None, None)
         assert await claim(store, now=NOW + 1000 * SECOND) == []
-        assert await one(store, Unblock(at=NOW, target=run.id), Unblocked) == Unblocked(1)
+        assert await one(store, Unblock(at=NOW, target=run.id), Done) == Done(1)
         [again] = await claim(store)
         assert (again.key, again.claims) == (run.key, 1)
 
@@ -112,13 +112,13 @@ class ClaimConformance:
         assert (await row(store, old)).error == '"why"'
         await one(store, message(old), Delivered)
         assert await claim(store, now=NOW + 1000 * SECOND) == []
-        outcome = await one(store, Unblock(at=NOW + 5, workflow="order", fingerprint="same"), Unblocked)
-        assert outcome == Unblocked(1)
+        outcome = await one(store, Unblock(at=NOW + 5, workflow="order", fingerprint="same"), Done)
+        assert outcome == Done(1)
         found = await row(store, old)
         assert (found.status, found.due, found.claims, found.error) == (Status.PENDING, NOW + 5, 0, None)
         assert {(await row(store, id)).status for id in (same, other)} == {Status.BLOCKED}
         outcomes = await store.apply([Unblock(at=NOW, target=same), Unblock(at=NOW, target=same), message(same)])
-        assert outcomes[:2] == [Unblocked(1), Unblocked(0)]
+        assert outcomes[:2] == [Done(1), Done(0)]
         assert (await row(store, same)).status == Status.PENDING
 
     async def test_next_due_is_nothing_when_nobody_may_claim_anything(self, store: Store) -> None:

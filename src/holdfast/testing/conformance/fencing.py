@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
+from holdfast.clock import Instant
 from holdfast.records import (
+    Acknowledge,
+    Audit,
+    Beat,
     Committed,
+    Counts,
     Delivered,
+    Done,
+    DropSchedule,
+    Evidence,
     Existing,
+    Extras,
     Fenced,
+    KeepResult,
+    LeaveKey,
+    NewLetter,
     Operation,
     Outcome,
+    Pause,
+    PauseSchedule,
+    Published,
+    Purge,
+    PutSchedule,
     Refused,
     Renewal,
+    Reopen,
+    ReplayEvent,
+    Reply,
     RequestCancel,
+    SetAttributes,
     StartChild,
     StartRun,
     State,
     Status,
+    TakeKey,
+    Terminate,
+    Tick,
     Unblock,
-    Unblocked,
+    Unpause,
 )
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
+    EVERYBODY,
     LEASE,
     NOW,
     SECOND,
@@ -33,6 +58,7 @@ from holdfast.testing.conformance.samples import (
     end,
     ended,
     entry,
+    event,
     message,
     new_run,
     one,
@@ -40,6 +66,8 @@ from holdfast.testing.conformance.samples import (
     row,
     started,
     turn,
+    unread,
+    wait,
 )
 
 
@@ -66,16 +94,19 @@ class FencingConformance:
             {"end": ended()},
             {"renewal": Renewal(input="2", generation=1)},
             {"reset_claims": True},
+            {"extras": _everything()},
         ]
         everything = {name: value for attempt in attempts for name, value in attempt.items()}
         for attempt in [*attempts, everything]:
             assert await one(store, turn(run.key, 1, **attempt), Fenced) == Fenced(run.key)
-        assert await store.apply([turn(run.key, 1, **attempt) for attempt in attempts]) == [Fenced(run.key)] * 9
+        assert await store.apply([turn(run.key, 1, **attempt) for attempt in attempts]) == [Fenced(run.key)] * 10
         assert await row(store, run.id) == before
         assert await row(store, other.id) == neighbour
         assert await store.get("fenced-child") is None
         assert await store.history(run.key) == [entry("a0", 1)]
-        assert len(await store.inbox(run.key, 0)) == 1
+        assert len(await unread(store, run.key, 0)) == 1
+        assert await store.counts() == Counts(runs={"running": 1, "pending": 1}, letters=[], events={})
+        assert (await store.replies(["q"]), await store.evidence(run.id)) == ({}, [])
 
     async def test_a_future_epoch_or_a_run_that_is_not_there_is_fenced(self, store: Store) -> None:
         run = await started(store)
@@ -104,7 +135,7 @@ class TerminalConformance:
     """Terminal is final."""
 
     async def test_no_operation_changes_a_run_that_has_ended(self, store: Store) -> None:
-        """G6, S2-30: status, output and error stay, by every operation of the contract."""
+        """G6, S2-30, B8: status, output and error stay, by every operation of the contract but Reopen."""
         for status in TERMINAL:
             run = await started(store)
             await one(
@@ -113,6 +144,7 @@ class TerminalConformance:
             before = await row(store, run.id)
             assert (before.status, before.output, before.error) == (status, '"o"', '"e"')
             assert (before.ended, before.owner, before.due, before.wait) == (NOW, None, None, "")
+            audit = Audit(actor="somebody", action="tries")
             operations: list[tuple[Operation, type[Outcome]]] = [
                 (turn(run.key, entries=[entry("a1", 2)]), Fenced),
                 (turn(run.key, state=State(status=Status.RUNNING, seen=0)), Fenced),
@@ -121,9 +153,30 @@ class TerminalConformance:
                 (StartRun(run=new_run(run.id, owner="w")), Existing),
                 (message(run.id), Refused),
                 (RequestCancel(target=run.id, at=NOW), Refused),
-                (Unblock(at=NOW, target=run.id), Unblocked),
-                (Unblock(at=NOW, workflow="order", fingerprint="other"), Unblocked),
+                (Unblock(at=NOW, target=run.id), Done),
+                (Unblock(at=NOW, workflow="order", fingerprint="other"), Done),
+                (message(run.id, deduplicate=True), Refused),
+                (message(run.id, dead_letter=True), Delivered),
+                (RequestCancel(target=run.id, at=NOW, compensate=True, audit=audit), Refused),
+                (Terminate(target=run.id, end=ended(Status.FAILED), audit=audit), Refused),
+                (Pause(target=run.id, at=NOW, until=NOW + SECOND), Refused),
+                (Unpause(target=run.id, at=NOW), Refused),
+                (Reopen(target=run.id, epoch=run.epoch + 1, cut=1, at=NOW), Refused),
+                (SetAttributes(target=run.id, attributes={}, at=NOW), Done),
+                (event(), Published),
+                (event(rule=EVERYBODY), Published),
+                (Acknowledge(letter="none", at=NOW), Done),
+                (ReplayEvent(letter="none", at=NOW, target=run.id), Refused),
+                (KeepResult(run=run.key, leave=LeaveKey(activity="a", key="k", result="1")), Fenced),
+                (Beat(key=run.key, epoch=1, location="a0", at=NOW, detail=""), Fenced),
+                (_schedule(NOW), Done),
+                (PauseSchedule(id="s", paused=False, next=NOW, at=NOW), Done),
+                (_tick(run.id, NOW), Done),
+                (DropSchedule(id="s", at=NOW), Done),
+                *((Purge(what=what, before=NOW, at=NOW), Done) for what in ("work", "event", "queued", "keys", "ids")),
+                *((Purge(what=other, before=NOW, at=NOW), Done) for other in TERMINAL),
             ]
+            assert {type(operation) for operation, _ in operations} == set(get_args(Operation))
             for operation, expected in operations:
                 await one(store, operation, expected)
             outcomes = await store.apply([operation for operation, _ in operations])
@@ -133,6 +186,10 @@ class TerminalConformance:
             await store.take_over(NOW)
             assert await row(store, run.id) == before
             assert await store.history(run.key) == [entry("a0", 1)]
+            assert await unread(store, run.key) == []
+            assert await one(store, Reopen(target=run.id, epoch=1, cut=1, at=NOW), Done) == Done(1)
+            assert (await row(store, run.id)).status is Status.PENDING
+            await one(store, Terminate(target=run.id, end=ended()), Done)
 
     async def test_an_ended_run_refuses_with_its_status(self, store: Store) -> None:
         """S2-11: an unknown target and an ended one are told apart."""
@@ -148,10 +205,36 @@ class TerminalConformance:
         run = await started(store)
         await store.apply([message(run.id) for _ in range(5)])
         await end(store, run)
-        assert await store.inbox(run.key, 0) == []
+        assert await unread(store, run.key, 0) == []
 
     async def test_two_ends_in_a_batch_give_one(self, store: Store) -> None:
         run = await started(store)
         outcomes = await store.apply([turn(run.key, end=ended()), turn(run.key, end=ended(Status.FAILED))])
         assert outcomes == [Committed(run.key), Fenced(run.key)]
         assert (await row(store, run.id)).status == Status.COMPLETED
+
+
+def _everything() -> Extras:
+    key = TakeKey(activity="a", key="k", digest=1, location="a0")
+    return Extras(
+        waits=[wait()],
+        unwaits=["a9"],
+        returns=[1],
+        publishes=[event(location="a0", seq=1)],
+        attributes={"a": "1"},
+        evidence=[Evidence(id="e", kind="k", data="1", at=NOW)],
+        replies=[Reply(message="q", payload="1")],
+        letters=[NewLetter(id="l", step="s", attempts=1, error="e")],
+        takes=[key],
+        leaves=[LeaveKey(activity="a", key="k")],
+    )
+
+
+def _schedule(next: Instant) -> PutSchedule:
+    return PutSchedule(id="s", workflow="order", spec="", input="", next=next, paused=False, at=NOW)
+
+
+def _tick(id: str, expected: Instant) -> Tick:
+    cancel = RequestCancel(target=id, at=NOW)
+    run = new_run(id)
+    return Tick(schedule="s", expected=expected, next=None, runs=[run], overlap="cancel", at=NOW, cancel=cancel)

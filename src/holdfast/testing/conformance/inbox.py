@@ -5,7 +5,9 @@ from __future__ import annotations
 from holdfast.records import (
     Committed,
     Delivered,
+    Fenced,
     Refused,
+    Reply,
     RequestCancel,
     Status,
 )
@@ -15,14 +17,18 @@ from holdfast.testing.conformance.samples import (
     SECOND,
     a_send,
     claim,
+    end,
     ended,
     entry,
+    extra,
     message,
     one,
+    optioned,
     parked,
     row,
     started,
     turn,
+    unread,
 )
 
 
@@ -62,7 +68,7 @@ class InboxConformance:
         outcome = await one(store, turn(run.key, consumed=[1], state=parked(NOW + SECOND, seen=2)), Committed)
         assert outcome.messages == ()
         assert (await row(store, run.id)).due == NOW + SECOND
-        assert [left.n for left in await store.inbox(run.key, 0)] == [2]
+        assert [left.n for left in await unread(store, run.key, 0)] == [2]
 
     async def test_operations_of_a_batch_take_effect_in_order(self, store: Store) -> None:
         first, second = await started(store), await started(store)
@@ -93,7 +99,7 @@ class InboxConformance:
         )
         assert outcomes[2] == Refused(Status.COMPLETED)
         assert outcomes[3] == Committed(other.key, (), {"a0": "completed"})
-        assert await store.inbox(run.key, 0) == []
+        assert await unread(store, run.key, 0) == []
 
     async def test_many_messages_keep_their_order(self, store: Store) -> None:
         """S1-18, B13: first in, first out, also beyond what one byte counts."""
@@ -102,10 +108,10 @@ class InboxConformance:
             await store.apply([message(run.id, str(n)) for n in range(start, start + 50)])
         for n in range(300, 310):
             await store.apply([message(run.id, str(n))])
-        found = await store.inbox(run.key, 0)
+        found = await unread(store, run.key, 0)
         assert [sent.n for sent in found] == [*range(1, 311)]
         assert [sent.payload for sent in found] == [str(n) for n in range(310)]
-        assert [sent.n for sent in await store.inbox(run.key, 255)] == [*range(256, 311)]
+        assert [sent.n for sent in await unread(store, run.key, 255)] == [*range(256, 311)]
         [history] = await store.load([run.key])
         assert (history.messages, history.seen) == (found, 310)
 
@@ -114,20 +120,30 @@ class InboxConformance:
         await one(store, message(run.id), Delivered)
         await one(store, turn(run.key, consumed=[1]), Committed)
         assert (await one(store, message(run.id), Delivered)).n == 2
-        assert [left.n for left in await store.inbox(run.key, 0)] == [2]
+        assert [left.n for left in await unread(store, run.key, 0)] == [2]
 
     async def test_a_cancel_request_makes_a_run_cancelling_and_tells_it_once(self, store: Store) -> None:
         """B7: cancelling is committed, also for a run that nobody holds."""
-        for owner in ("w", None):
-            run = await started(store, owner=owner)
+        for released in (False, True):
+            run = await started(store)
+            if released:
+                await one(store, turn(run.key, state=parked(released=True)), Committed)
             first = await one(store, RequestCancel(target=run.id, at=NOW), Delivered)
             again = await store.apply([RequestCancel(target=run.id, at=NOW + 1), RequestCancel(target=run.id, at=NOW)])
-            assert first == again[0] == again[1] == Delivered(run.key, 1, owner)
+            assert first == again[0] == again[1] == Delivered(run.key, 1, None if released else "w")
             found = await row(store, run.id)
             assert (found.status, found.due, found.inbox) == (Status.CANCELLING, NOW, 1)
-            assert [told.kind for told in await store.inbox(run.key, 0)] == ["cancel"]
+            assert [told.kind for told in await unread(store, run.key, 0)] == ["cancel"]
         [taken] = await claim(store)
         assert (taken.key, taken.status) == (run.key, Status.CANCELLING)
+
+    async def test_a_run_that_nobody_ever_claimed_is_cancelled_at_once(self, store: Store) -> None:
+        """S0-35: a cancel is immediate for what has not begun; there is no code to tell."""
+        run = await started(store, owner=None)
+        await one(store, RequestCancel(target=run.id, at=NOW), Delivered)
+        found = await row(store, run.id)
+        assert (found.status, found.due, found.ended) == (Status.CANCELLED, None, NOW)
+        assert await claim(store) == []
 
     async def test_a_cancel_request_is_not_undone_by_a_turn_that_has_not_seen_it(self, store: Store) -> None:
         run = await started(store)
@@ -135,3 +151,73 @@ class InboxConformance:
         outcome = await one(store, turn(run.key, state=parked(NOW + SECOND)), Committed)
         assert [told.kind for told in outcome.messages] == ["cancel"]
         assert (await row(store, run.id)).status == Status.CANCELLING
+
+
+class MessageConformance:
+    """Messages that are remembered, counted and answered."""
+
+    async def test_a_message_sent_twice_under_one_id_is_delivered_once(self, store: Store) -> None:
+        """S2-17: per run, also in one batch and after it was read; without asking, ids are only names."""
+        run, other = await started(store), await started(store)
+        same = message(run.id, id="same", deduplicate=True)
+        duplicate = Delivered(run.key, 0, "w", duplicate=True)
+        assert await store.apply([same, same]) == [Delivered(run.key, 1, "w"), duplicate]
+        await one(store, turn(run.key, consumed=[1]), Committed)
+        assert await one(store, same, Delivered) == duplicate
+        assert await unread(store, run.key) == []
+        assert await one(store, message(other.id, id="same", deduplicate=True), Delivered) == Delivered(
+            other.key, 1, "w"
+        )
+        await store.apply([message(other.id, id="same"), message(other.id, id="same")])
+        assert len(await unread(store, other.key)) == 3
+
+    async def test_a_full_inbox_refuses_by_name(self, store: Store) -> None:
+        """B23: unread messages of that name count, and nothing else."""
+        run = await started(store)
+        first, second = [message(run.id, max_pending=2, id=id, deduplicate=True) for id in ("a", "b")]
+        third = message(run.id, max_pending=2, id="c", deduplicate=True)
+        full = Refused(Status.RUNNING, "full")
+        assert (await store.apply([first, second, third]))[2] == full
+        assert await one(store, third, Refused) == full
+        assert (await one(store, second, Delivered)).duplicate, "it was accepted before the inbox was full"
+        assert (await one(store, message(run.id, name="other", max_pending=2), Delivered)).n == 3
+        assert await one(store, message(run.id, max_pending=2), Refused) == full
+        await one(store, turn(run.key, consumed=[1]), Committed)
+        assert await one(store, third, Delivered) == Delivered(run.key, 4, "w")
+        assert await one(store, message(run.id, max_pending=2), Refused) == full
+
+    async def test_a_turn_that_sends_to_a_full_inbox_learns_it_from_its_own_fact(self, store: Store) -> None:
+        """B23: so that the refusal survives a crash."""
+        run, other = await started(store), await started(store)
+        sends = [a_send(other.id, f"a{n}", n, max_pending=2) for n in (1, 2, 3)]
+        outcome = await one(
+            store, turn(run.key, entries=[entry(f"a{n}", n) for n in (1, 2, 3)], sends=sends), Committed
+        )
+        assert outcome.refused == {"a3": "full"}
+        assert [fact.data for fact in await store.history(run.key)] == ["{}", "{}", '"full"']
+        assert len(await unread(store, other.key)) == 2
+
+    async def test_the_first_reply_to_a_request_stays(self, store: Store) -> None:
+        run, other = await started(store), await started(store)
+        await one(store, extra(run.key, replies=[Reply(message="q1", payload="1")]), Committed)
+        replies = [Reply(message="q1", payload="2"), Reply(message="q2", payload="3")]
+        await store.apply(
+            [extra(other.key, replies=replies), extra(run.key, 9, replies=[Reply(message="q3", payload="4")])]
+        )
+        assert await store.replies(["q1", "q2", "q3"]) == {"q1": "1", "q2": "3"}
+        assert await store.replies([]) == {}
+        await one(store, extra(run.key, 9, replies=[Reply(message="q4", payload="4")]), Fenced)
+        await end(store, run)
+        assert await store.replies(["q1", "q4"]) == {"q1": "1"}
+
+    async def test_a_message_does_not_begin_a_run_before_its_time(self, store: Store) -> None:
+        """S0-41: a delayed start is not brought forward by what is sent meanwhile."""
+        run = await optioned(store, owner=None, begins=NOW + SECOND)
+        await store.apply([message(run.id), message(run.id)])
+        assert (await row(store, run.id)).due == NOW + SECOND
+        assert await claim(store, now=NOW + SECOND - 1) == []
+        await started(store)
+        [taken] = await claim(store, now=NOW + SECOND)
+        assert (taken.key, taken.begins) == (run.key, NOW + SECOND)
+        [history] = await store.load([run.key])
+        assert len(history.messages) == 2

@@ -14,9 +14,15 @@ from holdfast.records import (
     CommitTurn,
     End,
     EntryRow,
+    EventRule,
+    Extras,
+    Message,
     NewRun,
     Operation,
     Outcome,
+    Published,
+    PublishEvent,
+    RunOptions,
     RunRow,
     Send,
     SendMessage,
@@ -24,6 +30,7 @@ from holdfast.records import (
     StartRun,
     State,
     Status,
+    Wait,
 )
 from holdfast.stores.base import Store
 
@@ -34,6 +41,8 @@ NOW: Instant = 1_700_000_000_000_000
 LEASE = timedelta(minutes=1)
 SECOND = 1_000_000
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+ALONE = EventRule()
+EVERYBODY = EventRule(single=False)
 
 _numbers = count(1)
 
@@ -64,17 +73,40 @@ def ended(status: Status = Status.COMPLETED, **fields: object) -> End:
     return End(status=status, at=NOW, **fields)  # type: ignore[arg-type]  # fields of End
 
 
-def message(target: str, payload: str = "1", *, at: Instant = NOW) -> SendMessage:
+def message(target: str, payload: str = "1", *, at: Instant = NOW, **fields: object) -> SendMessage:
     """Return a message from outside."""
-    return SendMessage(target=target, name="news", id=f"m{next(_numbers)}", payload=payload, at=at)
+    values: dict[str, object] = {"name": "news", "id": f"m{next(_numbers)}", **fields}
+    return SendMessage(target=target, payload=payload, at=at, **values)  # type: ignore[arg-type]  # its fields
 
 
-def a_send(target: str, location: str = "a0", seq: int = 1) -> Send:
+def event(payload: str = "1", *, rule: EventRule = ALONE, at: Instant = NOW, **fields: object) -> PublishEvent:
+    """Return an event."""
+    values: dict[str, object] = {"name": "news", "id": f"e{next(_numbers)}", **fields}
+    return PublishEvent(payload=payload, rule=rule, at=at, **values)  # type: ignore[arg-type]  # its fields
+
+
+def wait(location: str = "a0", *names: str, since: Instant = NOW, rule: EventRule = ALONE, seen: int = 0) -> Wait:
+    """Return a receive that waits for events."""
+    return Wait(location=location, since=since, names=dict.fromkeys(names or ("news",), rule), seen=seen)
+
+
+def extra(key: int, epoch: int = 1, *, at: Instant = NOW, state: State | None = None, **fields: object) -> CommitTurn:
+    """Return a turn of a run that asks for what few turns do."""
+    return turn(key, epoch, at=at, state=state, extras=Extras(**fields))  # type: ignore[arg-type]  # its fields
+
+
+def a_send(target: str, location: str = "a0", seq: int = 1, *, max_pending: int = 10_000) -> Send:
     """Return a message that a turn sends."""
+    reasons = ("missing", "full", "completed", "failed", "cancelled")
     return Send(
-        target=target, name="news", id="", payload="1", at=NOW, location=location, seq=seq,
-        refusals={"missing": '"missing"', "completed": '"completed"', "failed": '"failed"', "cancelled": '"cancelled"'},
+        target=target, name="news", id="", payload="1", at=NOW, location=location, seq=seq, max_pending=max_pending,
+        refusals={reason: f'"{reason}"' for reason in reasons},
     )  # fmt: skip
+
+
+async def unread(store: Store, key: int, after: int = 0) -> list[Message]:
+    """Return the unread inbox rows of one run."""
+    return (await store.inboxes({key: after}))[key]
 
 
 async def one(store: Store, operation: Operation, expected: type[OutcomeT]) -> OutcomeT:
@@ -84,13 +116,38 @@ async def one(store: Store, operation: Operation, expected: type[OutcomeT]) -> O
     return outcome
 
 
-async def started(store: Store, id: str = "", *, owner: str | None = "w", at: Instant = NOW) -> RunRow:
+async def started(
+    store: Store, id: str = "", *, owner: str | None = "w", at: Instant = NOW, **fields: object
+) -> RunRow:
     """Start a run that worker `w` (announced here) is running with epoch 1, or a pending one."""
     if owner:
         await store.join(owner, LEASE)
-    run = new_run(id, owner=owner, at=at)
+    run = new_run(id, owner=owner, at=at, **fields)
     await one(store, StartRun(run=run), Started)
     return await row(store, run.id)
+
+
+async def optioned(store: Store, *, owner: str | None = "w", **options: object) -> RunRow:
+    """Start a run about which something is said."""
+    return await started(store, owner=owner, options=RunOptions(**options))  # type: ignore[arg-type]  # its fields
+
+
+async def waiting(store: Store, *names: str, since: Instant = NOW, rule: EventRule = ALONE) -> RunRow:
+    """Start a run that is parked in a receive at location a0."""
+    run = await started(store)
+    await one(store, extra(run.key, state=parked(), waits=[wait("a0", *names, since=since, rule=rule)]), Committed)
+    return await row(store, run.id)
+
+
+async def queued(store: Store, *payloads: str, **fields: object) -> None:
+    """Publish events that nobody waits for."""
+    for payload in payloads:
+        assert await one(store, event(payload, **fields), Published) == Published(0)  # type: ignore[arg-type]  # its fields
+
+
+async def given(store: Store, run: RunRow) -> list[tuple[str, str]]:
+    """Return kind and payload of what a run has not read."""
+    return [(found.kind, found.payload) for found in await unread(store, run.key)]
 
 
 async def row(store: Store, id: str) -> RunRow:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from holdfast.records import (
     Committed,
     Delivered,
+    Extras,
+    Fenced,
     Parent,
     Renewal,
     RunFilter,
@@ -30,6 +32,7 @@ from holdfast.testing.conformance.samples import (
     row,
     started,
     turn,
+    unread,
 )
 
 
@@ -95,7 +98,14 @@ class TurnConformance:
         assert (found.input, found.generation, found.updated) == ('"next"', 1, NOW + 5)
         assert (found.key, found.owner, found.epoch, found.inbox) == (run.key, "w", 1, 1)
         assert await store.history(run.key) == [entry("a0", 3)]
-        assert len(await store.inbox(run.key, 0)) == 1
+        assert len(await unread(store, run.key, 0)) == 1
+
+    async def test_a_turn_may_say_which_version_runs(self, store: Store) -> None:
+        """For runs that were started by somebody who did not know."""
+        runs = [await started(store, version="") for _ in range(2)]
+        await one(store, turn(runs[0].key, extras=Extras(version="7")), Committed)
+        await one(store, turn(runs[1].key, 9, extras=Extras(version="7")), Fenced)
+        assert [(await row(store, run.id)).version for run in runs] == ["7", ""]
 
     async def test_a_released_run_has_no_owner(self, store: Store) -> None:
         run = await started(store)
@@ -114,7 +124,7 @@ class TurnConformance:
         outcome = await one(store, turn(sender.key, entries=facts, sends=sends), Committed)
         assert outcome.refused == {"a1": "missing", "a2": "completed"}
         assert [fact.data for fact in await store.history(sender.key)] == ["{}", '"missing"', '"completed"']
-        assert [sent.payload for sent in await store.inbox(target.key, 0)] == ["1"]
+        assert [sent.payload for sent in await unread(store, target.key, 0)] == ["1"]
         assert (await row(store, target.id)).due == NOW
 
     async def test_a_child_starts_pending_and_unowned_or_is_refused_as_taken(self, store: Store) -> None:
@@ -147,7 +157,7 @@ class TurnConformance:
         [taken] = await claim(store)
         assert (taken.id, taken.parent) == (child.id, parent.id)
         await one(store, turn(taken.key, taken.epoch, end=ended(payload='"done"')), Committed)
-        [told] = await store.inbox(outcome.key, 0)
+        [told] = await unread(store, outcome.key, 0)
         assert (told.n, told.kind, told.name, told.payload) == (1, "child", child.id, '"done"')
         assert await store.due("w", NOW) == [outcome.key]
 
@@ -161,7 +171,7 @@ class TurnConformance:
         await one(store, turn(run.key, children=children), Committed)
         taken = await claim(store)
         await store.apply([turn(child.key, child.epoch, end=ended(payload=child.id)) for child in taken])
-        assert [(told.n, told.payload) for told in await store.inbox(run.key, 0)] == [*enumerate(ids, 1)]
+        assert [(told.n, told.payload) for told in await unread(store, run.key, 0)] == [*enumerate(ids, 1)]
 
     async def test_an_ended_parent_is_not_told(self, store: Store) -> None:
         run = await started(store)
@@ -172,4 +182,4 @@ class TurnConformance:
         [taken] = await claim(store)
         await one(store, turn(taken.key, taken.epoch, end=ended()), Committed)
         assert await row(store, run.id) == before
-        assert await store.inbox(run.key, 0) == []
+        assert await unread(store, run.key, 0) == []

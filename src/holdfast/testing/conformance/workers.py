@@ -30,6 +30,7 @@ from holdfast.testing.conformance.samples import (
     row,
     started,
     turn,
+    unread,
 )
 
 
@@ -123,4 +124,4 @@ class WorkerConformance:
         await one(other, message(run.id), Delivered)
         assert store.changed() is True
         assert store.changed() is False
-        assert len(await store.inbox(run.key, 0)) == 6
+        assert len(await unread(store, run.key, 0)) == 6

@@ -1,0 +1,33 @@
+"""What an engine tells those who watch it: one small record per thing that became durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that happened to a run, told once, after it was committed; never on replay.
+
+    `type` is one of
+        run.started run.pending run.running run.suspended run.paused run.resumed run.reopened run.cancelling
+        run.compensating run.completed run.failed run.cancelled run.blocked
+        run.skewed (it runs under another version than it began with)
+        step.started step.completed step.failed step.skipped step.progress attempt.failed attempt.lost
+        compensation.started compensation.completed compensation.failed
+        message.received attributes.set evidence.added deadletter.added purged
+        callback.error (a callback of the user's raised; `data` has the error and the change it was given)
+    """
+
+    type: str
+    at: datetime
+    run_id: str = ""
+    workflow: str = ""
+    step: str = ""
+    """The path of the step in its run."""
+    attempt: int = 0
+    status: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    """More about it: error (type and message), result, name of a message, what a suspended run waits for, ..."""

@@ -1,0 +1,220 @@
+"""Compensations: what to undo if the run fails later, and undoing it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.context.steps import StepVerb
+from holdfast.definitions import Activity, Workflow, as_activity, function_name
+from holdfast.errors import BadInput, HoldfastError, RunBlocked
+from holdfast.replay import entry as entries
+from holdfast.replay.journal import Compensation, Journal
+from holdfast.replay.location import Scope, check_name
+from holdfast.replay.loop import SCOPE
+
+_MAX_FUNCTIONS = 500
+_FUNCTIONS = (FunctionType, MethodType)
+_PIECES = msgspec.json.Decoder(list[msgspec.Raw])
+_NAMED_PIECES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class UndoVerb(StepVerb):
+    """A step that undoes: its end is the result, for one that fails does not stop the others."""
+
+    __slots__ = ()
+
+    def apply(self, entry: Any) -> None:
+        self.set_result(entry)
+
+
+def compensate(journal: Journal, scope: Scope, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Put something to undo on the run's stack, or find in history that it is there."""
+    if isinstance(function, str):
+        raise BadInput(f"ctx.compensate({function!r}, ...) needs a function first; it goes by the function's name")
+    activity = function if isinstance(function, Activity) else as_activity(function)
+    name = check_name(activity.name, "activity name")
+    where = f"the arguments of compensation {name!r}"
+    given, named = msgspec.Raw(codec.encode(args, where)), msgspec.Raw(codec.encode(kwargs, where))
+    place = journal.locate(scope, f"compensate {name}", False)
+    added = entries.CompensationAdded(place, name, given, named)
+    compensation = journal.registered(place)
+    if compensation is None:
+        _arguments(activity, added)  # better now than when it is needed
+        compensation = journal.register(added)
+    elif activity.settings.check_args and not _same_arguments(activity, compensation.entry, added, args, kwargs):
+        journal.mismatch(
+            place,
+            f"compensation {name!r} with other arguments",
+            f"these: {bytes(given).decode()} {bytes(named).decode()}",
+            "pass the same arguments, or use check_args=False",
+        )
+    if compensation is not None:
+        compensation.activity = activity
+
+
+async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str, Any]]:
+    """Undo what is on the stack, the last first and one at a time; return how each one went."""
+    report: list[dict[str, Any]] = []
+    try:
+        for compensation in reversed(journal.compensations or ()):
+            ended = await _step(journal, workflow, compensation)
+            failed = type(ended) is not entries.StepCompleted
+            report.append(
+                {
+                    "name": compensation.entry.name,
+                    "status": "failed" if failed else "completed",
+                    "attempts": ended.attempt,
+                    "error": f"{ended.error.type}: {ended.error.message}" if failed else None,
+                }
+            )
+    except Exception as unfit:
+        journal.block(
+            unfit
+            if isinstance(unfit, RunBlocked)
+            else RunBlocked(journal.run.id, f"run {journal.run.id} cannot undo what it did: {unfit}")
+        )
+        await journal.loop.create_future()
+    return report
+
+
+def _step(journal: Journal, workflow: Workflow[Any, Any], compensation: Compensation) -> UndoVerb:
+    """Begin to undo one thing, or find it in history."""
+    entry, run = compensation.entry, journal.run.id
+    activity = compensation.activity or find_activity(workflow.function, entry.name)
+    activity = activity or journal.activities.get(entry.name)
+    if activity is None:
+        raise RunBlocked(
+            run,
+            f"run {run} of workflow {workflow.name!r} has to undo with activity {entry.name!r}, which is not found "
+            "from the workflow's code; pass it with Engine(activities=[...])",
+        )
+    try:
+        args, kwargs = _arguments(activity, entry)
+    except HoldfastError as unfit:
+        message = f"the recorded arguments of compensation {entry.name!r} do not fit {function_name(activity)!r}"
+        raise RunBlocked(run, f"run {run}: {message}: {unfit}") from unfit
+    scope = Scope(compensation.location + "/")
+    SCOPE.set(scope)
+    location = journal.locate(scope, entry.name, False)
+    verb = UndoVerb(journal, location, activity, args, kwargs)
+    digest = codec.digest((codec.decode(bytes(entry.args)), codec.decode(bytes(entry.kwargs))))
+    recorded = journal.begin(location, entries.StepBegun(digest))
+    if journal.violation is not None:
+        return verb
+    if recorded is not None:
+        verb.recall()
+    journal.open[location] = verb
+    journal.started.append(verb)
+    return verb
+
+
+# The arguments, by the types that the function declares: alike whether or not this life made the call itself.
+
+
+def _arguments(activity: Activity[..., Any], entry: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    type_of = _types(activity.function)
+    where = f"the arguments of compensation {activity.name!r}"
+    pieces, named = _PIECES.decode(bytes(entry.args)), _NAMED_PIECES.decode(bytes(entry.kwargs))
+    args = tuple(codec.decode(bytes(piece), type_of(position), where) for position, piece in enumerate(pieces))
+    return args, {name: codec.decode(bytes(piece), type_of(name), where) for name, piece in named.items()}
+
+
+def _same_arguments(
+    activity: Activity[..., Any], recorded: Any, added: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    if bytes(recorded.args) == bytes(added.args) and bytes(recorded.kwargs) == bytes(added.kwargs):
+        return True
+    try:
+        before = _arguments(activity, recorded)
+    except HoldfastError:
+        return False
+    return codec.digest(before) == codec.digest((args, kwargs))  # a set may be written in another order
+
+
+def _types(function: Callable[..., Any]) -> Callable[[int | str], Any]:
+    """Return a function that gives the declared type of an argument, by position or name."""
+    target: Any = inspect.unwrap(function)
+    while isinstance(target, partial):
+        target = inspect.unwrap(target.func)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = typing.get_type_hints(target if inspect.isroutine(target) else type(target).__call__, None, None, True)
+    except Exception:  # a builtin, or a type imported for checkers only: values keep their plain JSON types
+        return lambda position: Any
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    rest = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "")
+    named = next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), "")
+    names = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+
+    def type_of(argument: int | str) -> Any:
+        if isinstance(argument, str):
+            return hints.get(argument if argument in names else named, Any)
+        return hints.get(positional[argument].name if argument < len(positional) else rest, Any)
+
+    return type_of
+
+
+# Functions by name.
+
+
+def find_activity(function: Callable[..., Any], name: str) -> Activity[..., Any] | None:
+    """Return the activity of that name that a function refers to, itself or by way of other functions.
+
+    A plain function has to be named where compensations are registered: elsewhere its name may mean anything.
+    """
+    plain: Callable[..., Any] | None = None
+    for value, near in _referred(function):
+        if isinstance(value, Activity):
+            if value.name == name:
+                return value
+        elif near and plain is None and isinstance(value, _FUNCTIONS) and function_name(value) == name:
+            plain = value
+    return as_activity(plain) if plain is not None else None
+
+
+def _referred(function: Callable[..., Any]) -> Iterator[tuple[Any, bool]]:
+    """Go through the objects that a function and the functions it refers to name, the nearest first."""
+    waiting: deque[Any] = deque([function])
+    seen: set[int] = set()
+    while waiting and len(seen) < _MAX_FUNCTIONS:
+        target = inspect.unwrap(waiting.popleft())
+        target = getattr(target, "__func__", target)
+        if id(target) in seen or not isinstance(target, FunctionType):
+            continue
+        seen.add(id(target))
+        names = dict.fromkeys(name for code in _codes(target.__code__) for name in code.co_names)
+        near = target is function or "compensate" in names
+        for value in _named_in(target, names):
+            yield value, near
+            if isinstance(value, _FUNCTIONS):
+                waiting.append(value)
+
+
+def _named_in(function: FunctionType, names: Iterable[str]) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType):
+            yield from (vars(value)[each] for each in names if each in vars(value))
+        elif value is not None:
+            yield value
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

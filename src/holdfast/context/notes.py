@@ -1,0 +1,71 @@
+"""What a run says about itself: attributes to search by, evidence to keep, answers to requests."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast import codec
+from holdfast.context.api import Request
+from holdfast.errors import BadInput
+from holdfast.records import Evidence, Reply
+from holdfast.replay import entry as entries
+from holdfast.replay.journal import Journal
+from holdfast.replay.location import Scope, check_name
+
+_EXACT = 2**53
+
+
+def set_attributes(journal: Journal, scope: Scope, attributes: Mapping[str, Any]) -> None:
+    """Set searchable attributes of the run."""
+    encoded = encode_attributes(attributes)
+    if not encoded:
+        return
+    values = msgspec.Raw(codec.encode(dict(attributes), "attributes"))
+    if journal.mark(journal.locate(scope, "set attributes", False), entries.AttributesSet(values)):
+        journal.extra().attributes.update(encoded)
+
+
+def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return attributes as JSON text by name; None stands for one to remove.
+
+    Raises:
+        BadInput: a name that is not fit for one, or a value that cannot be searched by.
+    """
+    if not isinstance(attributes, Mapping):
+        raise BadInput(f"attributes are a mapping of names to values, not {attributes!r}")
+    encoded: dict[str, str | None] = {}
+    for name, value in attributes.items():
+        check_name(name, "attribute name")
+        simple = value is None or isinstance(value, str | int | float)
+        if not simple or (isinstance(value, float) and not math.isfinite(value)):
+            raise BadInput(f"attribute {name!r} must be a str, int, float, bool or None, not {value!r}")
+        if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+            value = int(value)  # so that 1 and 1.0 find each other
+        encoded[name] = codec.encode(value, f"attribute {name!r}").decode() if value is not None else None
+    return encoded
+
+
+def evidence(journal: Journal, scope: Scope, kind: str, data: object) -> str:
+    """Add an item to the run's audit trail and return its id."""
+    check_name(kind, "evidence kind")
+    encoded = codec.encode(data, f"evidence {kind!r}").decode()
+    location = journal.locate(scope, f"evidence {kind}", False)
+    run = journal.run
+    item = str(uuid.uuid5(uuid.NAMESPACE_URL, f"holdfast:{run.id}/{run.generation}/{location}"))
+    if journal.mark(location, entries.EvidenceAdded(kind, item)):
+        journal.extra().evidence.append(Evidence(id=item, kind=kind, data=encoded, at=journal.loop.now))
+    return item
+
+
+def reply(journal: Journal, scope: Scope, request: Request[Any], value: object) -> None:
+    """Answer a request."""
+    if not isinstance(request, Request):
+        raise BadInput(f"ctx.reply() answers what ctx.receive_request() returned, not {request!r}")
+    encoded = codec.encode(value, "the reply to a request").decode()
+    if journal.mark(journal.locate(scope, "reply to", False), entries.Replied(request.id)):
+        journal.extra().replies.append(Reply(message=request.id, payload=encoded))

@@ -1,0 +1,89 @@
+"""What few turns ask for, in the form that is committed: waits for events, keys, dead letters, events to publish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from holdfast.clock import Instant, new_id
+from holdfast.context.steps import StepVerb
+from holdfast.engine import step_keys
+from holdfast.engine.resident import Resident
+from holdfast.events import Events
+from holdfast.records import Extras, NewLetter, Wait
+from holdfast.replay.turn import Ending, Turn
+
+
+def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events: Events, now: Instant) -> Extras | None:
+    """Return what a turn asks for beyond the ordinary, None if nothing."""
+    extras = turn.extras
+    for number, send in enumerate(turn.sends):
+        limit = events.get(send.name).max_pending
+        if limit != send.max_pending:
+            turn.sends[number] = msgspec.structs.replace(send, max_pending=limit)
+    if extras is not None and extras.publishes:
+        rules = (events.get(event.name).rule(event.at) for event in extras.publishes)
+        extras.publishes[:] = [
+            msgspec.structs.replace(event, rule=rule) for event, rule in zip(extras.publishes, rules, strict=True)
+        ]
+    for verb in turn.abandoned:
+        if isinstance(verb, StepVerb) and verb.activity.settings.idempotency_key is not None:
+            step_keys.leave(resident, verb, now)
+    if resident.leaving:
+        extras = extras or Extras()
+        extras.leaves.extend(resident.leaving)
+        resident.leaving = None
+    # Steps that history knows are taken keys for when their next attempt begins, not while they wait for it.
+    fresh = [verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled]
+    takes = step_keys.takes((*fresh, *begin)) if fresh or begin else []
+    if takes:
+        extras = extras or Extras()
+        extras.takes.extend(takes)
+    if turn.outcome is None:
+        extras = _waits(resident, extras, events, now)
+    elif turn.outcome.ending is Ending.RENEWED:
+        resident.waiting = None  # the store forgets them with the old life
+    if resident.unversioned:
+        extras = msgspec.structs.replace(extras or Extras(), version=resident.workflow.version)
+        resident.unversioned = False
+    if resident.letters:
+        extras = extras or Extras()
+        extras.letters.extend(resident.letters)
+        resident.letters = None
+    return extras
+
+
+def _waits(resident: Resident, extras: Extras | None, events: Events, now: Instant) -> Extras | None:
+    """Tell the store which receives wait, so that events find them, and give back events that none waits for."""
+    journal = resident.execution.journal
+    receivers = journal.receivers or {}
+    known: AbstractSet[str] = resident.waiting or frozenset()
+    if receivers or known:
+        stale: AbstractSet[str] = resident.stale_waits or frozenset()
+        resident.stale_waits = None
+        fresh = [
+            verb
+            for location, verb in receivers.items()
+            if location not in known or (stale and not stale.isdisjoint(verb.names))
+        ]
+        gone = [location for location in known if location not in receivers]
+        if fresh or gone:
+            extras = extras or Extras()
+            extras.unwaits.extend(gone)
+            for verb in fresh:
+                rules = {name: events.get(name).rule(now, resident.created, verb.since) for name in verb.names}
+                extras.waits.append(Wait(location=verb.location, since=verb.since, names=rules, seen=resident.seen))
+            resident.waiting = set(receivers) or None
+    if journal.inbox:
+        returns = journal.unwanted_events()
+        if returns:
+            extras = extras or Extras()
+            extras.returns.extend(returns)
+    return extras
+
+
+def letter(step: str, attempts: int, error: str) -> NewLetter:
+    """Return a dead letter for work given up on."""
+    return NewLetter(id=new_id(), step=step, attempts=attempts, error=error)

@@ -1,0 +1,78 @@
+"""How the parts of an engine reach its store: one operation at a time, with whoever it concerns woken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.changes import Change
+from holdfast.clock import Clock
+from holdfast.engine.committer import resolving
+from holdfast.engine.observers import Observers
+from holdfast.errors import HoldfastError, StoreClosed
+from holdfast.records import Delivered, Message, Operation, Outcome, PublishEvent, Purge
+from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
+
+
+class Link:
+    """An engine's store, clock and worker; what `ops` calls a Port."""
+
+    def __init__(self, store: Store, clock: Clock, observers: Observers, actor: str) -> None:
+        self.store = store
+        self.clock = clock
+        self.actor = actor
+        self.observers = observers
+        self.current: Worker | None = None
+        """The worker, while the engine is open."""
+        self.applied: Callable[[Operation], None] = lambda operation: None
+        """Called after an operation took effect or was refused."""
+        self._process = os.getpid()
+
+    def opened(self, worker: Worker) -> None:
+        """Note that the engine is open in this process."""
+        self.current = worker
+        self._process = os.getpid()
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of an engine that may be used here and now."""
+        if self.current is None:
+            raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
+        if os.getpid() != self._process:
+            raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
+        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
+        if refuse is not None:
+            refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
+        return self.current
+
+    async def apply(self, operation: Operation) -> Outcome:
+        """Make one operation durable and let this engine see what came of it."""
+        worker = self.worker
+        outcome = await worker.committer.apply(operation)
+        if not isinstance(operation, Purge):
+            worker.look(everybody=not isinstance(operation, PublishEvent))
+        self.applied(operation)
+        return outcome
+
+    async def deliver(self, operation: Operation, message: Message) -> Outcome:
+        """Put a row into a run's inbox; a run in memory here is handed it at once."""
+        worker = self.worker
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        tell = resolving(future)
+
+        def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Delivered) and outcome.n:
+                worker.delivered(outcome, message)
+            tell(outcome)
+
+        worker.committer.submit(operation, done)
+        return await future
+
+    def notify(self, change: Change) -> None:
+        """Tell those who watch."""
+        self.observers.notify(change)

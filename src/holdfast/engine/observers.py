@@ -1,0 +1,181 @@
+"""Those who watch: callbacks and iterators that are told what became durable. What they do never changes a run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from holdfast import codec
+from holdfast.changes import Change
+from holdfast.clock import Clock, to_datetime
+from holdfast.engine.reports import changes_of
+from holdfast.engine.resident import Resident
+from holdfast.ops.port import check_callback
+from holdfast.records import TERMINAL, Status
+from holdfast.replay.turn import Ending, Turn
+
+_logger = logging.getLogger("holdfast.engine")
+_MOST_WAITING = 10_000
+
+Callback = Callable[[Change], None]
+
+
+class Observers:
+    """Everybody an engine tells of changes."""
+
+    def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
+        self._clock = clock
+        self._callbacks: list[tuple[Callback, str]] = []
+        self._watches: set[Watch] = set()
+        for callback in callbacks:
+            check_callback(callback, "on_change")
+            self._callbacks.append((callback, ""))
+
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
+    def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
+        """Call back for every change (of one run); returns a function that stops it."""
+        check_callback(callback, "callback")
+        entry = (callback, run_id)
+        self._callbacks.append(entry)
+
+        def unsubscribe() -> None:
+            if entry in self._callbacks:
+                self._callbacks.remove(entry)
+
+        return unsubscribe
+
+    def watch(self, run_id: str = "", types: Iterable[str] = ()) -> Watch:
+        """Return an iterator over the changes (of one run, of some types) from now on."""
+        watch = Watch(frozenset(types), self._watches.discard)
+        watch.unsubscribe = self.subscribe(watch.put, run_id)
+        self._watches.add(watch)
+        return watch
+
+    def stop(self) -> None:
+        """End every watch: there is nothing more to see."""
+        for watch in tuple(self._watches):
+            watch.close()
+
+    def notify(self, change: Change) -> None:
+        """Tell everybody; one that raises is reported to the others."""
+        for callback, run_id in tuple(self._callbacks):
+            if run_id and run_id != change.run_id:
+                continue
+            try:
+                callback(change)
+            except Exception as error:
+                self.report(error, callback, change.run_id, {"change": change.type})
+
+    def report(
+        self, error: Exception, callback: object, run_id: str = "", data: dict[str, object] | None = None
+    ) -> None:
+        """Log that a callback raised and tell the others; nothing else comes of it."""
+        name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+        _logger.error("callback %s failed; nothing is changed by that", name, exc_info=error)
+        told = {"callback": name, "error": f"{type(error).__name__}: {error}", **(data or {})}
+        failure = Change(type="callback.error", at=to_datetime(self._clock.now()), run_id=run_id, data=told)
+        for other, wanted in tuple(self._callbacks):
+            if other is callback or (wanted and wanted != run_id):
+                continue
+            try:
+                other(failure)
+            except Exception:
+                _logger.exception("a callback failed when told of the failure of another")
+
+
+class Reporter:
+    """Tells those who watch what a worker does to its runs, each thing once, when it is durable."""
+
+    def __init__(self, observers: Observers, clock: Clock) -> None:
+        self._observers = observers
+        self._clock = clock
+
+    def tell(self, type: str, resident: Resident, data: dict[str, Any] | None = None, **fields: Any) -> None:
+        """Tell of something that happened to a run as a whole."""
+        if self._observers:
+            at = to_datetime(self._clock.now())
+            change = Change(
+                type=type, at=at, run_id=resident.id, workflow=resident.workflow.name, data=data or {}, **fields
+            )
+            self._observers.notify(change)
+
+    def turn(self, resident: Resident, turn: Turn) -> None:
+        """Tell of what a committed turn recorded, and of the end it came to."""
+        if not self._observers:
+            return
+        journal = resident.execution.journal
+        for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
+            self._observers.notify(change)
+            if change.type == "compensation.failed":
+                self.tell("deadletter.added", resident, {"kind": "work", **change.data}, step=change.step)
+        outcome = turn.outcome
+        if outcome is None:
+            self._status(resident)
+        elif outcome.ending.value in TERMINAL:
+            error = {"type": outcome.error.type, "message": outcome.error.message} if outcome.error else None
+            data = {"error": error} if error else {}
+            self.tell(f"run.{outcome.ending.value}", resident, data, status=outcome.ending.value)
+            if outcome.ending is Ending.FAILED:
+                self.tell("deadletter.added", resident, {"kind": "work", **data})
+
+    def _status(self, resident: Resident) -> None:
+        status, waits, _ = resident.written
+        if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.told != resident.written:
+            resident.told = resident.written
+            self.tell(f"run.{status}", resident, {"waiting_for": waits}, status=str(status))
+
+    def progress(self, resident: Resident, location: str, progress: str) -> None:
+        """Tell that a step reported progress."""
+        path = resident.execution.journal.names.path(location)
+        self.tell("step.progress", resident, {"progress": codec.decode(progress)}, step=path)
+
+
+class Watch:
+    """Changes as they happen: `async with engine.watch() as changes: async for change in changes: ...`."""
+
+    def __init__(self, types: frozenset[str], closed: Callable[[Watch], None]) -> None:
+        self._types = types
+        self._forget = closed
+        self._waiting: deque[Change] = deque(maxlen=_MOST_WAITING)
+        self._more = asyncio.Event()
+        self._closed = False
+        self.unsubscribe: Callable[[], None] = lambda: None
+        self.dropped = 0
+        """How many changes were dropped, oldest first, because they were not taken in time."""
+
+    def put(self, change: Change) -> None:
+        """Add a change, unless it is of a type that was not asked for."""
+        if self._types and change.type not in self._types:
+            return
+        self.dropped += len(self._waiting) == _MOST_WAITING
+        self._waiting.append(change)
+        self._more.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            self._more.clear()
+            await self._more.wait()
+        return self._waiting.popleft()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; what was not taken yet can still be."""
+        self.unsubscribe()
+        self._forget(self)
+        self._closed = True
+        self._more.set()

@@ -1,0 +1,173 @@
+"""Steps as people look at them: one record per step of a run, made from its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from holdfast import codec
+from holdfast.clock import Instant, to_datetime
+from holdfast.codec import ErrorData
+from holdfast.records import EntryRow
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import decode_entry
+from holdfast.replay.location import Names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a run as its history tells it.
+
+    `status` is pending (it will be attempted again as soon as a worker has the run), running, waiting (for its next
+    attempt), skipped (its condition said not now), completed, failed or cancelled. `attempts` counts those begun, the
+    present one included, and `failures` and `skips` count over all of them, whatever was reopened in between.
+    `started_at` is the start of the present or last attempt, `last_attempt_at` when the last one finished,
+    `next_attempt_at` when a waiting or skipped step goes on. `error` stays that of the last attempt that failed.
+    """
+
+    path: str
+    name: str
+    status: str
+    attempts: int
+    failures: int
+    skips: int
+    started_at: datetime | None
+    first_started_at: datetime | None
+    last_attempt_at: datetime | None
+    finished_at: datetime | None
+    next_attempt_at: datetime | None
+    result: Any
+    error: ErrorData | None
+    idempotency_key: str
+    compensation: bool
+    heartbeat_at: datetime | None = None
+    """When the body of the present attempt last reported progress."""
+    progress: Any = None
+    """What it said."""
+
+
+def steps_of(
+    run_id: str, rows: list[EntryRow], beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({})
+) -> list[Step]:
+    """Return the steps of a history in order of their first call; `beats` says when they last reported progress."""
+    names = names_of(rows)
+    steps: dict[str, Step] = {}
+    for row in rows:
+        if row.kind == entries.StepBegun.kind:
+            steps[row.location] = _begun(run_id, names.path(row.location), row)
+        elif row.location in steps and (change := _CHANGES.get(row.kind)):
+            step = steps[row.location]
+            steps[row.location] = replace(step, **change(step, decode_entry(row.kind, row.data), to_datetime(row.at)))
+    for location, (at, detail) in beats.items():
+        if location in steps:
+            steps[location] = replace(steps[location], heartbeat_at=to_datetime(at), progress=codec.decode(detail))
+    return list(steps.values())
+
+
+def names_of(rows: list[EntryRow]) -> Names:
+    """Return the names a history gives to its locations."""
+    names = Names()
+    for row in rows:
+        if row.kind == entries.Name.kind:
+            names.add(decode_entry(row.kind, row.data).name)
+    return names
+
+
+def _begun(run_id: str, path: str, row: EntryRow) -> Step:
+    at = to_datetime(row.at)
+    return Step(
+        path=path,
+        name=path.rpartition("/")[2].partition("#")[0],
+        status="running",
+        attempts=1,
+        failures=0,
+        skips=0,
+        started_at=at,
+        first_started_at=at,
+        last_attempt_at=None,
+        finished_at=None,
+        next_attempt_at=None,
+        result=None,
+        error=None,
+        idempotency_key=f"{run_id}:{path}",
+        compensation=row.location.startswith("^"),
+    )
+
+
+def _attempt_begun(step: Step, mark: entries.AttemptBegun, at: datetime) -> dict[str, Any]:
+    return {
+        "status": "running",
+        "attempts": mark.attempt,
+        "started_at": at,
+        "first_started_at": step.first_started_at or at,
+        "finished_at": None,
+        "next_attempt_at": None,
+    }
+
+
+def _attempt_failed(step: Step, mark: entries.AttemptFailed, at: datetime) -> dict[str, Any]:
+    return {
+        **_ran(step, mark.attempt, at),
+        "status": "waiting",
+        "failures": step.failures + 1,
+        "next_attempt_at": to_datetime(mark.retry_at),
+        "error": mark.error,
+    }
+
+
+def _attempt_lost(step: Step, mark: entries.AttemptLost, at: datetime) -> dict[str, Any]:
+    return {**_ran(step, mark.attempt, at), "status": "pending", "next_attempt_at": None}
+
+
+def _attempt_skipped(step: Step, mark: entries.AttemptSkipped, at: datetime) -> dict[str, Any]:
+    changes = {"status": "skipped", "skips": step.skips + 1, "next_attempt_at": to_datetime(mark.check_at)}
+    if step.status == "running":  # what was counted at the call never ran
+        ran = step.last_attempt_at is not None
+        changes |= {"attempts": step.attempts - 1, "started_at": step.started_at if ran else None}
+        changes |= {} if ran else {"first_started_at": None}
+    return changes
+
+
+def _completed(step: Step, fact: entries.StepCompleted, at: datetime) -> dict[str, Any]:
+    result = codec.decode(bytes(fact.result))
+    ended = _ran(step, fact.attempt, at)
+    return {**ended, "status": "completed", "finished_at": at, "next_attempt_at": None, "result": result}
+
+
+def _failed(step: Step, fact: entries.StepFailed, at: datetime) -> dict[str, Any]:
+    return {
+        **_ran(step, fact.attempt, at),
+        "status": "failed",
+        "failures": step.failures + 1,
+        "finished_at": at,
+        "next_attempt_at": None,
+        "error": fact.error,
+    }
+
+
+def _cancelled(step: Step, mark: entries.Cancelled, at: datetime) -> dict[str, Any]:
+    return {"status": "cancelled", "finished_at": at, "next_attempt_at": None}
+
+
+def _reopened(step: Step, mark: entries.Reopened, at: datetime) -> dict[str, Any]:
+    return {"status": "pending", "finished_at": None, "next_attempt_at": None}
+
+
+def _ran(step: Step, attempt: int, at: datetime) -> dict[str, Any]:
+    """Return what the end of an attempt says about it, whether or not its beginning was noted after a skip."""
+    return {"attempts": max(attempt, step.attempts), "last_attempt_at": at}
+
+
+_CHANGES: dict[int, Callable[[Step, Any, datetime], dict[str, Any]]] = {
+    entries.AttemptBegun.kind: _attempt_begun,
+    entries.AttemptFailed.kind: _attempt_failed,
+    entries.AttemptLost.kind: _attempt_lost,
+    entries.AttemptSkipped.kind: _attempt_skipped,
+    entries.StepCompleted.kind: _completed,
+    entries.StepFailed.kind: _failed,
+    entries.Cancelled.kind: _cancelled,
+    entries.Reopened.kind: _reopened,
+}

@@ -1,0 +1,344 @@
+"""Dead letters: work and events that were given up on, for a person to look at, replay or put away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+from holdfast import codec
+from holdfast.changes import Change
+from holdfast.clock import micros, to_datetime
+from holdfast.codec import ErrorData
+from holdfast.definitions import check_run_id
+from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
+from holdfast.events import Events
+from holdfast.ops import step_name
+from holdfast.ops.port import Port, audited, call_back, check_callback
+from holdfast.records import Acknowledge, Done, LetterFilter, LetterRow, Purge, Refused, ReplayEvent
+
+Kind = Literal["work", "event"]
+
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_OUTCOMES = ("open", "acknowledged", "replayed", "completed", "failed", "cancelled")
+_PAGE = 1000
+_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Work given up on (`work`: a step, or a workflow itself), or an event or message nobody could take (`event`).
+
+    `payload` is the input of the run, or the value of the event. `outcome` says what became of it: empty while nothing
+    did; of work `replayed`, and then how its run ended: `completed`, `failed` or `cancelled`; of an event `delivered`.
+    """
+
+    id: str
+    kind: Kind
+    run_id: str
+    """The run of the work; the run that the event was meant for, empty if it was meant for whoever waits."""
+    workflow: str
+    step: str
+    """The path of the step given up on."""
+    name: str
+    """The name of the event."""
+    attempts: int
+    error: ErrorData | None
+    payload: Any
+    target_status: str
+    """How the run stood that the event was meant for."""
+    sent_at: datetime | None
+    at: datetime
+    acknowledged_at: datetime | None
+    outcome: str
+    retryable: bool
+    """False if the failure said that trying again is of no use: a bug or bad input, not bad luck."""
+
+    @property
+    def activity(self) -> str:
+        """The name of the step, whichever branch, iteration or repetition it was made in."""
+        return step_name(self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What became of replaying many: the ids of those replayed, and why others were not."""
+
+    replayed: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class LetterQuery(TypedDict, total=False):
+    """Which letters are meant; see `DeadLetters.list`."""
+
+    kind: Kind | None
+    workflow: str | None
+    run: str | None
+    name: str | None
+    acknowledged: bool | None
+    before: str | None
+
+
+Letters = list[DeadLetter]
+
+
+class DeadLetters:
+    """The dead letters of a database.
+
+    Work is replayed by retrying its run, whose finished steps do not run again; an event by delivering it after all.
+    Each letter is replayed at most once, whoever asks however often.
+    """
+
+    def __init__(self, port: Port, events: Events, retry: Callable[[str, str], Awaitable[None]]) -> None:
+        self._port = port
+        self._events = events
+        self._retry = retry
+
+    async def list(self, *, limit: int = 100, **which: Unpack[LetterQuery]) -> Letters:
+        """Return letters, newest first.
+
+        Args:
+            limit: at most so many.
+            kind: `work` or `event`.
+            workflow: of the run it is about.
+            run: the id of that run.
+            name: of the event.
+            acknowledged: True for those that somebody acknowledged or replayed, False for the others.
+            before: the id of the last letter of the previous page.
+        """
+        return [_letter(row) for row in await self._port.store.letters(_filter(limit, which))]
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """Return one letter.
+
+        Raises:
+            NoSuchLetter: there is none with that id.
+        """
+        rows = await self._port.store.letters(LetterFilter(id=letter_id, limit=1))
+        if not rows:
+            raise NoSuchLetter(f"there is no dead letter {letter_id!r}")
+        return _letter(rows[0])
+
+    async def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many letters there are by kind and by what became of them.
+
+        `open` are those nobody dealt with, `acknowledged` those that were seen and left; the others were replayed.
+        """
+        counted: dict[str, dict[str, int]] = {kind: dict.fromkeys(_OUTCOMES, 0) for kind in _KINDS}
+        counted["event"]["delivered"] = 0
+        for kind, outcome, seen, count in (await self._port.store.counts()).letters:
+            became = _became(kind, outcome) or ("acknowledged" if seen else "open")
+            counted[kind][became] += count
+        return counted
+
+    async def acknowledge(self, letter_id: str, by: str | None = None) -> bool:
+        """Mark a letter as seen; False if it was before, or there is none."""
+        return await self._put_away(letter_id, by, remove=False)
+
+    async def remove(self, letter_id: str, by: str | None = None) -> bool:
+        """Forget a letter; False if there is none."""
+        return await self._put_away(letter_id, by, remove=True)
+
+    async def _put_away(self, letter_id: str, by: str | None, remove: bool) -> bool:
+        audit = audited(self._port, by, "deadletter.remove" if remove else "deadletter.acknowledge")
+        operation = Acknowledge(letter=letter_id, at=self._port.clock.now(), remove=remove, audit=audit)
+        outcome = await self._port.apply(operation)
+        return isinstance(outcome, Done) and outcome.count > 0
+
+    async def replay(
+        self, letter_id: str, *, to: str | None = None, broadcast: bool = False, by: str | None = None
+    ) -> None:
+        """Try again what was given up on.
+
+        Work is retried with its run. An event goes to the run it was meant for, if that is open (again), `to` another
+        run, or with `broadcast` to whoever waits for its name, now or later; so does one that was meant for whoever
+        waits.
+
+        Raises:
+            NoSuchLetter: there is none with that id, or it was replayed before; the message says what became of it.
+            BadInput: `to` or `broadcast` for work, or both.
+            NoSuchRun, RunTerminal: the event's target takes no messages; name another one, or let everybody have it.
+            QueueFull: too many events of that name wait already.
+            CannotReopen: the run of the work cannot go on.
+        """
+        letter = await self.get(letter_id)
+        if letter.outcome:
+            raise _dealt_with(letter)
+        if letter.kind == "event":
+            await self._deliver(letter, _target(letter, to, broadcast), by)
+            return
+        if to is not None or broadcast:
+            raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}: it cannot be sent elsewhere")
+        await self._retry(letter.run_id, by if by is not None else self._port.actor)
+
+    async def _deliver(self, letter: DeadLetter, target: str, by: str | None) -> None:
+        now = self._port.clock.now()
+        rule = self._events.get(letter.name).rule(now)
+        audit = audited(self._port, by, "deadletter.replay", to=target or None, name=letter.name)
+        outcome = await self._port.apply(ReplayEvent(letter=letter.id, at=now, target=target, rule=rule, audit=audit))
+        if not isinstance(outcome, Refused):
+            return
+        if outcome.reason == "moved":
+            raise _dealt_with(await self.get(letter.id))
+        if outcome.reason == "full":
+            raise QueueFull(f"{rule.max_pending:,} events {letter.name!r} wait already; try again when some were taken")
+        if outcome.status is None:
+            raise NoSuchRun(target)
+        raise RunTerminal(target, outcome.status)
+
+    async def replay_all(
+        self, *, confirm: bool, limit: int = 100, by: str | None = None, **which: Unpack[LetterQuery]
+    ) -> ReplayReport:
+        """Replay the newest letters of a kind `list` knows that were not replayed yet, oldest first, one by one.
+
+        One that cannot be replayed stops none of the others; the report says why. Letters of one run are replayed
+        together, with their run.
+
+        Raises:
+            BadInput: `confirm` is not True. Look at the letters first: is it safe to run these steps again?
+        """
+        if confirm is not True:
+            raise BadInput("replay_all runs many steps again: look at the letters, then call it with confirm=True")
+        replayed: Letters = []
+        failed: dict[str, str] = {}
+        for letter in reversed(await self._not_replayed(limit, which)):
+            try:
+                if not any(_same_work(letter, other) for other in replayed):
+                    await self.replay(letter.id, by=by)
+                replayed.append(letter)
+            except StoreError:
+                raise
+            except HoldfastError as error:
+                failed[letter.id] = f"{type(error).__name__}: {error}"
+        return ReplayReport(replayed=tuple(letter.id for letter in replayed), failed=failed)
+
+    async def _not_replayed(self, limit: int, which: LetterQuery) -> Letters:
+        """Return the newest letters that were not replayed, however many others lie between them."""
+        found: Letters = []
+        which = which.copy()
+        while page := await self.list(limit=limit, **which):
+            found += [letter for letter in page if not letter.outcome]
+            if len(found) >= limit:
+                break
+            which["before"] = page[-1].id
+        return found[:limit]
+
+    async def purge(
+        self,
+        *,
+        older_than: timedelta,
+        acknowledged_only: bool = True,
+        kind: Kind | None = None,
+        on_purged: Callable[[str], None] | None = None,
+        by: str | None = None,
+    ) -> int:
+        """Delete letters added longer ago than that, in small transactions, and return how many.
+
+        Args:
+            older_than: the age from which they go.
+            acknowledged_only: False deletes also those that nobody acknowledged or replayed.
+            kind: `work` or `event`; both when left out.
+            on_purged: is called with the id of each. What it raises is logged, told as `callback.error`, and changes
+                nothing.
+        """
+        _check_kind(kind)
+        check_callback(on_purged, "on_purged")
+        now, total = self._port.clock.now(), 0
+        before = now - micros(older_than, "older_than")
+        for what in (kind,) if kind is not None else _KINDS:
+            audit = audited(self._port, by, "deadletter.purge", before=before, acknowledged_only=acknowledged_only)
+            purge = Purge(what=what, before=before, at=now, limit=_BATCH, acknowledged=acknowledged_only, audit=audit)
+            total += await self._purge(purge, on_purged)
+        if total:
+            self._port.notify(Change(type="purged", at=to_datetime(now), data={"dead_letters": total}))
+        return total
+
+    async def _purge(self, purge: Purge, on_purged: Callable[[str], None] | None) -> int:
+        total = 0
+        while True:
+            outcome = await self._port.apply(purge)
+            assert isinstance(outcome, Done)
+            total += outcome.count
+            if on_purged is not None:
+                for letter_id in outcome.ids:
+                    call_back(self._port, "on_purged", on_purged, letter_id)
+            if outcome.count < purge.limit:
+                return total
+            await asyncio.sleep(0)
+
+
+def _target(letter: DeadLetter, to: str | None, broadcast: bool) -> str:
+    """Return the run an event goes to, empty for whoever waits."""
+    if to is not None and broadcast:
+        raise BadInput("to, broadcast: give one of the two, not both")
+    if broadcast:
+        return ""
+    return check_run_id(to) if to is not None else letter.run_id
+
+
+def _same_work(letter: DeadLetter, other: DeadLetter) -> bool:
+    """Whether replaying the one replayed the other."""
+    return letter.kind == other.kind == "work" and letter.run_id == other.run_id
+
+
+def _dealt_with(letter: DeadLetter) -> NoSuchLetter:
+    what = "the event was delivered" if letter.kind == "event" else f"run {letter.run_id!r} was retried"
+    became = f" and {letter.outcome}" if letter.outcome in ("completed", "failed") else ""
+    became = " and was cancelled" if letter.outcome == "cancelled" else became
+    return NoSuchLetter(f"dead letter {letter.id!r} was dealt with: {what}{became}")
+
+
+def _filter(limit: int, which: LetterQuery) -> LetterFilter:
+    _check_kind(which.get("kind"))
+    if not 1 <= limit <= _PAGE:
+        raise BadInput(f"limit must be between 1 and {_PAGE:,}, not {limit!r}")
+    return LetterFilter(limit=limit, **which)
+
+
+def _check_kind(kind: str | None) -> None:
+    if kind is not None and kind not in _KINDS:
+        raise BadInput(f"kind is one of {', '.join(_KINDS)}, not {kind!r}")
+
+
+def _letter(row: LetterRow) -> DeadLetter:
+    error = _error(row.error) if row.error is not None else None
+    return DeadLetter(
+        id=row.id,
+        kind="work" if row.kind == "work" else "event",
+        run_id=row.run,
+        workflow=row.workflow,
+        step=row.step,
+        name=row.name,
+        attempts=row.attempts,
+        error=error,
+        payload=_payload(row.payload),
+        target_status=row.target_status,
+        sent_at=to_datetime(row.sent) if row.sent is not None else None,
+        at=to_datetime(row.at),
+        acknowledged_at=to_datetime(row.acknowledged) if row.acknowledged is not None else None,
+        outcome=_became(row.kind, row.outcome),
+        retryable=error is None or error.retryable,
+    )
+
+
+def _became(kind: str, outcome: str) -> str:
+    """Return what became of a letter; an event that was sent again is dealt with, nothing more can be known of it."""
+    return "delivered" if kind == "event" and outcome else outcome
+
+
+def _payload(text: str) -> Any:
+    """Return a stored payload; one that cannot be read is shown as it is, for that may be why it is here."""
+    try:
+        return codec.decode(text)
+    except BadInput:
+        return text
+
+
+def _error(text: str) -> ErrorData:
+    try:
+        error: ErrorData = codec.decode(text, ErrorData)
+        return error
+    except BadInput:
+        return ErrorData(type="", message=text)

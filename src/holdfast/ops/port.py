@@ -1,0 +1,77 @@
+"""What the tools around an engine need of it, and how they call the user's callbacks."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast import codec
+from holdfast.changes import Change
+from holdfast.clock import Clock, to_datetime
+from holdfast.errors import BadInput
+from holdfast.records import Audit, Operation, Outcome
+from holdfast.stores.base import Store
+
+_logger = logging.getLogger("holdfast.ops")
+
+
+class Port(Protocol):
+    """An engine as its tools see it."""
+
+    @property
+    def store(self) -> Store:
+        """Where to look."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        ...
+
+    @property
+    def actor(self) -> str:
+        """Who acts when nobody is named."""
+        ...
+
+    async def apply(self, operation: Operation) -> Outcome:
+        """Make one operation durable and wake whoever it concerns."""
+        ...
+
+    def notify(self, change: Change) -> None:
+        """Tell those who watch."""
+        ...
+
+
+def audited(port: Port, by: str | None, action: str, **detail: object) -> Audit:
+    """Return what the audit trail is to say about an action; `detail` is kept as JSON, without what is None."""
+    said = {name: value for name, value in detail.items() if value is not None}
+    text = codec.encode(said, f"the detail of {action!r}").decode() if said else ""
+    return Audit(actor=by if by is not None else port.actor, action=action, detail=text)
+
+
+def check_callback(callback: Any, field: str) -> None:
+    """Refuse what cannot be called back.
+
+    Raises:
+        BadInput: it is neither None nor a plain function.
+    """
+    if callback is None:
+        return
+    if not callable(callback) or inspect.iscoroutinefunction(callback):
+        raise BadInput(f"{field} must be a plain function (not `async def`) or None, not {callback!r}")
+
+
+def call_back(port: Port, name: str, callback: Callable[..., None], *given: str) -> None:
+    """Call a callback of the user's; what it raises is logged and told as `callback.error`, and changes nothing else.
+
+    The `data` of that change has the callback's name, the error and what it was given.
+    """
+    try:
+        callback(*given)
+    except Exception as error:
+        _logger.warning("the callback %s raised for %s", name, " ".join(given), exc_info=True)
+        told = f"{type(error).__name__}: {codec.error_to_data(error).message}"
+        data = {"callback": name, "error": told, "given": list(given)}
+        port.notify(Change(type="callback.error", at=to_datetime(port.clock.now()), data=data))

@@ -1,0 +1,152 @@
+"""Retention: how long what is over is kept, and the sweeps that delete it, a little at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.changes import Change
+from holdfast.clock import FAR_FUTURE, Instant, micros, to_datetime
+from holdfast.errors import BadInput
+from holdfast.events import Events
+from holdfast.ops.port import Port, call_back, check_callback
+from holdfast.records import Done, Purge, Status
+
+_logger = logging.getLogger("holdfast.ops")
+
+_AGES = (
+    "completed", "failed", "cancelled", "dead_letters", "acknowledged_dead_letters", "events", "ids",
+)  # fmt: skip
+OnPurged = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long what is over is kept; None keeps it for ever. Runs that have not ended are never touched.
+
+        Engine(..., retention=Retention(completed=timedelta(days=1), on_purged=archive))
+
+    Args:
+        completed, failed, cancelled: runs that ended so, counted from their end.
+        dead_letters: also those that nobody acknowledged.
+        acknowledged_dead_letters: those somebody acknowledged or replayed, counted from when they were added.
+        events: those that nobody took; what `Event.on_target_ended` says of their name becomes of them.
+        ids: of purged runs and published events, at least; meanwhile they are not taken for others.
+        every: how often to sweep.
+        on_start: whether to sweep when the engine opens, too.
+        batch: how many rows to delete in one transaction.
+        pause: how long to give way between two transactions.
+        on_purged: is called with what was purged (`completed`, `failed`, `cancelled`, `dead_letters` or `events`) and
+            its id, after it is gone. What it raises is logged, told as `callback.error`, and changes nothing.
+    """
+
+    completed: timedelta | None = timedelta(days=30)
+    failed: timedelta | None = timedelta(days=90)
+    cancelled: timedelta | None = timedelta(days=30)
+    dead_letters: timedelta | None = None
+    acknowledged_dead_letters: timedelta | None = timedelta(days=30)
+    events: timedelta | None = timedelta(days=7)
+    ids: timedelta | None = timedelta(days=365)
+    every: timedelta = timedelta(hours=1)
+    on_start: bool = True
+    batch: int = 100
+    pause: timedelta = timedelta(milliseconds=20)
+    on_purged: OnPurged | None = None
+
+    def __post_init__(self) -> None:
+        for field in _AGES:
+            if (age := getattr(self, field)) is not None:
+                micros(age, field)
+        if not micros(self.every, "every"):
+            raise BadInput("every must be longer than nothing")
+        micros(self.pause, "pause")
+        size: object = self.batch
+        if not isinstance(size, int) or not 1 <= size <= 10_000:
+            raise BadInput(f"batch must be a whole number between 1 and 10,000, not {size!r}")
+        check_callback(self.on_purged, "on_purged")
+
+
+class Sweeper:
+    """Deletes what is old enough. Several engines may sweep one database: each row is counted and told by one."""
+
+    def __init__(self, port: Port, retention: Retention, events: Events) -> None:
+        self._port = port
+        self._retention = retention
+        self._events = events
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End a sweep after the transaction it is in, and `run` with it."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Sweep again and again until `stop`, for which one Sweeper serves once; a sweep that fails is logged."""
+        if not self._retention.on_start:
+            await self._rest(self._retention.every)
+        while not self._stopping.is_set():
+            try:
+                await self.sweep()
+            except Exception:
+                _logger.exception("a sweep of what is over was given up; the next one goes on with it")
+            await self._rest(self._retention.every)
+
+    async def sweep(self) -> dict[str, int]:
+        """Delete everything that is old enough now and return how much of each kind, told as a `purged` change.
+
+        The kinds are completed, failed, cancelled, dead_letters, events, keys (expired results under idempotency keys)
+        and ids.
+        """
+        now = self._port.clock.now()
+        counts: dict[str, int] = {}
+        for kind, purge in self._purges(now):
+            counts[kind] = counts.get(kind, 0) + await self._purge(kind, purge)
+        if any(counts.values()):
+            self._port.notify(Change(type="purged", at=to_datetime(self._port.clock.now()), data=dict(counts)))
+        return counts
+
+    def _purges(self, now: Instant) -> list[tuple[str, Purge]]:
+        keep, size = self._retention, self._retention.batch
+        kept_ids = FAR_FUTURE if keep.ids is None else min(now + micros(keep.ids), FAR_FUTURE)
+        wanted: list[tuple[str, Purge]] = []
+
+        def add(kind: str, what: str, age: timedelta | None, **fields: object) -> None:
+            if age is not None and (before := now - micros(age)) > 0:
+                wanted.append((kind, Purge(what=what, before=before, at=now, limit=size, **fields)))  # type: ignore[arg-type]
+
+        add("completed", Status.COMPLETED, keep.completed, keep_ids=kept_ids)
+        add("failed", Status.FAILED, keep.failed, keep_ids=kept_ids)
+        add("cancelled", Status.CANCELLED, keep.cancelled, keep_ids=kept_ids)
+        for letters in ("work", "event"):
+            add("dead_letters", letters, keep.dead_letters)
+            add("dead_letters", letters, keep.acknowledged_dead_letters, acknowledged=True)
+        add("events", "queued", keep.events, unread=dict(self._events.unread))
+        add("keys", "keys", timedelta(0))  # each says itself when it expires
+        add("ids", "ids", keep.ids)
+        return wanted
+
+    async def _purge(self, kind: str, purge: Purge) -> int:
+        total = 0
+        while not self._stopping.is_set():
+            outcome = await self._port.apply(purge)
+            assert isinstance(outcome, Done)
+            total += outcome.count
+            self._tell(kind, outcome.ids)
+            if outcome.count < purge.limit:
+                break
+            await self._rest(self._retention.pause)
+        return total
+
+    def _tell(self, kind: str, ids: tuple[str, ...]) -> None:
+        if self._retention.on_purged is not None:
+            for id in ids:
+                call_back(self._port, "on_purged", self._retention.on_purged, kind, id)
+
+    async def _rest(self, duration: timedelta) -> None:
+        """Give way for a while, or until `stop`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(duration.total_seconds()):
+                await self._stopping.wait()

@@ -1,0 +1,309 @@
+"""Cuts: where an ended run goes on when somebody reopens it.
+
+Everything from one entry of the history on is cut away, and the run continues from what is left. Any prefix of a
+history is a consistent state, for it is what a crash there would have left; except where a loop has forgotten
+iterations since: what it forgot is missing from the prefixes that end before its state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from holdfast.clock import Instant
+from holdfast.errors import CannotReopen
+from holdfast.records import EntryRow, Message
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import decode_entry, encode_entry
+from holdfast.replay.location import DEADLINE, Names
+
+_STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
+_UNDOABLE = _STEP_ENDS | {entries.ChildEnded.kind}
+_NOT_COMPLETED = frozenset({"failed", "cancelled"})
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a run is cut and what it then needs: facts with this `seq` and later ones go, `entries` are appended.
+
+    `messages` were consumed by facts that go and are to be queued again. `children` ended failed or cancelled, are
+    waited for again, and have to be reopened too. `unheard` are children whose end, if they have ended, found the run
+    ended or no longer waiting: it has to be told, for it may wait for them again.
+    """
+
+    seq: int
+    entries: list[EntryRow]
+    messages: list[Message]
+    children: tuple[str, ...]
+    reason: str
+    unheard: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    """Children whose start goes too: the run starts them again, which takes another id."""
+
+
+def cut_for_retry(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
+    """Return the cut from which a failed run tries again: what failed it, or the first step that was undone.
+
+    Raises:
+        CannotReopen: the run has forgotten too much to go on from there.
+    """
+    past = _Past(rows, run_id)
+    points = past.failures() + past.undone()
+    return past.cut(min(points, default=past.end()), "retry", at)
+
+
+def cut_for_resume(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
+    """Return the cut from which a cancelled run goes on: its cancel request, or the first step that was undone.
+
+    Raises:
+        CannotReopen: the run has forgotten too much to go on from there.
+    """
+    past = _Past(rows, run_id)
+    points = past.cancels() + past.undone()
+    return past.cut(min(points, default=past.nothing()), "resume", at)
+
+
+def cut_for_rerun(rows: list[EntryRow], path: str, at: Instant, run_id: str = "") -> Cut:
+    """Return the cut from which an ended run does the call at `path`, and all that came after it, again.
+
+    It is earlier where something before the call must not stay: the failure that ended the run, its cancel request,
+    the first step that was undone.
+
+    Raises:
+        CannotReopen: there is no such call, or the run has forgotten too much to go on from there.
+    """
+    past = _Past(rows, run_id)
+    points = [past.named(path), *past.failures(), *past.cancels(), *past.undone()]
+    return past.cut(min(points), "rerun", at)
+
+
+def cut_for_all(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
+    """Return the cut from which an ended run does everything again that its present life did.
+
+    Raises:
+        CannotReopen: what an earlier life did was undone.
+    """
+    past = _Past(rows, run_id)
+    past.undone()
+    return past.cut(past.beginning(), "rerun", at)
+
+
+def check_cut(rows: list[EntryRow], seq: int, run_id: str = "") -> None:
+    """Check that the facts before `seq` are all there.
+
+    Raises:
+        CannotReopen: a loop has forgotten some of them; the message names it and the earliest point there is.
+    """
+    _Past(rows, run_id).check(seq)
+
+
+class _Point(NamedTuple):
+    seq: int
+    reason: str
+
+
+class _Past:
+    """A history, indexed for the questions a cut asks."""
+
+    def __init__(self, rows: list[EntryRow], run_id: str) -> None:
+        self.rows = rows
+        self.run_id = run_id
+        self.names = Names()
+        self.calls: dict[str, EntryRow] = {}
+        self.ends: dict[str, EntryRow] = {}
+        self.facts: list[EntryRow] = []
+        for row in rows:
+            if row.kind in entries.CALLS:
+                self.calls[row.location] = row
+            elif row.kind in entries.FACTS:
+                self.ends[row.location] = row
+                self.facts.append(row)
+            elif row.kind == entries.Name.kind:
+                self.names.add(decode_entry(row.kind, row.data).name)
+
+    # Where to cut.
+
+    def nothing(self) -> _Point:
+        """Return the point after the last entry."""
+        return _Point(self.rows[-1].seq + 1 if self.rows else 1, "nothing is done again")
+
+    def beginning(self) -> _Point:
+        """Return the point after what an earlier life left to this one."""
+        for row in self.rows:
+            carried = row.kind == entries.CompensationAdded.kind and not decode_entry(row.kind, row.data).where
+            if row.kind not in (entries.Renewed.kind, entries.Reopened.kind) and not carried:
+                return _Point(row.seq, "the beginning")
+        return self.nothing()
+
+    def end(self) -> _Point:
+        """Return the point at which the run failed."""
+        ended = self._last(entries.Ended)
+        return _Point(ended.seq, "the end of the run, which its own code raised") if ended else self.nothing()
+
+    def failures(self) -> list[_Point]:
+        """Return the final failure of each call whose error ended the run, and the deadline it may have missed."""
+        ended = self._last(entries.Ended)
+        points = [_Point(self.ends[DEADLINE].seq, "the run's deadline")] if DEADLINE in self.ends else []
+        for location in decode_entry(ended.kind, ended.data).failed if ended else ():
+            call = self.calls.get(location)
+            failure = self._failure(call) if call is not None and not _undoing(location) else None
+            if call is not None and failure is not None:
+                points.append(_Point(failure.seq, f"the failure of {self._describe(call)}"))
+        return points
+
+    def _failure(self, call: EntryRow) -> EntryRow | None:
+        """Return what to cut so that a failed call is tried again."""
+        end = self.ends.get(call.location)
+        if call.kind == entries.StepBegun.kind:
+            return end if end is not None and end.kind == entries.StepFailed.kind else None
+        if call.kind == entries.ChildBegun.kind and not decode_entry(call.kind, call.data).refused:
+            return end
+        return call  # so that its deadline is set anew, and its refusal forgotten
+
+    def cancels(self) -> list[_Point]:
+        """Return the request that stopped the run."""
+        kind = entries.CancelRequested.kind
+        return [_Point(row.seq, "the cancel request") for row in self.facts if row.kind == kind]
+
+    def undone(self) -> list[_Point]:
+        """Return the first step that was undone, as far as the place of its compensation tells.
+
+        A compensation stands after the end of what it undoes, with nothing but waits between them. Several of them in
+        one stretch of code undo as many ends. Calls made side by side with what was undone may be meant as well.
+        """
+        ran = [row.location for row in self.calls.values() if _undoing(row.location)]
+        first = min((location.partition("/")[0] for location in ran), default="")
+        added = [row for row in self.rows if row.kind == entries.CompensationAdded.kind]
+        own = [row for row in added if row.location >= first] if first else []
+        if not own:
+            return []
+        if not decode_entry(own[0].kind, own[0].data).where:  # an earlier life's
+            raise CannotReopen(
+                self.run_id,
+                f"{self._run()} continued as new, and its compensations undid what it had done before that; "
+                "that history is gone: start a new run",
+            )
+        seq = own[0].seq
+        done = [row for row in self.facts if row.seq < seq and row.kind in _UNDOABLE and not _undoing(row.location)]
+        following = self._stretch(seq)[1]
+        points = [self._undone_with(row) for row in done[-sum(row.seq < following for row in own) :]]
+        return points or [_Point(seq, "the first compensation, which was added before anything had been done")]
+
+    def _undone_with(self, end: EntryRow) -> _Point:
+        """Return the earliest end of a step called side by side with the call that ended here."""
+        call = self.calls[end.location]
+        low, high = self._stretch(call.seq)
+        beside = [each for each in self.calls.values() if low < each.seq < high]
+        ends = [self.ends[each.location] for each in beside if each.location in self.ends]
+        steps = [each for each in ends if each.kind in _STEP_ENDS]
+        # A child has no step's idempotency key: it is done again only if nothing else can be meant.
+        found = min(steps, key=lambda row: row.seq) if steps else call
+        return _Point(found.seq, f"{self._describe(self.calls[found.location])}, which was undone")
+
+    def _stretch(self, seq: int) -> tuple[int, int]:
+        """Return the seqs of the facts around an entry."""
+        at = bisect_left(self.facts, seq, key=_seq)
+        before = self.facts[at - 1].seq if at else 0
+        return before, self.facts[at].seq if at < len(self.facts) else self.nothing().seq
+
+    def named(self, path: str) -> _Point:
+        """Return the end of a step, or the call of anything else, by its readable path."""
+        calls = {self.names.path(row.location): row for row in self.calls.values() if not _undoing(row.location)}
+        call = calls.get(path)
+        if call is None:
+            near = get_close_matches(path, calls, 3)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            listed = ", ".join(list(calls)[:_MAX_LISTED]) or "none"
+            more = f" and {len(calls) - _MAX_LISTED} more" if len(calls) > _MAX_LISTED else ""
+            raise CannotReopen(self.run_id, f"{self._run()} has no call {path!r}{hint}; it has: {listed}{more}")
+        end = self.ends.get(call.location) if call.kind == entries.StepBegun.kind else None
+        return _Point((end or call).seq, self._describe(call))
+
+    # What a cut means.
+
+    def cut(self, point: _Point, how: str, at: Instant) -> Cut:
+        """Return the cut at a point."""
+        seq = point.seq
+        self.check(seq)
+        kept = self.rows[: bisect_left(self.rows, seq, key=_seq)]
+        gone = self.rows[len(kept) :]
+        open_calls = {row.location: row for row in kept if row.kind in entries.CALLS}
+        again = [
+            location
+            for location, call in open_calls.items()
+            if call.kind == entries.StepBegun.kind and (end := self.ends.get(location)) and end.seq >= seq
+        ]
+        now = max(at, kept[-1].at) if kept else at
+        mark = encode_entry(entries.Reopened(how))
+        marks = [
+            EntryRow(location, seq + n, entries.Reopened.kind, now, mark) for n, location in enumerate(again or ["!"])
+        ]
+        messages, children, unheard = self._others(gone, open_calls)
+        begun = (decode_entry(row.kind, row.data) for row in gone if row.kind == entries.ChildBegun.kind)
+        restarted = tuple(call.id for call in begun if not call.refused)
+        return Cut(seq, marks, messages, tuple(children), point.reason, tuple(unheard), restarted)
+
+    def _others(
+        self, gone: Iterable[EntryRow], open_calls: dict[str, EntryRow]
+    ) -> tuple[list[Message], list[str], list[str]]:
+        """Return what others sent and started that the run, without these entries, waits for again."""
+        begun = {
+            row.location: call.id
+            for row in open_calls.values()
+            if row.kind == entries.ChildBegun.kind and not (call := decode_entry(row.kind, row.data)).refused
+        }
+        messages: list[Message] = []
+        children: list[str] = []
+        for row in gone:
+            if row.kind == entries.MessageReceived.kind:
+                taken = decode_entry(row.kind, row.data)
+                payload = bytes(taken.payload).decode()
+                messages.append(Message(0, taken.source or "message", taken.name, taken.id, payload, row.at))
+            elif row.kind == entries.ChildEnded.kind and row.location in begun:
+                if decode_entry(row.kind, row.data).status in _NOT_COMPLETED:
+                    children.append(begun[row.location])
+                else:
+                    messages.append(Message(0, "child", begun[row.location], "", row.data, row.at))
+        return messages, children, [id for location, id in begun.items() if location not in self.ends]
+
+    def check(self, seq: int) -> None:
+        """Refuse a cut inside what a loop has forgotten: after its beginning, before the state it would go on from."""
+        for row in self.rows:
+            if row.kind != entries.LoopCheckpoint.kind or row.seq < seq:
+                continue
+            state, loop = decode_entry(row.kind, row.data), row.location[:-2]
+            begun = self.calls[loop].seq if loop in self.calls else 0
+            if not state.trimmed or begun >= seq or self._complete(begun, seq):
+                continue
+            raise CannotReopen(
+                self.run_id,
+                f"{self._run()} cannot go on from entry {seq}: loop {self.names.path(loop)!r} has forgotten its "
+                f"iterations before {state.trimmed}. The earliest points are its iteration {state.iteration} (entry "
+                f"{row.seq + 1}) and the beginning of the loop (entry {begun}); a larger history_keep keeps more",
+            )
+
+    def _complete(self, begin: int, end: int) -> bool:
+        """Tell whether every entry of a range is there: a loop that forgets leaves gaps."""
+        return bisect_left(self.rows, end, key=_seq) - bisect_right(self.rows, begin - 1, key=_seq) == end - begin
+
+    def _last(self, kind: type[entries.Entry]) -> EntryRow | None:
+        return next((row for row in reversed(self.rows) if row.kind == kind.kind), None)
+
+    def _describe(self, call: EntryRow) -> str:
+        return f"{entries.KINDS[call.kind].word} {self.names.path(call.location)!r}"
+
+    def _run(self) -> str:
+        return f"run {self.run_id}" if self.run_id else "the run"
+
+
+def _seq(row: EntryRow) -> int:
+    return row.seq
+
+
+def _undoing(location: str) -> bool:
+    """Tell whether a location is part of undoing: the steps of compensations are."""
+    return location.startswith("^")

@@ -1,0 +1,51 @@
+"""Where an error came from: an exception remembers the call that raised it, a failed run the calls that ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.errors import JoinError
+
+_ORIGIN = "__holdfast_origin__"
+_MAX_ERRORS = 1000
+
+
+def located(error: BaseException, location: str, attempts: int = 0) -> BaseException:
+    """Return an error that remembers the location of the call that raises it, and how often that was tried."""
+    try:
+        setattr(error, _ORIGIN, (location, attempts))
+    except Exception:  # noqa: S110  # an exception that takes no attributes tells no tales
+        pass
+    return error
+
+
+def origins(error: BaseException) -> dict[str, int]:
+    """Return the locations of the calls an error came from, nearest first, each with how often it was tried.
+
+    There are none if the code itself raised it.
+    Looks at what caused it, at what was being handled when it was raised, and at the members of groups and joins.
+    """
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting and len(seen) < _MAX_ERRORS:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        origin = getattr(each, _ORIGIN, None)
+        if origin is not None:
+            found.setdefault(*origin)
+        waiting.extend(reversed(list(_behind(each))))
+    return found
+
+
+def _behind(error: BaseException) -> Iterable[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        yield from error.exceptions
+    elif isinstance(error, JoinError):
+        yield from error.errors.values()
+    if error.__cause__ is not None:
+        yield error.__cause__
+    elif error.__context__ is not None and not error.__suppress_context__:
+        yield error.__context__

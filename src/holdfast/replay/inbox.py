@@ -1,0 +1,54 @@
+"""The inbox of a run in memory: what was sent to it and nobody has asked for yet, by name.
+
+Under each name the run's own messages come first, then events and notices, each in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Sequence
+
+from holdfast.records import Message
+
+Inbox = dict[str, deque[Message]]
+
+
+def put(inbox: Inbox, message: Message) -> None:
+    """Add a message or an event."""
+    queue = inbox.setdefault(message.name, deque())
+    if message.kind == "message" and queue and queue[-1].kind != "message":
+        queue.insert(sum(waiting.kind == "message" for waiting in queue), message)
+    else:
+        queue.append(message)
+
+
+def take(inbox: Inbox, names: Sequence[str]) -> Message | None:
+    """Take the first message with one of these names; an event only if there is no message."""
+    heads = [queue[0] for name in names if (queue := inbox.get(name))]
+    if not heads:
+        return None
+    message = min(heads, key=_order)
+    queue = inbox[message.name]
+    queue.popleft()
+    if not queue:
+        del inbox[message.name]
+    return message
+
+
+def take_events(inbox: Inbox, wanted: Container[str]) -> list[int]:
+    """Take the events whose names are not wanted, and return their numbers."""
+    taken: list[int] = []
+    for name in [name for name in inbox if name not in wanted]:
+        events = [message.n for message in inbox[name] if message.kind == "event"]
+        if events:
+            taken += events
+            kept = deque(message for message in inbox[name] if message.kind != "event")
+            if kept:
+                inbox[name] = kept
+            else:
+                del inbox[name]
+    return sorted(taken)
+
+
+def _order(message: Message) -> tuple[bool, int]:
+    return message.kind != "message", message.n

@@ -1,0 +1,99 @@
+"""Idempotency keys: one step at a time, whichever run it belongs to, and its result for those who come later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.clock import Instant
+from holdfast.records import Committed, Fenced, KeepResult, KeyAnswer, LeaveKey, Outcome, TakeKey
+from holdfast.stores.run_state import RunState
+
+if TYPE_CHECKING:
+    from holdfast.stores.batch import Batch
+
+_TAKEN, _HELD, _CONFLICT = KeyAnswer("taken"), KeyAnswer("held"), KeyAnswer("conflict")
+
+
+class _Key(NamedTuple):
+    """A row of keys."""
+
+    digest: int
+    run: int
+    location: str
+    result: str | None
+    expires: Instant
+    waiting: int
+
+
+class Keys:
+    """The keys of one batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def take(self, run: RunState, take: TakeKey, at: Instant) -> KeyAnswer:
+        """Take a key for a step, or say who has it."""
+        batch = self._batch
+        batch.leave_traces(run)
+        key = self._get(take.activity, take.key)
+        if key is not None and key.result is not None and key.expires <= at:
+            key = None
+        if key is not None and key.digest != take.digest:
+            return _CONFLICT
+        if key is not None and key.result is not None:
+            return KeyAnswer("hit", key.result)
+        mine = key is None or (key.run, key.location) == (run.key, take.location)
+        if key is not None and not mine:
+            holder = batch.run(key.run)
+            if holder is not None and holder.ended is None:
+                batch.statements.write("wait_for_key", [(take.activity, take.key, run.key, take.location)])
+                self._put(take.activity, take.key, key._replace(waiting=key.waiting + 1))
+                return _HELD
+        waiting = key.waiting if key is not None else 0
+        self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, 0, waiting))
+        return _TAKEN
+
+    def leave(self, run: RunState, leave: LeaveKey, at: Instant) -> None:
+        """Give up a key that a run holds, with or without a result."""
+        key = self._get(leave.activity, leave.key)
+        if key is None or key.run != run.key or key.result is not None:
+            return
+        if leave.result is None:
+            self._batch.statements.change("delete_key", (leave.activity, leave.key))
+        else:
+            done = key._replace(result=leave.result, expires=leave.expires, waiting=0)
+            self._put(leave.activity, leave.key, done)
+        if key.waiting:
+            self._wake(leave.activity, leave.key, at)
+
+    def keep(self, operation: KeepResult) -> Outcome:
+        """Keep a result that came too late for its attempt, while the key is still the run's."""
+        run = self._batch.run(operation.run)
+        if run is None or run.ended is not None:
+            return Fenced(operation.run)
+        self.leave(run, operation.leave, run.updated)
+        return Committed(run.key)
+
+    def free(self, run: RunState, at: Instant) -> None:
+        """Give up every key a run holds or waits for: it goes no further for now."""
+        if not run.traces:
+            return
+        statements = self._batch.statements
+        for activity, key in statements.read("keys_held", [(run.key,)]):
+            self.leave(run, LeaveKey(activity=str(activity), key=str(key)), at)
+        statements.change("forget_key_waiters", (run.key,))
+
+    def _wake(self, activity: str, key: str, at: Instant) -> None:
+        batch = self._batch
+        for run, location in batch.statements.read("key_waiters", [(activity, key)]):
+            waiter = batch.run(int(run or 0))
+            if waiter is not None and waiter.ended is None:
+                batch.put(waiter, "key", str(location), key, "", at)
+        batch.statements.change("delete_key_waiters", (activity, key))
+
+    def _get(self, activity: str, key: str) -> _Key | None:
+        rows = self._batch.statements.read("get_key", [(activity, key)])
+        return _Key(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in _Key
+
+    def _put(self, activity: str, name: str, key: _Key) -> None:
+        self._batch.statements.write("put_key", [(activity, name, *key)])

@@ -1,0 +1,224 @@
+"""What people do to a run: cancel, terminate, pause, resume, reopen, describe. One conditional write decides each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.records import (
+    Delivered,
+    Done,
+    End,
+    KeyHeld,
+    Outcome,
+    Pause,
+    Refused,
+    Reopen,
+    RequestCancel,
+    SetAttributes,
+    Status,
+    Terminate,
+    Unblock,
+    Unpause,
+)
+from holdfast.stores.run_state import RunState
+
+if TYPE_CHECKING:
+    from holdfast.stores.batch import Batch
+
+_NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED})
+_COMPENSATE = '{"compensate":true}'
+
+
+class Operators:
+    """The operator's verbs, on the rows of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
+        """Do what somebody asked for."""
+        match operation:
+            case RequestCancel():
+                return self._request_cancel(operation)
+            case Pause():
+                return self._pause(operation)
+            case Unpause():
+                return self._unpause(operation)
+            case Reopen():
+                return self._reopen(operation)
+            case SetAttributes():
+                run = self._batch.named(operation.target)
+                if run is None:
+                    return Refused(None)
+                self.set_attributes(run, operation.attributes)
+                self._batch.touch(run, operation.at)
+                return Done(1)
+            case Unblock():
+                return self._unblock(operation)
+
+    # Stopping.
+
+    def _request_cancel(self, operation: RequestCancel) -> Outcome:
+        run = self._batch.named(operation.target)
+        if run is None or run.ended is not None:
+            return Refused(Status(run.status) if run else None)
+        self._cancel(run, operation)
+        return Delivered(run.key, run.inbox, run.owner)
+
+    def _cancel(self, run: RunState, operation: RequestCancel) -> None:
+        batch = self._batch
+        if run.epoch == 0 and run.owner is None:
+            # Nobody ever had it: there is no code to tell.
+            end = End(
+                status=Status.CANCELLED,
+                at=operation.at,
+                payload=operation.payload,
+                unread=operation.unread,
+                rules=operation.rules,
+            )
+            batch.end(run, end)
+            return
+        if run.status == Status.COMPENSATING:
+            return  # it is ending already
+        if run.status != Status.CANCELLING or operation.compensate:
+            if run.status == Status.BLOCKED:
+                run.claims = 0
+            run.status = Status.CANCELLING
+            batch.put(run, "cancel", "", "", _COMPENSATE if operation.compensate else "", operation.at)
+        for child in self._following(run):
+            self._cancel(child, operation)
+
+    def cancel_following(self, run: RunState, end: End) -> None:
+        """Cancel what is still open of the children that go with their parent."""
+        operation = RequestCancel(target="", at=end.at, payload=end.payload, unread=end.unread, rules=end.rules)
+        for child in self._following(run):
+            self._cancel(child, operation)
+
+    def _following(self, run: RunState) -> Iterator[RunState]:
+        batch = self._batch
+        batch.flush()
+        for row in batch.statements.read("following", [(run.key,)]):
+            child = batch.adopt(row)
+            if child.ended is None and child.status != Status.CANCELLING:
+                yield child
+
+    def terminate(self, operation: Terminate) -> Outcome:
+        """End a run here and now."""
+        run = self._batch.named(operation.target)
+        if run is None or run.ended is not None:
+            return Refused(Status(run.status) if run else None)
+        owners = (run.owner,) if run.owner else ()
+        self._batch.end(run, operation.end)
+        if operation.end.status != Status.CANCELLED:
+            self.cancel_following(run, operation.end)
+        return Done(1, owners=owners)
+
+    # Pausing.
+
+    def _pause(self, operation: Pause) -> Outcome:
+        batch, run = self._batch, self._batch.named(operation.target)
+        if run is None or run.ended is not None or run.status in _NOT_PAUSABLE:
+            return Refused(Status(run.status) if run else None)
+        if run.owner is not None and batch.lives(run.owner):
+            # Its worker lets what is under way finish, and gives it up then.
+            batch.put(run, "pause", "", "", str(operation.until or ""), operation.at)
+            run.status, run.due = Status.PAUSED, operation.at
+            return Done(1, owners=(run.owner,))
+        if run.owner is not None:
+            run.owner, run.lost = None, "lapse"
+            run.epoch += 1
+        run.status, run.wait = Status.PAUSED, ""
+        run.due = batch.beginning(run, operation.until) if operation.until is not None else None
+        batch.keys.free(run, operation.at)
+        batch.touch(run, operation.at)
+        return Done(1)
+
+    def _unpause(self, operation: Unpause) -> Outcome:
+        batch, run = self._batch, self._batch.named(operation.target)
+        if run is None or run.status != Status.PAUSED:
+            return Refused(Status(run.status) if run else None)
+        if run.owner is not None:
+            run.status = Status.RUNNING
+            batch.put(run, "resume", "", "", "", operation.at)
+            run.due = operation.at
+            return Done(1, owners=(run.owner,))
+        run.status, run.due = Status.PENDING, batch.beginning(run, operation.at)
+        batch.touch(run, operation.at)
+        return Done(1)
+
+    # Reopening.
+
+    def _reopen(self, operation: Reopen) -> Outcome:
+        refusal = self._refuse(operation, {}, {})
+        if refusal is not None:
+            return refusal
+        self._reopen_all(operation)
+        return Done(1)
+
+    def _refuse(
+        self, operation: Reopen, runs: dict[int, RunState], holders: dict[tuple[str, str], RunState]
+    ) -> Refused | KeyHeld | None:
+        """Return why a run or one of its children cannot go on; `runs` and `holders` are those that go on with it."""
+        run = self._batch.named(operation.target)
+        if run is None or run.ended is None or run.epoch != operation.epoch or run.key in runs:
+            return Refused(Status(run.status) if run else None, "moved")
+        runs[run.key] = run
+        if run.unique_key is not None:
+            unique = (run.workflow, run.unique_key)
+            holder = holders.get(unique) or self._batch.holder(*unique)
+            if holder is not None:
+                return KeyHeld(holder.key, holder.id)
+            holders[unique] = run
+        for child in operation.children:
+            if (refusal := self._refuse(child, runs, holders)) is not None:
+                return refusal
+        return None
+
+    def _reopen_all(self, operation: Reopen) -> None:
+        batch = self._batch
+        for child in operation.children:
+            self._reopen_all(child)
+        run = batch.named(operation.target)
+        assert run is not None
+        batch.flush()
+        statements = batch.statements
+        statements.change("archive_entries", (run.key, run.reopens, operation.cut))
+        statements.change("cut_keys", (run.key, operation.cut))
+        statements.change("cut_entries", (run.key, operation.cut))
+        statements.change("delete_results", (run.key,))
+        if operation.entries:
+            statements.write("insert_entries", [(run.key, *entry) for entry in operation.entries])
+        run.status, run.ended, run.due, run.owner = Status.PENDING, None, operation.at, None
+        run.wait = run.lost = ""
+        run.claims = 0
+        run.epoch += 1  # whoever had it when it was ended must not write to its new life
+        run.reopens += 1
+        if run.timeout is not None:
+            run.deadline = operation.at + run.timeout
+        batch.touch(run, operation.at)
+        batch.take_unique_key(run)
+        for message in operation.messages:
+            batch.put(run, message.kind, message.name, message.id, message.payload, operation.at)
+        batch.letters.replayed(run, operation.at)
+
+    # The rest.
+
+    def set_attributes(self, run: RunState, attributes: Mapping[str, str | None]) -> None:
+        """Set searchable attributes; None removes one."""
+        self._batch.flush()
+        statements = self._batch.statements
+        for name, value in attributes.items():
+            statements.change("delete_attribute", (run.key, name))
+            if value is not None:
+                statements.write("insert_attributes", [(name, value, run.key)])
+
+    def _unblock(self, operation: Unblock) -> Done:
+        batch = self._batch
+        batch.flush()
+        which = (operation.workflow, operation.fingerprint, operation.target)
+        batch.statements.change("clear_blocked_errors", which)
+        count = batch.statements.change("unblock", (*which, operation.at))
+        if count:
+            batch.forget_runs()
+        return Done(count)
