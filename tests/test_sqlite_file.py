@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import apsw
 import apsw.ext
@@ -295,7 +296,7 @@ async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
             continue  # counts all of them by an index of its own, when somebody asks for the figures
         sql = text.replace("{filter}", "id < :before" if name == "list_letters" else "runs.key < :before")
         bindings = apsw.ext.query_info(db, sql).bindings_count
-        values = defaultdict(int) if "{filter}" in text else ("[]",) * bindings
+        values: Any = defaultdict(int) if "{filter}" in text else ("[]",) * bindings
         plan = [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
         whole = [
             step

@@ -106,7 +106,7 @@ def _error_to_data(exc: BaseException, retryable: bool, levels: int, room: _Room
         attributes=attributes or None,
         traceback=text,
         cause=caused,
-        retryable=retryable,
+        retryable=retryable and not isinstance(exc, errors.NonRetryable),
         bases=[_clean(base.__name__, 256) for base in kind.__mro__[:32] if base not in (BaseException, object)],
         notes=notes,
         members=members,

@@ -222,6 +222,8 @@ class LeaveKey(msgspec.Struct, frozen=True, kw_only=True):
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What few turns ask for, kept apart so that the many are small."""
 
+    forget_waits: bool = False
+    """Whether only the `waits` given here stand: the run was claimed anew."""
     waits: list[Wait] = []
     unwaits: list[str] = []
     returns: list[int] = []
@@ -380,6 +382,10 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[EntryRow] = []
     messages: list[Message] = []
     children: list[Reopen] = []
+    letter: str = ""
+    """The dead letter on whose behalf: if it was dealt with meanwhile, nothing is done."""
+    unended: list[str] = []
+    """Children that were open when the cut was decided: if one has ended since, nothing is done."""
     audit: Audit | None = None
 
 
@@ -632,6 +638,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     begins: Instant | None = None
     deadline: Instant | None = None
     reopens: int = 0
+    paused: bool = False
+    """Whether it was paused until now."""
 
 
 class History(msgspec.Struct, frozen=True):

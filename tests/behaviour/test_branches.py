@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, JoinError, Retry, activity, workflow
-from holdfast.errors import RaceError
-from holdfast.errors import RunFailed
+from holdfast.errors import RaceError, RunFailed
 from holdfast.replay import entry as entries
 from holdfast.testing import record
 

@@ -126,8 +126,17 @@ class Context(ABC):
         /,
         *,
         timeout: timedelta | None = None,
-        default: Any = MISSING,
     ) -> Awaitable[tuple[str, Any]]: ...
+    @overload
+    def receive(
+        self,
+        names: Sequence[str],
+        types: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: timedelta | None = None,
+        default: D,
+    ) -> Awaitable[tuple[str, Any] | D]: ...
     @abstractmethod
     def receive(
         self, name: Any, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING

@@ -51,7 +51,11 @@ class RunContext(Context):
     def sleep(self, duration: timedelta, *, name: str | None = None) -> Awaitable[None]:
         wait = micros(duration)
         scope = self._enter()
-        return waits.sleep(self._journal, scope, self._journal.loop.now + wait, name) if scope else self._never()
+        return (
+            waits.sleep(self._journal, scope, self._journal.loop.now + self._journal.loop.extra + wait, name)
+            if scope
+            else self._never()
+        )
 
     def sleep_until(self, moment: datetime, *, name: str | None = None) -> Awaitable[None]:
         deadline = from_datetime(moment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -148,7 +149,9 @@ def receive(
     names = [check_name(each, "message name") for each in ([name] if isinstance(name, str) else name)]
     if not names:
         raise BadInput("ctx.receive() needs at least one name")
-    deadline = journal.loop.now + micros(timeout, "timeout") if timeout is not None else None
+    deadline = None
+    if timeout is not None:
+        deadline = journal.loop.now + journal.loop.extra + micros(timeout, "timeout")
     location = journal.locate(scope, "receive " + ",".join(names), False)
     verb = make(journal, location)
     verb.names = names
@@ -162,7 +165,10 @@ def receive(
         return verb
     if recorded is not None:
         deadline = recorded.deadline
-    if deadline is not None:
+    if deadline is not None and recorded is None and not timeout:
+        # A poll ends after the commit that shows it which events are queued, not in the turn that begins it.
+        journal.polls = [*(journal.polls or ()), partial(_end_poll, verb, deadline)]
+    elif deadline is not None:
         verb.timer = _timer(journal, deadline, location)
     journal.open[location] = verb
     if journal.receivers is None:
@@ -250,6 +256,11 @@ def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id
     journal.open[location] = verb
     journal.started.append(verb)
     return verb
+
+
+def _end_poll(verb: ReceiveVerb, deadline: Instant) -> None:
+    if not verb.done() and verb.location in verb.journal.open:
+        verb.timer = _timer(verb.journal, deadline, verb.location)
 
 
 def _timer(journal: Journal, deadline: Instant, location: str) -> Timer:

@@ -16,7 +16,15 @@ from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.link import Link
 from holdfast.engine.outcomes import Endings
-from holdfast.errors import BadInput, CannotReopen, HoldfastError, InvalidDuration, NoSuchRun, UniqueConflict
+from holdfast.errors import (
+    BadInput,
+    CannotReopen,
+    HoldfastError,
+    InvalidDuration,
+    NoSuchLetter,
+    NoSuchRun,
+    UniqueConflict,
+)
 from holdfast.ops.port import audited
 from holdfast.records import (
     TERMINAL,
@@ -86,11 +94,13 @@ class Acts:
             rules=endings.rules,
             audit=audited(self._link, by, "cancel", reason=reason or None, compensate=compensate or None),
         )
-        # The row is read from the store, not handed over: children may have got one too.
-        outcome = await self._link.apply(operation)
+        row = Message(0, "cancel", "", "", '{"compensate":true}' if compensate else "", now)
+        outcome = await self._link.deliver(operation, row)
         asked = self._took_effect(run_id, outcome)
-        if asked and self._link.observers and (await self._row(run_id)).status is Status.CANCELLED:
-            await self._tell("run.cancelled", run_id, status="cancelled")  # it had not begun, so no worker tells
+        if asked and self._link.observers:
+            now_is = await self._row(run_id)
+            if now_is.status is Status.CANCELLED and not now_is.epoch:
+                await self._tell("run.cancelled", run_id, status="cancelled")  # it had not begun, so no worker tells
         return asked
 
     async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:
@@ -121,9 +131,10 @@ class Acts:
         if end is not None and end > FAR_FUTURE:
             raise InvalidDuration("a pause that ends after the year 9999: leave its end out")
         audit = audited(self._link, by, "pause", reason=reason or None, until=to_datetime(end) if end else None)
-        outcome = await self._link.apply(Pause(target=check_run_id(run_id), at=now, until=end, audit=audit))
+        operation = Pause(target=check_run_id(run_id), at=now, until=end, audit=audit)
+        outcome = await self._link.deliver(operation, Message(0, "pause", "", "", str(end or ""), now))
         paused = self._took_effect(run_id, outcome)
-        if isinstance(outcome, Done) and not outcome.owners:
+        if isinstance(outcome, Done):
             await self._tell("run.paused", run_id)  # no worker has it, so none tells
         return paused
 
@@ -131,7 +142,8 @@ class Acts:
         """Let a paused or cancelled run go on; False if it is neither."""
         now = self._link.clock.now()
         audit = audited(self._link, by, "resume", reason=reason or None)
-        outcome = await self._link.apply(Unpause(target=check_run_id(run_id), at=now, audit=audit))
+        operation = Unpause(target=check_run_id(run_id), at=now, audit=audit)
+        outcome = await self._link.deliver(operation, Message(0, "resume", "", "", "", now))
         if isinstance(outcome, Refused) and outcome.status is Status.CANCELLED:
             await self._reopen(run_id, "resume", {Status.CANCELLED}, cut_for_resume, by, reason)
             return True
@@ -142,9 +154,13 @@ class Acts:
 
     # Reopening.
 
-    async def retry(self, run_id: str, by: str | None, reason: str = "") -> None:
+    async def replay(self, run_id: str, by: str, letter: str) -> None:
+        """Retry a run on behalf of a dead letter that was not dealt with yet."""
+        await self.retry(run_id, by, letter=letter)
+
+    async def retry(self, run_id: str, by: str | None, reason: str = "", letter: str = "") -> None:
         """Let a failed run go on from what failed, with a fresh budget of attempts."""
-        await self._reopen(run_id, "retry", {Status.FAILED}, cut_for_retry, by, reason)
+        await self._reopen(run_id, "retry", {Status.FAILED}, cut_for_retry, by, reason, letter=letter or None)
 
     async def rerun(self, run_id: str, from_step: str | None, by: str | None, reason: str) -> None:
         """Let an ended run do a step, and all that came after it, again; without a step, everything."""
@@ -171,7 +187,10 @@ class Acts:
                 raise CannotReopen(run_id, _not_allowed(row, how, allowed))
             operation = await self._reopening(row, cut, _DEEPEST_FAMILY)
             audit = audited(self._link, by, how, reason=reason or None, cut=operation.cut, **detail)
-            outcome = await self._link.apply(msgspec.structs.replace(operation, audit=audit))
+            letter = str(detail.get("letter") or "")
+            outcome = await self._link.apply(msgspec.structs.replace(operation, audit=audit, letter=letter))
+            if isinstance(outcome, Refused) and outcome.reason == "letter":
+                raise NoSuchLetter(f"dead letter {letter!r} was dealt with already")
             if isinstance(outcome, KeyHeld):
                 raise UniqueConflict(outcome.id, row.workflow, row.unique_key or "")
             if isinstance(outcome, Done):
@@ -184,7 +203,7 @@ class Acts:
         now = self._link.clock.now()
         found = cut(await self._link.store.history(row.key), now, row.id)
         await self._refuse_restarts(row, found)
-        messages, children = list(found.messages), []
+        messages, children, unended = list(found.messages), [], []
         for child_id in (*found.children, *found.unheard):
             child = await self._link.store.get(child_id)
             if child is None:
@@ -197,6 +216,8 @@ class Acts:
             elif child_id in found.children and child.status.terminal and depth:
                 again = cut_for_retry if child.status is Status.FAILED else cut_for_resume
                 children.append(await self._reopening(child, again, depth - 1))
+            elif not child.status.terminal:
+                unended.append(child_id)
         return Reopen(
             target=row.id,
             epoch=row.epoch,
@@ -205,6 +226,7 @@ class Acts:
             entries=found.entries,
             messages=messages,
             children=children,
+            unended=unended,
         )
 
     async def _refuse_restarts(self, row: RunRow, cut: Cut) -> None:

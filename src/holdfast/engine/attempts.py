@@ -104,14 +104,14 @@ class Attempts:
     def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
         """Count another attempt of each step; it may run once that is durable.
 
-        One whose last attempt was counted but did not run (its condition said not now) is not counted again.
+        One whose last attempt did not run because its condition said not now gets the same number again.
         """
         notes: Notes = []
         for verb in verbs:
-            if not verb.settled:
+            if not verb.settled and not verb.skipped:
                 continue
-            verb.attempt += 1
-            verb.settled = False
+            verb.attempt += verb.settled
+            verb.settled = verb.skipped = False
             verb.retry_at = None
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
@@ -144,7 +144,6 @@ class Attempts:
             resident.attempts[verb.location] = attempt
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
-        verb.skipped = False
         attempt = self._executor.run(verb, resident, context, self._done)
         resident.attempts[verb.location] = attempt
         if settings.idempotency_key is not None:
@@ -158,7 +157,7 @@ class Attempts:
             self._convict(resident, verb)
 
     def retake(self, resident: Resident, location: str) -> list[StepVerb]:
-        """Return the step that waits for a key here, to try again; an attempt of it is counted already."""
+        """Return the step that waits for a key here, to try again."""
         verb = resident.held.pop(location, None) if resident.held else None
         if verb is None or verb.done():
             return []
@@ -170,6 +169,9 @@ class Attempts:
         resident.active.discard(verb.location)
         if answer.outcome == "held":
             resident.held = {**(resident.held or {}), verb.location: verb}
+            verb.settled = True
+            note = (verb.location, entries.AttemptLost(verb.attempt, "held"))
+            self._runner.advance(resident, resident.execution.note([note], self._runner.clock.now()))
             return
         if answer.outcome == "hit":
             unfit = self._succeeded(resident, verb, verb.attempt, answer.result.encode(), keep_key=True)
@@ -285,6 +287,8 @@ class Attempts:
         verb.failures += 1
         hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
         if hopeless or not policy.allows(raised, verb.failures):
+            if hopeless or not policy.is_retryable(raised):
+                data = msgspec.structs.replace(data, retryable=False)
             self._end(resident, verb, entries.StepFailed(attempt.number, data))
             return
         retry_at = now + micros(policy.delay(verb.failures, self._draw()))

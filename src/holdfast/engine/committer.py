@@ -61,6 +61,8 @@ class Committer:
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
         self._depth = 0
+        self.crowd = 0
+        """How many outcomes are being handed out together."""
 
     @property
     def waiting(self) -> int:
@@ -115,12 +117,14 @@ class Committer:
 
     def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
         self._depth += 1
+        self.crowd = len(batch)
         for (_, done, _), outcome in zip(batch, outcomes, strict=True):
             try:
                 done(outcome)
             except Exception:
                 _logger.exception("a failure while acting on a commit; the worker goes on")
         self._depth -= 1
+        self.crowd = 0
         if self._pending and not self._scheduled and self._task is None:
             self._scheduled = True
             self._loop.call_soon(self._flush)

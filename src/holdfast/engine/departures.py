@@ -134,7 +134,8 @@ class Departures:
         paused: bool = False,
     ) -> None:
         runner = self._runner
-        leaves = Extras(leaves=resident.leaving) if resident.leaving else None
+        leaving, letters = resident.leaving or [], resident.letters or []
+        extras = Extras(leaves=leaving, letters=letters) if leaving or letters else None
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
@@ -144,7 +145,7 @@ class Departures:
             state=state,
             end=end,
             reset_claims=bool(rows) or end is not None or ended is not None or paused,
-            extras=leaves,
+            extras=extras,
         )
         runner.drop(resident)
 

@@ -120,7 +120,7 @@ class Engine:
         self._link.applied = self._applied
         self._acts = Acts(self._link, self.registry, Endings(self._events))
         self._starts = Starts(self._link, self.registry, run_workflows)
-        self.dead_letters = DeadLetters(self._link, self._events, self._acts.retry)
+        self.dead_letters = DeadLetters(self._link, self._events, self._acts.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
         self.audit = AuditTrail(self._link)
         """What people did, and what runs put on record: list, verify, export."""
@@ -307,8 +307,7 @@ class Engine:
         """
         if not 1 <= limit <= 1000:
             raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
-        key = (await self._row(before.id)).key if before is not None else None
-        rows = await self.store.runs(_filter(which, limit, key))
+        rows = await self.store.runs(_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
     async def stats(self) -> dict[str, int]:
@@ -437,6 +436,10 @@ class Engine:
             QueueFull: too many events wait under that name already.
         """
         if not isinstance(name, str):
+            if payload is not None or type(name).__module__ == "builtins":
+                raise BadInput(
+                    f"an event is published by a name and a payload, or as an object of its type, not {name!r}"
+                )
             name, payload = self._events.name_of(name), name
         check_name(name, "event name")
         check_message_id(id)

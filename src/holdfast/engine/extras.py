@@ -45,6 +45,9 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
         extras = _waits(resident, extras, events, now)
     elif turn.outcome.ending is Ending.RENEWED:
         resident.waiting = None  # the store forgets them with the old life
+    if resident.reclaimed:
+        extras = msgspec.structs.replace(extras or Extras(), forget_waits=True)
+        resident.reclaimed = False
     if resident.unversioned:
         extras = msgspec.structs.replace(extras or Extras(), version=resident.workflow.version)
         resident.unversioned = False

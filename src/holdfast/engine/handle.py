@@ -45,6 +45,8 @@ class Run:
     ended_at: datetime | None
     owner: str | None
     epoch: int
+    key: int = field(default=0, repr=False, compare=False)
+    """Its place in the order of creation."""
     begins_at: datetime | None = None
     deadline_at: datetime | None = None
     priority: int = 0
@@ -189,7 +191,7 @@ class RunHandle(Generic[R]):
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         row, store = await self._engine._row(self.id), self._engine.store
-        return steps_of(self.id, await store.history(row.key), await store.beats(row.key))
+        return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended)
 
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""
@@ -231,6 +233,7 @@ def run_of(row: RunRow) -> Run:
         ended_at=to_datetime(row.ended) if row.ended is not None else None,
         owner=row.owner,
         epoch=row.epoch,
+        key=row.key,
         begins_at=to_datetime(row.begins) if row.begins is not None else None,
         deadline_at=to_datetime(row.deadline) if row.deadline is not None else None,
         priority=row.priority,

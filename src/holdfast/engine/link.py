@@ -12,7 +12,7 @@ from holdfast.clock import Clock
 from holdfast.engine.committer import resolving
 from holdfast.engine.observers import Observers
 from holdfast.errors import HoldfastError, StoreClosed
-from holdfast.records import Delivered, Message, Operation, Outcome, PublishEvent, Purge
+from holdfast.records import Delivered, Message, Operation, Outcome, PublishEvent, Purge, SendMessage
 from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ class Link:
         return outcome
 
     async def deliver(self, operation: Operation, message: Message) -> Outcome:
-        """Put a row into a run's inbox; a run in memory here is handed it at once."""
+        """Put a row into a run's inbox; a run in memory here is handed it at once.
+
+        A run that nobody has may have been changed instead: then this engine looks what there is to do.
+        """
         worker = self.worker
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         tell = resolving(future)
@@ -68,6 +71,8 @@ class Link:
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Delivered) and outcome.n:
                 worker.delivered(outcome, message)
+            if not isinstance(operation, SendMessage):
+                worker.look(everybody=True)
             tell(outcome)
 
         worker.committer.submit(operation, done)

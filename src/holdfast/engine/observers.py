@@ -13,6 +13,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
 from holdfast.engine.reports import changes_of
 from holdfast.engine.resident import Resident
+from holdfast.errors import BadInput
 from holdfast.ops.port import check_callback
 from holdfast.records import TERMINAL, Status
 from holdfast.replay.turn import Ending, Turn
@@ -31,7 +32,7 @@ class Observers:
         self._callbacks: list[tuple[Callback, str]] = []
         self._watches: set[Watch] = set()
         for callback in callbacks:
-            check_callback(callback, "on_change")
+            _check(callback, "on_change")
             self._callbacks.append((callback, ""))
 
     def __bool__(self) -> bool:
@@ -39,7 +40,7 @@ class Observers:
 
     def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
         """Call back for every change (of one run); returns a function that stops it."""
-        check_callback(callback, "callback")
+        _check(callback, "callback")
         entry = (callback, run_id)
         self._callbacks.append(entry)
 
@@ -179,3 +180,9 @@ class Watch:
         self._forget(self)
         self._closed = True
         self._more.set()
+
+
+def _check(callback: object, field: str) -> None:
+    if callback is None:
+        raise BadInput(f"{field} must be a plain function, not None")
+    check_callback(callback, field)

@@ -52,6 +52,7 @@ class Resident:
         "lost",
         "next_life",
         "pausing",
+        "reclaimed",
         "releasing",
         "retries",
         "scheduled",
@@ -111,6 +112,8 @@ class Resident:
         """Numbers of inbox rows that the engine itself has acted on, to be deleted with the next commit."""
         self.next_life: list[EntryRow] | None = None
         """The first entries of the life that follows this one."""
+        self.reclaimed = False
+        """Whether the store may have waits of it that are over: nobody but the store knows what they were."""
         self.unversioned = False
         """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
         self.pausing: Pausing | None = None

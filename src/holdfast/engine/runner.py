@@ -181,14 +181,21 @@ class Runner:
         if pause is not None:
             self.pauses.begin(resident, pause)
             return
+        if claim.paused:
+            self.reporter.tell("run.resumed", resident)
         life = first_entries((), now) if claim.generation and not history.entries else []
         turn = resident.execution.begin(history.entries or life, messages, now)
         turn.entries[:0] = life
+        resident.reclaimed = True
+        begin = self.attempts.recall(resident, turn, claim.lost or "handed back", now)
         grace = resident.grace_ends
-        if turn.outcome is None and grace is not None and grace <= now:
+        over = turn.outcome is None and grace is not None and grace <= now
+        if over:
+            resident.active.add(CANCEL)  # not to be let go yet
+        self.advance(resident, turn, begin)
+        if over and not resident.gone:
+            resident.active.discard(CANCEL)
             self._out_of_grace(resident)
-            return
-        self.advance(resident, turn, self.attempts.recall(resident, turn, claim.lost or "handed back", now))
 
     def _set_aside_acts(self, resident: Resident, messages: Sequence[Message]) -> list[Message]:
         """Return the inbox rows that are for the code; the others were for its workers, and are deleted as read."""
@@ -277,7 +284,7 @@ class Runner:
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
             return
-        fresh = [verb for verb in begin if verb.settled]
+        fresh = [verb for verb in begin if verb.settled or verb.skipped]
         if fresh and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, fresh, self.clock.now()).entries)
         resident.finishing = turn.outcome is not None

@@ -16,6 +16,8 @@ from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 from holdfast.replay.location import Names
 
+_OVER = frozenset({"completed", "failed", "cancelled"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -50,9 +52,15 @@ class Step:
 
 
 def steps_of(
-    run_id: str, rows: list[EntryRow], beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({})
+    run_id: str,
+    rows: list[EntryRow],
+    beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({}),
+    ended: Instant | None = None,
 ) -> list[Step]:
-    """Return the steps of a history in order of their first call; `beats` says when they last reported progress."""
+    """Return the steps of a history in order of their first call.
+
+    `beats` says when they last reported progress. Of a run that has `ended` no step is still under way.
+    """
     names = names_of(rows)
     steps: dict[str, Step] = {}
     for row in rows:
@@ -64,6 +72,12 @@ def steps_of(
     for location, (at, detail) in beats.items():
         if location in steps:
             steps[location] = replace(steps[location], heartbeat_at=to_datetime(at), progress=codec.decode(detail))
+    if ended is not None:
+        over = {"status": "cancelled", "finished_at": to_datetime(ended), "next_attempt_at": None}
+        steps = {
+            location: step if step.status in _OVER else replace(step, **over)  # type: ignore[arg-type]
+            for location, step in steps.items()
+        }
     return list(steps.values())
 
 

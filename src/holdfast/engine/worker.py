@@ -64,6 +64,8 @@ class Worker:
         self._looker: asyncio.Task[None] | None = None
         self._look_again = False
         self._everybody = False
+        self._foreign = False
+        """Whether another process committed since it was last looked which runs are still this worker's."""
         self._rescuer: asyncio.Task[None] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -71,6 +73,7 @@ class Worker:
         self.doubt = False
         """Whether the store may hold runs for this worker that it does not have."""
         self._missing: set[Held] = set()
+        self._handed: dict[int, list[Message]] = {}
         self._stopping = False
         self.next_due: Instant | None = None
         self.ticked: Callable[[], None] = lambda: None
@@ -139,16 +142,36 @@ class Worker:
         """Act on a row that this process put into a run's inbox."""
         if outcome.owner == self.id and outcome.key in self.runner.residents:
             resident = self.runner.residents[outcome.key]
-            if outcome.n == resident.seen + 1:
+            if self.committer.crowd > 1:
+                # Many may be for one run: it takes them together, in one turn.
+                if not self._handed:
+                    self._loop.call_soon(self._hand_over)
+                self._handed.setdefault(outcome.key, []).append(message._replace(n=outcome.n))
+            elif outcome.n == resident.seen + 1:
                 self.runner.take(outcome.key, [message._replace(n=outcome.n)])
             elif outcome.n > resident.seen:
                 self.look()
         else:
             self.wake()
 
+    def _hand_over(self) -> None:
+        handed, self._handed = self._handed, {}
+        for key, messages in handed.items():
+            resident = self.runner.residents.get(key)
+            if resident is None:
+                self.look()
+                continue
+            fresh = [message for message in messages if message.n > resident.seen]
+            whole = [message.n for message in fresh] == [*range(resident.seen + 1, resident.seen + 1 + len(fresh))]
+            if whole:
+                self.runner.take(key, fresh)
+            else:
+                self.look()  # somebody else put rows between them
+
     def wake(self) -> None:
-        """Look for claimable runs now."""
-        self._wake.set()
+        """Look for claimable runs now, if this worker claims any."""
+        if self._claimer is not None:
+            self._wake.set()
 
     def forget(self, run_id: str) -> None:
         """Drop a run that was ended from outside, if it is in memory here."""
@@ -172,6 +195,7 @@ class Worker:
             or self.committer.waiting
             or self.claiming
             or self._wake.is_set()
+            or self._handed
             or (self._looker is not None and not self._looker.done())
             or (self._suspect is not None and not self._suspect.done())
             or any(resident.commits or resident.active for resident in runner.residents.values())
@@ -318,6 +342,7 @@ class Worker:
             self.wake()  # the claimer sleeps by another clock, which does not jump
         try:
             if self._store.changed():
+                self._foreign = True
                 self.look(everybody=True)
         except StoreError as error:
             self._store_broken(error)
@@ -377,6 +402,9 @@ class Worker:
                 self.wake()
             if self.doubt:
                 await self._look_for_lost()
+            if self._foreign:
+                self._foreign = False
+                await self._look_for_ended()
         except StoreError as error:
             self._store_broken(error)
         except Exception as error:
@@ -393,6 +421,16 @@ class Worker:
             self.runner.departures.give_back(run)
         self._missing = missing
         self.doubt = bool(missing)
+
+    async def _look_for_ended(self) -> None:
+        """Drop runs in memory that somebody else ended or took: what they are doing would be refused anyway."""
+        residents = self.runner.residents
+        before = {key: resident.epoch for key, resident in residents.items() if not resident.gone}
+        held = {run.key: run.epoch for run in await self._store.held(self.id)}
+        for key, epoch in before.items():
+            resident = residents.get(key)
+            if resident is not None and resident.epoch == epoch and held.get(key) != epoch and not resident.commits:
+                self._loop.call_soon(self.runner.drop, resident)
 
     def _evict(self) -> None:
         runner = self.runner

@@ -84,6 +84,10 @@ class LetterQuery(TypedDict, total=False):
 Letters = list[DeadLetter]
 
 
+Retry = Callable[[str, str, str], Awaitable[None]]
+"""Lets a failed run go on: its id, who asks, and the letter on whose behalf, unless that was dealt with meanwhile."""
+
+
 class DeadLetters:
     """The dead letters of a database.
 
@@ -91,7 +95,7 @@ class DeadLetters:
     Each letter is replayed at most once, whoever asks however often.
     """
 
-    def __init__(self, port: Port, events: Events, retry: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(self, port: Port, events: Events, retry: Retry) -> None:
         self._port = port
         self._events = events
         self._retry = retry
@@ -171,7 +175,7 @@ class DeadLetters:
             return
         if to is not None or broadcast:
             raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}: it cannot be sent elsewhere")
-        await self._retry(letter.run_id, by if by is not None else self._port.actor)
+        await self._retry(letter.run_id, by if by is not None else self._port.actor, letter.id)
 
     async def _deliver(self, letter: DeadLetter, target: str, by: str | None) -> None:
         now = self._port.clock.now()

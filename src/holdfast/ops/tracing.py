@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from holdfast.ops import step_name
+
+_logger = logging.getLogger("holdfast.ops")
 
 
 class Tracing:
@@ -42,17 +45,8 @@ class Tracing:
         An exception is recorded, marks the span as an error and goes on its way; so does the cancelling of a body that
         ran out of time.
         """
-        span = self._tracer.start_span(
-            f"step {step_name(step)}",
-            context=self._nothing,
-            attributes={
-                "holdfast.run_id": run_id,
-                "holdfast.workflow": workflow,
-                "holdfast.step": step,
-                "holdfast.attempt": attempt,
-            },
-        )
-        with self._trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        with ExitStack() as stack:
+            span = self._begin(stack, run_id, workflow, step, attempt)
             try:
                 yield
             # OpenTelemetry's own handling passes over CancelledError; here it means that the attempt came to nothing.
@@ -63,3 +57,28 @@ class Tracing:
                     span.record_exception(error)
                     span.set_status(self._trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
                 raise
+
+    def _begin(self, stack: ExitStack, run_id: str, workflow: str, step: str, attempt: int) -> Any:
+        """Begin a span that the stack ends; a tracer that fails is logged, and no concern of the step's."""
+        attributes = {
+            "holdfast.run_id": run_id,
+            "holdfast.workflow": workflow,
+            "holdfast.step": step,
+            "holdfast.attempt": attempt,
+        }
+        try:
+            span = self._tracer.start_span(f"step {step_name(step)}", context=self._nothing, attributes=attributes)
+            using = self._trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False)
+            using.__enter__()
+        except Exception:
+            _logger.exception("a span could not be begun; the step goes on without")
+            return None
+
+        def end() -> None:
+            try:
+                using.__exit__(None, None, None)
+            except Exception:
+                _logger.exception("a span could not be ended")
+
+        stack.callback(end)
+        return span

@@ -150,6 +150,8 @@ class _Past:
         points = [_Point(self.ends[DEADLINE].seq, "the run's deadline")] if DEADLINE in self.ends else []
         for location in decode_entry(ended.kind, ended.data).failed if ended else ():
             call = self.calls.get(location)
+            if call is None and location in self.ends:
+                points.append(_Point(self.ends[location].seq, "an asyncio timeout"))
             failure = self._failure(call) if call is not None and not _undoing(location) else None
             if call is not None and failure is not None:
                 points.append(_Point(failure.seq, f"the failure of {self._describe(call)}"))

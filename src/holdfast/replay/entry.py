@@ -75,8 +75,8 @@ class AttemptLost(Entry, frozen=True):
     """An attempt ended without a result of its own.
 
     `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault),
-    bystander (a suspect whose worker died while it ran in a child process of its own), or cleared (a suspect that only
-    raised in its child process and runs in the worker again).
+    bystander (a suspect whose worker died while it ran in a child process of its own), cleared (a suspect that only
+    raised in its child process and runs in the worker again), or held (it never ran: another step has its key).
     """
 
     kind, role, word = 6, MARK, "attempt lost"

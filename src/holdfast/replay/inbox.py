@@ -39,6 +39,8 @@ def take_events(inbox: Inbox, wanted: Container[str]) -> list[int]:
     """Take the events whose names are not wanted, and return their numbers."""
     taken: list[int] = []
     for name in [name for name in inbox if name not in wanted]:
+        if inbox[name][-1].kind == "message":
+            continue  # events come after messages
         events = [message.n for message in inbox[name] if message.kind == "event"]
         if events:
             taken += events

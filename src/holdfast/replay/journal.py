@@ -92,6 +92,8 @@ class Journal:
         "new",
         "next_seq",
         "open",
+        "pauses",
+        "polls",
         "queries",
         "receivers",
         "recorded_at",
@@ -129,6 +131,10 @@ class Journal:
         """Activities by name, for compensations whose function cannot be found from the workflow's code."""
         self.queries: dict[str, Callable[..., Any]] | None = None
         """What answers questions about the run's state, by name."""
+        self.polls: list[Callable[[], None]] | None = None
+        """What ends the polls that this turn began, to be called when it is over."""
+        self.pauses: deque[tuple[int, int]] | None = None
+        """Where in the history the run was reopened, and for how long it had ended then."""
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
@@ -177,6 +183,7 @@ class Journal:
     def load(self, rows: Sequence[EntryRow]) -> None:
         """Take in a recorded history, in order of seq."""
         past, marks, tries, facts = self._past, self._marks, self._tries, deque[EntryRow]()
+        reopened = False
         for row in self._after_checkpoints(rows):
             kind = row.kind
             if kind in entries.FACTS:
@@ -195,6 +202,7 @@ class Journal:
                 )
             elif kind in _ATTEMPT_KINDS:
                 tries.setdefault(row.location, []).append(row)
+                reopened = reopened or kind == entries.Reopened.kind
             elif kind == entries.CompensationAdded.kind:
                 added = decode_entry(kind, row.data)
                 self._push(row.location, added)
@@ -209,6 +217,8 @@ class Journal:
         if rows:
             self.next_seq = rows[-1].seq + 1
             self.recorded_at = max(row.at for row in rows)
+        if reopened:
+            self.pauses = _pauses(rows)
 
     def _after_checkpoints(self, rows: Sequence[EntryRow]) -> Sequence[EntryRow]:
         ranges = [
@@ -328,7 +338,10 @@ class Journal:
         """Append an entry to the history and return its seq."""
         seq = self.next_seq
         self.next_seq = seq + 1
-        self.new.append(EntryRow(location, seq, entry.kind, self.loop.now, encode_entry(entry)))
+        at = self.loop.now
+        if self.pauses is not None and at < self.recorded_at:
+            at = self.recorded_at  # a reopened run asks for it now, not when it came here for the first time
+        self.new.append(EntryRow(location, seq, entry.kind, at, encode_entry(entry)))
         return seq
 
     def abandon(self, verb: Verb) -> None:
@@ -506,3 +519,14 @@ def _call_name(path: str, word: str) -> str:
 def _covered(location: str, lows: list[str], ranges: list[tuple[str, str]]) -> bool:
     at = bisect_right(lows, location) - 1
     return at >= 0 and location < ranges[at][1]
+
+
+def _pauses(rows: Sequence[EntryRow]) -> deque[tuple[int, int]]:
+    """Return where a run was reopened and how long before that its last entry was made."""
+    found: deque[tuple[int, int]] = deque()
+    before = rows[0].at
+    for row in rows:
+        if row.kind == entries.Reopened.kind:
+            found.append((row.seq, row.at - before))
+        before = row.at
+    return found

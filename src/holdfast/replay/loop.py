@@ -114,6 +114,7 @@ class RunLoop:
         "_timers",
         "dead",
         "failures",
+        "extra",
         "now",
         "orphans",
         "origin",
@@ -132,6 +133,8 @@ class RunLoop:
         self._created = 0
         self.origin = now
         self.now = now
+        self.extra = 0
+        """How long the run had ended before it was reopened, while replay is before that point: time stood still."""
         self.tasks: list[RunTask] = []
         self.orphans: list[Any] | None = None
         self.failures: list[str] | None = None
@@ -181,7 +184,8 @@ class RunLoop:
             if scope is QUERY:
                 raise only_looking("asyncio timers")
             location = scope.next_timer() if scope else f"@{number(self.next_number())}"
-            self.add_timer(timer, min(self.origin + round(min(when * 1e6, FAR_FUTURE)), FAR_FUTURE), location)
+            due = self.origin + round(min(when * 1e6, FAR_FUTURE)) + self.extra
+            self.add_timer(timer, min(due, FAR_FUTURE), location)
         return timer
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

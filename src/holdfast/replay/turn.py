@@ -98,7 +98,19 @@ class Execution:
     is not what the workflow declares.
     """
 
-    __slots__ = ("_check", "_end", "_frozen", "_root", "_start", "_undo", "ending", "guarded", "journal", "loop")
+    __slots__ = (
+        "_check",
+        "_end",
+        "_fired",
+        "_frozen",
+        "_root",
+        "_start",
+        "_undo",
+        "ending",
+        "guarded",
+        "journal",
+        "loop",
+    )
 
     def __init__(
         self,
@@ -122,6 +134,8 @@ class Execution:
         self.guarded = guarded
         self.ending = False
         self._frozen = False
+        self._fired = ""
+        """Where the asyncio timer is that fired last, if the code goes on because of it."""
 
     def begin(
         self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
@@ -215,6 +229,7 @@ class Execution:
 
     def _replay(self) -> None:
         journal = self.journal
+        self.loop.extra = sum(pause for _, pause in journal.pauses or ())
         self._root = self._task(self._start(journal), "workflow")
         self._drain()
         while not self._stopped():
@@ -223,6 +238,8 @@ class Execution:
                 break
             if row.at > self.loop.now:
                 self.loop.now = row.at
+            while journal.pauses and journal.pauses[0][0] < row.seq:
+                self.loop.extra -= journal.pauses.popleft()[1]
             self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
             self._drain()
         if journal.violation is None and self.loop.violation is None:
@@ -231,6 +248,7 @@ class Execution:
                 journal.unexpected_fact(row)
             else:
                 journal.unmatched()
+        self.loop.extra = 0
 
     def _new_fact(self, location: str, fact: Entry) -> None:
         if location not in self.journal.open and location != CANCEL and self.loop.timer_at(location) is None:
@@ -258,6 +276,7 @@ class Execution:
 
     def _apply(self, location: str, fact: Any, row: EntryRow | None) -> None:
         journal = self.journal
+        self._fired = ""
         verb = journal.open.pop(location, None)
         if verb is not None:
             verb.forget()
@@ -267,6 +286,7 @@ class Execution:
         if fact.kind == entries.TimerFired.kind:
             timer = self.loop.timer_at(location)
             if timer is not None:
+                self._fired = location
                 self.loop.fire(timer)
                 return
         elif fact.kind == entries.CancelRequested.kind:
@@ -408,6 +428,9 @@ class Execution:
             journal.carried() if renewed and journal.compensations else (),
         )
         journal.forget_turn()
+        polls, journal.polls = journal.polls, None
+        for end in polls or ():
+            end()
         return turn
 
     def _outcome(self, error: BaseException | None) -> Outcome | None:
@@ -442,7 +465,10 @@ class Execution:
             return _failed(asyncio.CancelledError("the workflow cancelled itself"))
         raised = root.exception()
         if raised is not None:
-            return _failed(raised)
+            outcome = _failed(raised)
+            if not outcome.failed and self._fired and isinstance(raised, TimeoutError):
+                outcome = outcome._replace(failed=(self._fired,))  # an asyncio.timeout ended it
+            return outcome
         result = root.result()
         try:
             payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")

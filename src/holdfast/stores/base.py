@@ -79,8 +79,9 @@ class Store(ABC):
           [first, last); entries are appended; consumed inbox rows are deleted; sends and children are delivered or
           refused; extras are done; state or end is written. A run started as a child is pending, unowned and due at
           once; the key of its parent, if it has one, is this run's.
-          End sets owner and due to nothing, frees its unique key and its idempotency keys, deletes the inbox (unread
-          events go to somebody else, unread messages where End.unread says), and puts a `child` row (name = the ended
+          End sets owner and due to nothing, frees its unique key and its idempotency keys, empties the inbox (unread
+          events go to somebody else, unread messages where End.unread says; those of a run that did not complete stay
+          for when it is reopened), and puts a `child` row (name = the ended
           run's id, payload = End.payload) into the parent's inbox unless the parent has ended.
           Of the extras unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
           replacing what waited at its location. Waits are registered, and queued events given to them, before the
@@ -97,10 +98,10 @@ class Store(ABC):
           claimed is cancelled at once.
           So are, likewise, its open children that go with it. `Refused` as above.
         - `Terminate`: the run ends as given, and its open children that go with it are cancelled. `Refused` as above.
-        - `Pause`: a run with a living owner gets a `pause` row (payload: until when) and its owner's attention; any
-          other is paused at once, due when the pause ends. Neither messages nor timers make a paused run due. `Refused`
-          when it has ended, is cancelling or blocked. `Unpause`: the reverse, with a `resume` row; `Refused` if it is
-          not paused. A delayed run that was paused still does not begin before its time.
+        - `Pause`: a run with a living owner gets a `pause` row (payload: until when) and its owner's attention
+          (`Delivered`); any other is paused at once (`Done`), due when the pause ends. Neither messages nor timers make
+          a paused run due. `Refused` when it has ended, is cancelling or blocked. `Unpause`: the reverse, with a
+          `resume` row; `Refused` if it is not paused.
         - `Reopen`: an ended run becomes pending and due, at the next epoch, with its history cut; `Refused` ("moved")
           if it is not ended or its epoch is another, `KeyHeld` if its unique key is another's now. Nothing is changed
           then.

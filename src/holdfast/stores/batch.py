@@ -7,6 +7,7 @@ in a `Statements` that reads and writes rows one by one or in bulk, and commits;
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from holdfast.clock import Instant
@@ -63,6 +64,9 @@ from holdfast.stores.run_state import Row, RunState, Value, changed_row, new_row
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
 
+_KEPT = frozenset({"message", "notice"})
+"""Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
+
 _ACTS = frozenset({"cancel", "pause", "resume"})
 """Inbox rows that even a paused run must be told of."""
 
@@ -109,10 +113,9 @@ class Batch:
         self._trims: list[Row] = []
         self._entries: list[Row] = []
         self._rewrites: list[Row] = []
-        self._consumed: list[tuple[int, int]] = []
-        self._emptied: dict[int, None] = {}
+        self._consumed: dict[tuple[int, int], None] = {}
         self._traceless: dict[int, None] = {}
-        self._inbox: dict[int, list[Message]] = {}
+        self._inbox: dict[int, dict[int, Message]] = {}
         self._attributes: list[Row] = []
 
     def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
@@ -301,6 +304,8 @@ class Batch:
         self, run: RunState, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
     ) -> int | None:
         """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
+        if extras.forget_waits:
+            self.events.forget(run)
         for location in extras.unwaits:
             self.events.unwait(run, location)
         for event in extras.publishes:
@@ -333,6 +338,8 @@ class Batch:
 
     def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
         self.touch(run, at)
+        if state.status == Status.COMPENSATING and run.status != Status.COMPENSATING:
+            self.keys.undo(run)
         run.status, run.wait, run.due, run.fingerprint = state.status, state.wait, state.due, state.fingerprint
         messages: tuple[Message, ...] = ()
         if run.inbox > state.seen:
@@ -346,6 +353,7 @@ class Batch:
             self.keys.free(run, at)
         if run.status == Status.BLOCKED:
             run.due = None
+            self.events.give_up(run, at)
         elif run.status in DRIVEN:
             # A holder declared dead may still commit until somebody claims the run; what it drives must not be left
             # with neither an owner nor a due time.
@@ -375,11 +383,14 @@ class Batch:
         run.claims = 0
         self._results[run.key] = (end.output, end.error, end.compensation)
         if run.inbox:
-            self._unread.pop(run.key, None)
-            unread = self._unread_beyond(run, 0)
-            self._emptied[run.key] = None
-            self._inbox.pop(run.key, None)
+            unread = self.unread(run)
+            # A run that did not complete may be let go on, and finds then what it has not read.
+            kept = _KEPT if end.status != Status.COMPLETED else frozenset()
+            left = [message for message in unread if message.kind in kept and message.name not in end.unread]
+            self._consume(run, [message.n for message in unread if message not in left])
             self.events.left_unread(run, unread, end)
+        if end.compensation is not None:
+            self.keys.undo(run)
         if run.traces:
             self.keys.free(run, end.at)
             self.events.forget(run)
@@ -441,7 +452,7 @@ class Batch:
             wanted = self.beginning(run, now)
             if run.due is None or run.due > wanted:
                 run.due = wanted
-        self._inbox.setdefault(run.key, []).append(Message(run.inbox, kind, name, id, payload, at))
+        self._inbox.setdefault(run.key, {})[run.inbox] = Message(run.inbox, kind, name, id, payload, at)
         self._stirred.add(run.key)
         self.touch(run, now)
 
@@ -451,7 +462,7 @@ class Batch:
 
     def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
         """Remove one row of a kind from a run's inbox and return it."""
-        found = next((message for message in self._inbox.get(run.key, ()) if message.n == n), None)
+        found = self._inbox.get(run.key, {}).get(n)
         if found is None and (run.key, n) not in self._consumed:
             rows = self.statements.read("inbox_row", [(run.key, n)])
             found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
@@ -469,10 +480,11 @@ class Batch:
         return Committed(run.key)
 
     def _consume(self, run: RunState, numbers: Sequence[int]) -> None:
-        self._consumed.extend((run.key, n) for n in numbers if n <= run.inbox)
-        pending = self._inbox.get(run.key)
-        if pending:
-            self._inbox[run.key] = [message for message in pending if message.n not in numbers]
+        pending = self._inbox.get(run.key, {})
+        for n in numbers:
+            if n <= run.inbox:
+                self._consumed[run.key, n] = None
+                pending.pop(n, None)
 
     def _forget(self, key: int) -> None:
         self._forgotten[key] = None
@@ -505,14 +517,21 @@ class Batch:
             alive = self._alive[worker] = bool(self.statements.read("live_worker", [(worker,)]))
         return alive
 
+    def unread(self, run: RunState) -> tuple[Message, ...]:
+        """Return all that a run has not read."""
+        self._unread.pop(run.key, None)
+        return self._unread_beyond(run, 0)
+
     def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
         stored = self._unread.get(run.key)
         if stored is None:
             rows = [] if run.new else self.statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
-        taken = {n for key, n in self._consumed if key == run.key}
-        unread = [message for message in stored if message.n not in taken] + self._inbox.get(run.key, [])
-        return tuple(message for message in unread if message.n > seen)
+        # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
+        pending = takewhile(lambda message: message.n > seen, reversed(self._inbox.get(run.key, {}).values()))
+        older = takewhile(lambda message: message.n > seen, reversed(stored))
+        unread = [*pending, *(message for message in older if (run.key, message.n) not in self._consumed)]
+        return tuple(reversed(unread))
 
     def run(self, key: int) -> RunState | None:
         """Return a run by its key."""
@@ -582,7 +601,7 @@ class Batch:
         write = self.statements.write
         new = [new_row(run, run.new) for run in self._touched if run.new]
         changed = [changed_row(run) for run in self._touched if not run.new]
-        inbox: list[Row] = [(key, *message) for key, messages in self._inbox.items() for message in messages]
+        inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
         traceless: list[Row] = [(key,) for key in self._traceless]
         work: list[tuple[str, Sequence[Row]]] = [
             ("update_runs", changed),  # before the inserts: an end gives a unique key back
@@ -593,8 +612,7 @@ class Batch:
             ("trim_entries", self._trims),
             ("insert_entries", self._entries),
             ("rewrite_entries", self._rewrites),
-            ("consume", self._consumed),
-            ("empty_inbox", [(key,) for key in self._emptied]),
+            ("consume", [*self._consumed]),
             ("insert_inbox", inbox),
             ("insert_attributes", self._attributes),
             ("forget_beats", traceless),

@@ -111,7 +111,7 @@ class EventQueues:
         if event.deduplicate and statements.read("known_message", [(EVENTS, event.id)]):
             return Published(0, duplicate=True)
         waiting = self._first(event.name) if rule.single else statements.read("all_waiters", [(event.name,)])
-        stays = rule.keep if not rule.single else not waiting
+        stays = rule.keep and not (rule.single and waiting)
         if stays and self._pending(event.name) >= rule.max_pending:
             return Refused(None, "full")
         if event.deduplicate:
@@ -152,6 +152,14 @@ class EventQueues:
         message = self._batch.take_out(run, n, "event")
         if message is not None:
             self._again(message, _ALONE, at)
+
+    def give_up(self, run: RunState, at: Instant) -> None:
+        """Let a run that cannot go on take nothing that others wait for; it waits anew when it is claimed again."""
+        if run.traces:
+            self.forget(run)
+            for message in self._batch.unread(run):
+                if message.kind == "event":
+                    self.give_back(run, message.n, at)
 
     def left_unread(self, run: RunState, unread: Iterable[Message], end: End) -> None:
         """Decide what becomes of what an ended run has not read."""

@@ -83,6 +83,10 @@ class Keys:
             self.leave(run, LeaveKey(activity=str(activity), key=str(key)), at)
         statements.change("forget_key_waiters", (run.key,))
 
+    def undo(self, run: RunState) -> None:
+        """Forget the results a run left under its keys: what its steps did was undone, and must be done anew."""
+        self._batch.statements.change("forget_results", (run.key,))
+
     def _wake(self, activity: str, key: str, at: Instant) -> None:
         batch = self._batch
         for run, location in batch.statements.read("key_waiters", [(activity, key)]):

@@ -45,6 +45,12 @@ class Letters:
         self._batch.flush()
         self._batch.statements.change("replay_letters", (run.id, at))
 
+    def is_open(self, letter: str) -> bool:
+        """Tell whether a letter was not dealt with yet."""
+        self._batch.flush()
+        rows = self._batch.statements.read("get_letter", [(letter,)])
+        return bool(rows) and not rows[0][4]
+
     def apply(self, operation: Acknowledge | ReplayEvent) -> Outcome:
         """Do what somebody asked for with one letter."""
         self._batch.flush()

@@ -124,7 +124,7 @@ class Operators:
             # Its worker lets what is under way finish, and gives it up then.
             batch.put(run, "pause", "", "", str(operation.until or ""), operation.at)
             run.status, run.due = Status.PAUSED, operation.at
-            return Done(1, owners=(run.owner,))
+            return Delivered(run.key, run.inbox, run.owner)
         if run.owner is not None:
             run.owner, run.lost = None, "lapse"
             run.epoch += 1
@@ -142,7 +142,7 @@ class Operators:
             run.status = Status.RUNNING
             batch.put(run, "resume", "", "", "", operation.at)
             run.due = operation.at
-            return Done(1, owners=(run.owner,))
+            return Delivered(run.key, run.inbox, run.owner)
         run.status, run.due = Status.PENDING, batch.beginning(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
@@ -161,6 +161,11 @@ class Operators:
     ) -> Refused | KeyHeld | None:
         """Return why a run or one of its children cannot go on; `runs` and `holders` are those that go on with it."""
         run = self._batch.named(operation.target)
+        if operation.letter and not self._batch.letters.is_open(operation.letter):
+            return Refused(None, "letter")
+        children = [self._batch.named(child) for child in operation.unended]
+        if any(child is None or child.ended is not None for child in children):
+            return Refused(None, "moved")
         if run is None or run.ended is None or run.epoch != operation.epoch or run.key in runs:
             return Refused(Status(run.status) if run else None, "moved")
         runs[run.key] = run

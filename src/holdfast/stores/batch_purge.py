@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OF_RUNS = (
     "purge_entries", "purge_archive", "purge_inputs", "purge_results", "purge_attributes", "purge_message_ids",
-    "purge_replies", "purge_cursors", "purge_runs",
+    "purge_replies", "purge_cursors", "purge_inbox", "purge_runs",
 )  # fmt: skip
 
 

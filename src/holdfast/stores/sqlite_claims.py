@@ -13,7 +13,7 @@ from holdfast.stores.sqlite_statements import SQL, json_rows
 
 POISON_CLAIMS = 3
 
-_Due = tuple[Any, ...]  # minus priority, due, key, claims, lost
+_Due = tuple[Any, ...]  # minus priority, due, key, claims, lost, status
 
 
 def next_due(db: apsw.Connection, workflows: Sequence[str] | None) -> Instant | None:
@@ -43,7 +43,8 @@ def claim(
         due = _next_suspect(db, worker, now, known, poison)
     if not due:
         return []
-    lost = {key: how for _, _, key, _, how in due}
+    lost = {key: how for _, _, key, _, how, _ in due}
+    paused = {key for _, _, key, _, _, status in due if status == Status.PAUSED}
     keys = json_rows([*lost])
     db.execute(SQL["take_runs"], (worker, now, keys))
     return [
@@ -64,6 +65,7 @@ def claim(
             begins=begins,
             deadline=deadline,
             reopens=reopens,
+            paused=key in paused,
         )
         for (
             key,
@@ -101,7 +103,7 @@ def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects:
 
 def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
     while suspects := _due(db, now, known, 1, suspects=True):
-        _, _, key, claims, _ = suspects[0]
+        _, _, key, claims, _, _ = suspects[0]
         if claims < POISON_CLAIMS:
             break
         db.execute(SQL["block_poison"], (key, now))

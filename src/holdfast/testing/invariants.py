@@ -13,7 +13,9 @@ from holdfast.stores.base import Store
 
 _PAGE = 500
 _STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
-_ONCE = frozenset(kind for kind, cls in entries.KINDS.items() if cls.role == entries.FACT)
+_ONCE = frozenset(kind for kind, cls in entries.KINDS.items() if cls.role == entries.FACT) - {
+    entries.CancelRequested.kind  # asked again to undo, or out of its grace
+}
 
 
 async def violations(store: Store) -> list[str]:
@@ -41,7 +43,7 @@ def _of_row(row: RunRow, unread: int) -> Iterator[str]:
             yield f"ended {row.status} but has owner {row.owner} and due {row.due}"
         if row.ended is None:
             yield f"ended {row.status} without a time"
-        if unread:
+        if unread and row.status is Status.COMPLETED:
             yield f"ended {row.status} with {unread} unread inbox rows"
     elif row.ended is not None or row.output is not None:
         yield f"is {row.status} but has a result or an end"
@@ -99,6 +101,8 @@ def _of_step(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
             current, open_ = entry.attempt, True
         elif row.kind == entries.Reopened.kind:
             open_ = False
+        elif row.kind == entries.AttemptSkipped.kind:
+            current, open_ = current - 1, False
         elif row.kind in (entries.AttemptFailed.kind, entries.AttemptLost.kind, *_STEP_ENDS):
             if entry.attempt != current:
                 yield f"{entries.KINDS[row.kind].word} names attempt {entry.attempt}, not {current}"

@@ -140,14 +140,6 @@ DELETE FROM inbox WHERE run = ? AND n = ?;
 -- Inbox rows many turns have taken in.
 DELETE FROM inbox WHERE (run, n) IN (SELECT value ->> 0, value ->> 1 FROM jsonb_each(jsonb(?)));
 
--- name: empty_inbox
--- What an ended run has not read.
-DELETE FROM inbox WHERE run = ?;
-
--- name: empty_inbox_json
--- What many ended runs have not read.
-DELETE FROM inbox WHERE run IN (SELECT value ->> 0 FROM jsonb_each(jsonb(?)));
-
 -- name: insert_inbox
 -- Messages, ends of children, requests to cancel.
 INSERT INTO inbox (run, n, kind, name, id, payload, at) VALUES (?, ?, ?, ?, ?, ?, ?);

@@ -160,6 +160,10 @@ DELETE FROM keys WHERE activity = ? AND key = ?;
 -- The keys a run holds.
 SELECT activity, key FROM keys WHERE run = ? AND result IS NULL;
 
+-- name: forget_results
+-- What a run left under its keys.
+DELETE FROM keys WHERE run = ? AND result IS NOT NULL;
+
 -- name: wait_for_key
 -- A step waits for a key.
 INSERT OR IGNORE INTO key_waiters (activity, key, run, location) VALUES (?, ?, ?, ?);
@@ -312,6 +316,10 @@ DELETE FROM message_ids WHERE run IN (SELECT value FROM json_each(?1));
 -- name: purge_replies
 -- Their answers.
 DELETE FROM replies WHERE run IN (SELECT value FROM json_each(?1));
+
+-- name: purge_inbox
+-- What they have not read.
+DELETE FROM inbox WHERE run IN (SELECT value FROM json_each(?1));
 
 -- name: purge_cursors
 -- Which events they have seen.

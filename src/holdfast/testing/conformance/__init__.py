@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from holdfast.testing.conformance.attributes import AttributeConformance
 from holdfast.testing.conformance.claims import ClaimConformance
-from holdfast.testing.conformance.events import BroadcastConformance, EventConformance, QueueConformance
+from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
@@ -24,6 +24,7 @@ from holdfast.testing.conformance.letters import EventLetterConformance, LetterC
 from holdfast.testing.conformance.operators import CancelConformance, TerminateConformance
 from holdfast.testing.conformance.pausing import PauseConformance
 from holdfast.testing.conformance.purging import PurgeConformance
+from holdfast.testing.conformance.queues import BroadcastConformance, QueueConformance
 from holdfast.testing.conformance.reads import ReadConformance
 from holdfast.testing.conformance.reopening import ReopenConformance
 from holdfast.testing.conformance.samples import (

@@ -1,0 +1,230 @@
+"""Progress: what a long step reports is on record while it runs, and so is every attempt that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def calling(body: Any) -> Any:
+    @workflow
+    async def caller(ctx: Context) -> Any:
+        return await ctx.step(body)
+
+    return caller
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(5):
+        while not await condition():  # noqa: ASYNC110  # what is waited for is done by the engine
+            await asyncio.sleep(0.002)
+
+
+async def only(run: Any) -> Any:
+    (step,) = await run.steps()
+    return step
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_progress_is_on_record_while_the_step_runs(make_engine, kind):
+    """S4-29 S4-20 When it last reported and what it said; those who watch are told."""
+    release = threading.Event()
+
+    async def copy_async() -> str:
+        step_context().heartbeat({"copied": 40, "of": 100})
+        while not release.is_set():  # noqa: ASYNC110  # the event is shared with a thread
+            await asyncio.sleep(0.001)
+        return "copied"
+
+    def copy_thread() -> str:
+        step_context().heartbeat({"copied": 40, "of": 100})
+        release.wait(5)
+        return "copied"
+
+    caller = calling(copy_async if kind == "async" else copy_thread)
+    engine = await make_engine(caller, start=START)
+    told: list[Any] = []
+    engine.subscribe(lambda change: told.append(change.data) if change.type == "step.progress" else None)
+    run = await engine.start(caller)
+
+    async def reported() -> bool:
+        return (await only(run)).heartbeat_at is not None
+
+    await until(reported)
+    step = await only(run)
+    assert (step.status, step.heartbeat_at, step.progress) == ("running", START, {"copied": 40, "of": 100})
+    assert told == [{"progress": {"copied": 40, "of": 100}}]
+    release.set()
+    assert await run.result() == "copied"
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_progress_is_seen_from_another_engine(make_engine):
+    """S4-29 It is in the store, not in the memory of whoever runs the step."""
+    release = asyncio.Event()
+
+    async def copy() -> None:
+        step_context().heartbeat("half")
+        await release.wait()
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    client = await make_engine(caller, run_workflows=False, clock=engine.jumping)
+    run = await engine.start(caller)
+
+    async def seen() -> bool:
+        return bool((await only(client.get(run.id))).progress == "half")
+
+    await until(seen)
+    release.set()
+    await run.result()
+
+
+async def test_reports_are_recorded_at_most_once_a_second(make_engine):
+    """S4-29 A body may report as often as it likes; the store is not flooded."""
+    told: list[Any] = []
+
+    async def copy() -> None:
+        for number in range(1000):
+            step_context().heartbeat(number)
+        await asyncio.sleep(0.01)
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    engine.subscribe(lambda change: told.append(change.data["progress"]) if change.type == "step.progress" else None)
+    await engine.execute(caller)
+    assert told == [0]
+
+
+async def test_the_last_word_of_many_is_on_record(make_engine, monkeypatch):
+    """S4-29 Each report replaces the one before it."""
+    monkeypatch.setattr("holdfast.engine.step_context.REPORT_EVERY", 0.0)
+    release = asyncio.Event()
+
+    async def copy() -> None:
+        for number in range(5):
+            step_context().heartbeat(number)
+            await asyncio.sleep(0)
+        await release.wait()
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+
+    async def seen() -> bool:
+        return bool((await only(run)).progress == 4)
+
+    await until(seen)
+    release.set()
+    await run.result()
+    assert (await only(run)).status == "completed"
+
+
+async def test_progress_that_cannot_be_stored_fails_the_step(make_engine):
+    """S4-29 It says which step and what is wrong with it; another attempt would only repeat it."""
+
+    async def copy() -> None:
+        step_context().heartbeat(object())
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    with pytest.raises(RunFailed, match="the progress of step 'copy'"):
+        await run.result()
+    assert (await only(run)).attempts == 1
+
+
+async def test_a_step_that_reports_nothing_any_more_is_given_up_and_tried_again(make_engine):
+    """S4-20 S4-29 The timeout is from the last report on; what the first attempt reported can be seen till the next."""
+    ran: list[int] = []
+    silent = timedelta(milliseconds=100)
+
+    @activity(heartbeat_timeout=silent, retry=Retry(max_attempts=2, initial_interval=MINUTE))
+    async def copy() -> str:
+        ran.append(step_context().attempt)
+        if len(ran) == 1:
+            for number in range(4):
+                step_context().heartbeat(number)
+                await asyncio.sleep(0.03)
+            await asyncio.sleep(30)
+        return "copied"
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    await engine.settle()
+    step = await only(run)
+    assert (step.status, step.attempts, step.failures) == ("waiting", 1, 1)
+    assert step.error.type == "holdfast.errors.HeartbeatTimeout"
+    assert step.progress == 0
+    assert await run.result() == "copied"
+    assert ran == [1, 2]
+
+
+async def test_a_failed_attempt_is_on_record_before_its_retry(make_engine):
+    """S4-29 S4-28 Status, number of attempts, last error and the time of the next, while the step waits for it."""
+
+    @activity(retry=Retry(max_attempts=3, initial_interval=MINUTE, max_interval=60 * MINUTE))
+    async def flaky() -> str:
+        attempt = step_context().attempt
+        if attempt < 3:
+            raise ConnectionError(f"no answer to attempt {attempt}")
+        return "answered"
+
+    caller = calling(flaky)
+    engine = await make_engine(caller, start=START)
+    run = await engine.start(caller)
+    for attempt, wait in ((1, MINUTE), (2, 3 * MINUTE)):
+        await engine.settle()
+        step = await only(run)
+        assert (step.status, step.attempts, step.failures) == ("waiting", attempt, attempt)
+        assert (step.error.type, step.error.message) == ("ConnectionError", f"no answer to attempt {attempt}")
+        assert step.next_attempt_at == START + wait
+        await engine.advance(MINUTE * attempt)
+    assert await run.result() == "answered"
+    assert (await only(run)).attempts == 3
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_progress_outlives_the_engine_that_stopped(make_engine):
+    """S4-29 S0-37 The attempt was handed back and runs again from its beginning; how far the last one came is known."""
+    release = asyncio.Event()
+    ran: list[int] = []
+
+    async def copy() -> str:
+        ran.append(step_context().attempt)
+        if len(ran) == 1:
+            step_context().heartbeat("page 7")
+        await release.wait()
+        return "copied"
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    run = await engine.start(caller, id="r")
+
+    async def seen() -> bool:
+        return bool((await only(engine.get("r"))).progress == "page 7")
+
+    await until(seen)
+    await engine.stop()
+    engine = await make_engine(caller, clock=engine.jumping)
+    run = engine.get("r")
+
+    async def running() -> bool:
+        return len(ran) == 2
+
+    await until(running)
+    assert (await only(run)).progress == "page 7"
+    release.set()
+    assert await run.result() == "copied"
+    assert ran == [1, 2]
