@@ -378,7 +378,8 @@ NEVER = {
         SELECT key FROM runs WHERE ended IS NOT NULL AND (
             owner IS NOT NULL OR due IS NOT NULL OR traces <> 0
             OR key IN (SELECT run FROM waiters) OR key IN (SELECT run FROM key_waiters)
-            OR key IN (SELECT run FROM inbox) OR key IN (SELECT run FROM heartbeats)
+            OR key IN (SELECT run FROM inbox WHERE status = 'completed' OR kind NOT IN ('message', 'notice'))
+            OR key IN (SELECT run FROM heartbeats)
             OR key IN (SELECT run FROM keys WHERE result IS NULL))""",
     "an ended run that is not terminal": """
         SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",

@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.clock import micros
+from holdfast.codec import ErrorData
 from holdfast.determinism import require_deterministic
 from holdfast.errors import BadInput, DefinitionError, InvalidId, UnknownWorkflow
 from holdfast.policy import Retry
@@ -67,6 +68,19 @@ class NotReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What to call when a run of a workflow has ended, once that is durable.
+
+    They are called by the engine that ended the run, and not again if its process dies before it comes to that: what
+    must happen belongs in a step. What they raise is logged and reported, and changes nothing.
+    """
+
+    on_complete: Callable[[str, Any], object] | None = None
+    on_failed: Callable[[str, Any, Any], object] | None = None
+    on_cancelled: Callable[[str, Any], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOptions:
     """How an activity is run as a step."""
 
@@ -78,11 +92,34 @@ class ActivityOptions:
     idempotency_ttl: timedelta = timedelta(hours=24)
     run_when: Callable[[Any], bool | NotReady] | None = None
     max_skips: int | None = None
+    priority: int = 0
+    limit: str | None = None
+    on_start: Callable[[Any], object] | None = None
+    on_success: Callable[[Any, Any], object] | None = None
+    on_failure: Callable[[Any, ErrorData], object] | None = None
+    on_failed: Callable[[Any, ErrorData], object] | None = None
+    on_skipped: Callable[[Any, str], object] | None = None
     raises: tuple[type[BaseException], ...] = ()
     isolate: Literal["process"] | None = None
     check_args: bool = True
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody wants to be called when something becomes of the step."""
+        callbacks = (self.on_start, self.on_success, self.on_failure, self.on_failed, self.on_skipped)
+        return any(callback is not None for callback in callbacks)
+
     def __post_init__(self) -> None:
+        for field in ("on_start", "on_success", "on_failure", "on_failed", "on_skipped"):
+            callback = getattr(self, field)
+            if callback is not None and (not callable(callback) or inspect.iscoroutinefunction(callback)):
+                raise BadInput(f"{field} of activity {self.name!r} must be a plain function (not `async def`)")
+        given: object = self.priority
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise BadInput(f"priority of activity {self.name!r} must be a whole number, not {given!r}")
+        limit: object = self.limit
+        if limit is not None and not (isinstance(limit, str) and limit):
+            raise BadInput(f"limit of activity {self.name!r} must be the name of a Limit, not {limit!r}")
         if self.run_when is not None and not callable(self.run_when):
             raise BadInput(f"run_when of activity {self.name!r} must be a function, not {self.run_when!r}")
         skips: object = self.max_skips
@@ -106,6 +143,7 @@ class Activity(Generic[P, R_co]):
         functools.update_wrapper(self, function)
         self.function = function
         self.settings = settings
+        self.watched = settings.watched
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
@@ -158,6 +196,13 @@ def activity(
     idempotency_ttl: timedelta = timedelta(hours=24),
     run_when: Callable[[Any], bool | NotReady] | None = None,
     max_skips: int | None = None,
+    priority: int = 0,
+    limit: str | None = None,
+    on_start: Callable[[Any], object] | None = None,
+    on_success: Callable[[Any, Any], object] | None = None,
+    on_failure: Callable[[Any, ErrorData], object] | None = None,
+    on_failed: Callable[[Any, ErrorData], object] | None = None,
+    on_skipped: Callable[[Any, str], object] | None = None,
     raises: Iterable[type[BaseException]] = (),
     isolate: Literal["process"] | None = None,
     check_args: bool = True,
@@ -173,6 +218,12 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     done by one step at a time, and its result is handed to everybody who asks within `idempotency_ttl`.
     `run_when(step_context)` is asked before each attempt; while it says no (False, or NotReady with a reason) the step
     is skipped and asked again later, without using up an attempt, at most `max_skips` times.
+
+    When slots are scarce, steps of a higher `priority` run first, whichever runs they belong to. `limit` names a Limit
+    of the engine: how many at once, and how often. The callbacks are told, once that is durable, that an attempt starts
+    (`on_start(step_context)`), that the step succeeded (`on_success(step_context, result)`), that an attempt failed
+    (`on_failure(step_context, error)`), that the step failed for good (`on_failed`), or was skipped
+    (`on_skipped(step_context, reason)`); what they raise is only reported.
     """
 
     def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:
@@ -226,6 +277,10 @@ class Workflow(Generic[P, R_co]):
         self.name = name
         self.version = version
         self.check = check
+        self.hooks: Hooks | None = None
+        """What to call when a run has ended."""
+        self.activities: tuple[str, ...] = ()
+        """The steps of a workflow that is declared as data, in order."""
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
             raise DefinitionError(

@@ -43,6 +43,7 @@
     |-- JoinError                  every failed branch, by name
     |-- RaceError                  all branches failed
     |-- ChildFailed                an awaited child ended failed or cancelled
+    |-- RetryAfter                 raised by a body: not now, and nobody else under my limit either
     |-- NonRetryable               raised by a body: fail now, do not retry
     |   `-- Critical
     |       `-- Rollback           fail now and undo what was done
@@ -65,6 +66,7 @@ pass.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 
 class HoldfastError(Exception):
@@ -284,6 +286,28 @@ class ChildFailed(HoldfastError):
 
     def __str__(self) -> str:
         return f"child {self.child_id!r} ended {self.status}" + (f": {self.message}" if self.message else "")
+
+
+class RetryAfter(HoldfastError):
+    """Raise it in a step body when a service says to come back later.
+
+    The attempt does not count as a failure; it is made again after `delay`, and until then no step with the same
+    `limit` starts.
+    """
+
+    seconds: float = 0.0
+
+    def __init__(self, delay: timedelta, message: str = "") -> None:
+        given: object = delay
+        if not isinstance(given, timedelta) or given < timedelta(0):
+            raise InvalidDuration(f"the delay of RetryAfter must be a timedelta that is not negative, not {delay!r}")
+        super().__init__(message or f"try again in {delay}")
+        self.seconds = delay.total_seconds()
+
+    @property
+    def delay(self) -> timedelta:
+        """How long to stay away."""
+        return timedelta(seconds=self.seconds)
 
 
 class NonRetryable(HoldfastError):

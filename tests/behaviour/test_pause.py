@@ -524,3 +524,38 @@ async def test_pause_and_resume_at_once_from_two_engines_leave_one_of_the_two(ma
     await run.send("word", "a")
     await run.send("word", "b")
     assert await asyncio.wait_for(run.result(), 5) == ["a", "b"]
+
+
+async def test_steps_that_end_side_by_side_while_a_run_is_paused_lead_on_when_it_is_resumed(make_engine):
+    """B25 G3 The code has seen none of the ends: what it asks for because of them is new, and no change of the code."""
+    gates: dict[str, asyncio.Event] = {}
+
+    async def body(name: str) -> str:
+        await gates.setdefault(name, asyncio.Event()).wait()
+        return name
+
+    async def after(name: str) -> str:
+        return name
+
+    @workflow
+    async def work(ctx: Context) -> dict[str, str]:
+        async def branch(inner: Context, name: str) -> str:
+            await inner.step(body, name)
+            inner.compensate(after, name)
+            return await inner.step(after, name)
+
+        return await ctx.join({"a": lambda inner: branch(inner, "a"), "b": lambda inner: branch(inner, "b")})
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    while len(gates) < 2:
+        await asyncio.sleep(0.001)
+    assert await run.pause()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for gate in gates.values():
+        gate.set()
+    await engine.settle()
+    assert await run.status() == "paused"
+    assert await run.resume()
+    assert await run.result() == {"a": "a", "b": "b"}

@@ -734,3 +734,28 @@ async def test_a_worker_that_dies_at_any_commit_after_a_retry_loses_and_repeats_
         assert (await run.describe()).reopened == 1
         await engine.stop()
     assert died >= 4, "the worker must have died at each commit of the retry"
+
+
+async def test_a_run_that_does_it_again_reads_its_messages_in_the_order_they_came(make_engine):
+    """G7 B8 What it had taken is queued again before what it had not read."""
+    failing = [True]
+
+    @activity(retry=Retry.never)
+    async def pay() -> None:
+        if failing:
+            raise ValueError("no")
+
+    @workflow
+    async def work(ctx: Context) -> list[Any]:
+        one = await ctx.receive("m")
+        await ctx.step(pay)
+        return [one, await ctx.receive("m")]
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await run.send("m", 1)
+    await run.send("m", 2)
+    await fails(run, "ValueError")
+    failing.clear()
+    await run.rerun()
+    assert await run.result() == [1, 2]

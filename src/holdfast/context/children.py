@@ -149,10 +149,15 @@ def hash_location(location: str) -> int:
 
 def _child_id(journal: Journal, location: str) -> str:
     run = journal.run
-    path = journal.names.path(location).replace("/", ":").replace("#", "=")
-    generation = f"{run.generation}:" if run.generation else ""
-    again = f"=r{run.reopens}" if run.reopens else ""
-    readable = f"{run.id}:{generation}{path}{again}"
+    return derived_id(run.id, run.generation, run.reopens, journal.names.path(location))
+
+
+def derived_id(run_id: str, generation: int, reopens: int, path: str) -> str:
+    """Return the id of a child that the code does not name: made of the place of its call."""
+    place = path.replace("/", ":").replace("#", "=")
+    life = f"{generation}:" if generation else ""
+    again = f"=r{reopens}" if reopens else ""
+    readable = f"{run_id}:{life}{place}{again}"
     try:
         return check_run_id(readable)
     except BadInput:

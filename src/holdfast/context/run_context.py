@@ -19,7 +19,7 @@ from holdfast.context.api import MISSING, Child, Context, Iteration, Request, Wi
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import NAMES, PREFIXES, Journal, Verb
+from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb
 from holdfast.replay.location import Scope, check_name, name_key
 from holdfast.replay.loop import QUERY, SCOPE, handling_cancel, only_looking
 
@@ -185,6 +185,21 @@ class RunContext(Context):
         key = journal.names.key(full)
         if key is not None:
             journal.remove(name_key(scope.prefix, key, repeat), kind)
+
+    # What only workflows declared as data ask: they act by what history has.
+
+    def recorded_steps(self) -> list[RecordedStep]:
+        """Return the steps that history has in this scope and that were not called yet, in order of their calls."""
+        return self._journal.recorded_steps(self._scope.prefix)
+
+    @property
+    def facts_left(self) -> int:
+        """How much of the history is yet to be replayed."""
+        return self._journal.left
+
+    def compensation_recorded(self, name: str, repeat: int) -> bool:
+        """Tell whether history has the `repeat`-th call of `compensate` for an activity of this name."""
+        return self._journal.has_compensation(self._scope.prefix, name, repeat)
 
     def now(self) -> datetime:
         return to_datetime(self._journal.loop.now)

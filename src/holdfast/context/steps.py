@@ -15,6 +15,8 @@ from holdfast.replay.location import Scope, check_name
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
 _NOTHING: Any = object()
 SUSPECT_AFTER = 2
+OVER_LIMIT = "limit "
+"""How the reason of a skip begins that no condition asked for."""
 
 
 class StepVerb(Verb):
@@ -24,6 +26,7 @@ class StepVerb(Verb):
         "activity",
         "args",
         "attempt",
+        "called_at",
         "crashes",
         "failures",
         "in_process",
@@ -48,8 +51,11 @@ class StepVerb(Verb):
     ) -> None:
         super().__init__(journal, location)
         self.activity = activity
+        if activity.settings.idempotency_key is not None:
+            journal.keyed = True
         self.args = args
         self.kwargs = kwargs
+        self.called_at = journal.loop.now
         self.attempt = 1
         self.failures = 0
         self.crashes = 0
@@ -70,21 +76,22 @@ class StepVerb(Verb):
         """Take in the attempts history recorded."""
         self.recalled = True
         for row in self.journal.tries(self.location):
-            mark = entries.decode_entry(row.kind, row.data)
+            mark, not_run = entries.decode_entry(row.kind, row.data), self.skipped
             self.retry_at = None
             self.skipped = row.kind == entries.AttemptSkipped.kind
             if self.skipped:
-                self.skips += 1
+                self.skips += not mark.reason.startswith(OVER_LIMIT)
                 self.retry_at = mark.check_at
                 continue
             self.settled = row.kind != entries.AttemptBegun.kind
             if row.kind == entries.Reopened.kind:
                 self.failures = self.crashes = self.lapses = self.skips = 0
                 self.in_process = False
+                self.skipped, self.settled = not_run, not not_run  # an attempt that did not run is not counted
                 continue
             self.attempt = mark.attempt
             if row.kind == entries.AttemptFailed.kind:
-                self.failures += 1
+                self.failures += "RetryAfter" not in mark.error.bases
                 self.retry_at = mark.retry_at
             elif row.kind == entries.AttemptLost.kind:
                 self.crashes += mark.why == "crash"

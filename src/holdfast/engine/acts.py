@@ -12,6 +12,7 @@ import msgspec
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, to_datetime
 from holdfast.codec import ErrorData
+from holdfast.context.children import derived_id
 from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.link import Link
@@ -231,9 +232,9 @@ class Acts:
 
     async def _refuse_restarts(self, row: RunRow, cut: Cut) -> None:
         """Refuse a cut after which the run would start a child again whose id the code gave, and which is there."""
-        for child_id in cut.restarted:
-            derived = child_id.startswith((f"{row.id}:", "child-"))
-            if not derived and await self._link.store.get(child_id) is not None:
+        for child_id, path in cut.restarted:
+            derived = {derived_id(row.id, row.generation, reopens, path) for reopens in range(row.reopens + 1)}
+            if child_id not in derived and await self._link.store.get(child_id) is not None:
                 raise CannotReopen(
                     row.id,
                     f"run {row.id!r} would start its child {child_id!r} again, and that id is taken: go on from a "

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Instant, micros
 from holdfast.codec import ErrorData, error_from_data, error_to_data, qualified_name
-from holdfast.context.steps import StepVerb
+from holdfast.context.steps import OVER_LIMIT, StepVerb
 from holdfast.definitions import NotReady
 from holdfast.engine.executor import Attempt, Executor
 from holdfast.engine.extras import letter
@@ -29,6 +29,7 @@ from holdfast.errors import (
     DefinitionError,
     KeyConflict,
     NotSerializable,
+    RetryAfter,
     StepCrashed,
     StepSkipped,
     UndecodablePayload,
@@ -126,8 +127,12 @@ class Attempts:
         path = partial(resident.execution.journal.names.path, verb.location)
         context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, resident.generation)
         context.report = partial(self._progress, resident, verb)
-        settings, asked = verb.activity.settings, "idempotency_key"
+        context.verb, context.clock = verb, self._runner.clock
+        settings, asked = verb.activity.settings, "Engine(context=...)"
         try:
+            if self._runner.app is not None:
+                context.app = dict(self._runner.app())
+            asked = "idempotency_key"
             if settings.idempotency_key is not None:
                 key = settings.idempotency_key(*verb.args, **verb.kwargs)
                 if key is not None:
@@ -136,7 +141,9 @@ class Attempts:
                 asked = "run_when"
                 ready = settings.run_when(context)
                 if not ready:
-                    self._skip(resident, verb, ready if isinstance(ready, NotReady) else NotReady())
+                    why = ready if isinstance(ready, NotReady) else NotReady()
+                    self._watch(resident, verb, context)
+                    self._skip(resident, verb, why)
                     return
         except Exception as error:
             error.add_note(f"raised by {asked} of activity {verb.activity.name!r}")
@@ -144,8 +151,11 @@ class Attempts:
             resident.attempts[verb.location] = attempt
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
-        attempt = self._executor.run(verb, resident, context, self._done)
-        resident.attempts[verb.location] = attempt
+        gated = settings.limit is not None or verb.activity.watched or self._runner.deadline is not None
+        admit = partial(self._admit, resident, context) if gated else None
+        attempt = self._executor.run(verb, resident, context, self._done, admit)
+        if not attempt.refused:
+            resident.attempts[verb.location] = attempt
         if settings.idempotency_key is not None:
             attempt.late = partial(self._late, resident.key, verb)
 
@@ -193,12 +203,45 @@ class Attempts:
             error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
             self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
             return
-        check_at = now + micros(why.retry_in)
+        self._put_off(resident, verb, why.reason, now + micros(why.retry_in))
+
+    def _put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
+        """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
+        if resident.deaf or verb.done():
+            return
+        now = self._runner.clock.now()
+        resident.active.discard(verb.location)
         verb.skipped, verb.retry_at = True, check_at
         resident.retries[verb.location] = (check_at, verb)
         leave(resident, verb, now)
-        note = (verb.location, entries.AttemptSkipped(why.reason, check_at))
+        note = (verb.location, entries.AttemptSkipped(reason, check_at))
         self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
+        """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
+        verb, settings = attempt.verb, attempt.verb.activity.settings
+        if self._runner.too_late(settings):
+            return self._refuse(resident, attempt)  # it is handed back when the engine stops
+        now = self._runner.clock.now()
+        if settings.limit is not None:
+            turn = self._runner.limits.turn_of(settings.limit, (resident.key, verb.location), now)
+            if turn > now:
+                reason = f"{OVER_LIMIT}{settings.limit!r}"
+                asyncio.get_running_loop().call_soon(self._put_off, resident, verb, reason, turn)
+                return self._refuse(resident, attempt)
+        if verb.activity.watched:
+            self._watch(resident, verb, context)
+            self._runner.reporter.started(resident, verb.location)
+        return True
+
+    def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
+        attempt.refused = True
+        resident.attempts.pop(attempt.verb.location, None)
+        return False
+
+    def _watch(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+        if verb.activity.watched:
+            resident.watched = {**(resident.watched or {}), verb.location: (verb.activity, context)}
 
     def _progress(self, resident: Resident, verb: StepVerb, detail: str) -> None:
         """Make durable that a step reported progress."""
@@ -284,6 +327,9 @@ class Attempts:
         if attempt.isolated and verb.activity.settings.isolate is None:
             self._judge(resident, attempt, raised, now)
             return
+        if isinstance(raised, RetryAfter):
+            self._come_back_later(resident, attempt, raised, data)
+            return
         verb.failures += 1
         hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
         if hopeless or not policy.allows(raised, verb.failures):
@@ -296,6 +342,18 @@ class Attempts:
         _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, attempt.number, step, data.message)
         verb.settled = True
         verb.retry_at = retry_at
+        resident.retries[verb.location] = (retry_at, verb)
+        note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _come_back_later(self, resident: Resident, attempt: Attempt, asked: RetryAfter, data: ErrorData) -> None:
+        """Make an attempt again when a service said so, and let nobody else under its limit ask before that."""
+        verb, now = attempt.verb, self._runner.clock.now()
+        retry_at = now + micros(asked.delay, "delay of RetryAfter")
+        limit = verb.activity.settings.limit
+        if limit is not None:
+            self._runner.limits.hold(limit, retry_at)
+        verb.settled, verb.retry_at = True, retry_at
         resident.retries[verb.location] = (retry_at, verb)
         note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
         self._runner.advance(resident, resident.execution.note([note], now))
@@ -313,15 +371,17 @@ class Attempts:
         If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
         then find the result recorded and no progress, and the run is blocked. A run that is pausing only records it.
         """
-        now = self._runner.clock.now()
         if verb.activity.settings.idempotency_key is not None and not keep_key:
-            leave(resident, verb, now, result)
-        if isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
+            leave(resident, verb, self._runner.clock.now(), result)
+        if result is None and isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
             path = resident.execution.journal.names.path(verb.location)
             failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
             resident.letters = [*(resident.letters or ()), failure]
         if resident.pausing is not None:
-            self._runner.advance(resident, resident.execution.note([(verb.location, fact)], now))
+            notes: Notes = [] if resident.pausing.withheld else [("!", entries.Withheld())]
+            resident.pausing.withheld = True
+            notes.append((verb.location, fact))
+            self._runner.advance(resident, resident.execution.note(notes, self._runner.clock.now()))
         elif verb.suspect:
             self._runner.departures.record_and_release(resident, verb.location, fact)
         else:

@@ -147,6 +147,7 @@ class Departures:
             reset_claims=bool(rows) or end is not None or ended is not None or paused,
             extras=extras,
         )
+        state_of_code = runner.reporter.state_of(resident) if end is not None else None
         runner.drop(resident)
 
         def done(outcome: Outcome | Exception) -> None:
@@ -158,6 +159,7 @@ class Departures:
                 self.fenced += 1
             elif isinstance(outcome, Committed) and ended is not None:
                 runner.reporter.tell(f"run.{ended}", resident, status=str(ended))
+                runner.reporter.ended(resident, str(ended), state_of_code, None)
                 runner.ended(resident.id, ended)
                 runner.stirred(ended is Status.CANCELLED)
             elif isinstance(outcome, Committed) and state is not None:

@@ -20,6 +20,7 @@ from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
 from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
 from holdfast.engine.in_thread import InThread
+from holdfast.engine.lifespan import Lifespan, LifespanReport
 from holdfast.engine.link import Link
 from holdfast.engine.maintenance import Maintenance
 from holdfast.engine.observers import Observers, Watch
@@ -32,6 +33,7 @@ from holdfast.engine.waiters import Waiters
 from holdfast.engine.worker import Worker
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Event, Events
+from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
@@ -76,6 +78,9 @@ class Engine:
         activities: functions that compensations of runs may name though the workflow's code does not any more.
         errors: exception classes that steps may raise into workflows as themselves.
         events: how events of some names are delivered, see Event; others by the defaults.
+        limits: how many steps of activities that share a resource run at once, and how often; see Limit.
+        context: a function that is asked anew before each attempt of a step and each condition; what it returns is
+            readable on the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
         on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
@@ -93,6 +98,8 @@ class Engine:
         activities: Iterable[Callable[..., Any]] = (),
         errors: Iterable[type[BaseException]] = (),
         events: Iterable[Event] = (),
+        limits: Iterable[Limit] = (),
+        context: Callable[[], Mapping[str, Any]] | None = None,
         durability: str = "power",
         run_workflows: bool = True,
         on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),
@@ -112,6 +119,10 @@ class Engine:
         self.store = store if store is not None else open_store(os.fspath(database), durability)
         self.clock = clock or Clock()
         self._events = Events(events)
+        self._limits = Limits(limits)
+        if context is not None and not callable(context):
+            raise BadInput(f"context must be a function that returns a mapping, not {context!r}")
+        self._context = context
         self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
         self._tracing = tracing
         self._run_workflows = run_workflows
@@ -126,6 +137,7 @@ class Engine:
         """What people did, and what runs put on record: list, verify, export."""
         self.schedules = Schedules(self._link, self.registry, self._events)
         """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
+        self._deadline: float | None = None
         self._retention = retention
         self._maintenance: Maintenance | None = None
 
@@ -150,8 +162,17 @@ class Engine:
         worker: Worker | None = None
         try:
             worker = Worker(
-                self.store, self.registry, self.settings, self.clock, self._run_ended, self._events, self._observers
+                self.store,
+                self.registry,
+                self.settings,
+                self.clock,
+                self._run_ended,
+                self._events,
+                self._observers,
+                self._limits,
+                self._context,
             )
+            worker.runner.deadline = self._deadline
             self._link.opened(worker)
             self._begin_maintenance(worker)
             if self._tracing is not None:
@@ -177,15 +198,37 @@ class Engine:
         self._maintenance.start()
         worker.ticked = self._maintenance.poll
 
-    async def stop(self) -> None:
-        """Stop in order. Calling it twice is harmless."""
+    async def run(
+        self, lifespan: timedelta = timedelta(seconds=25), *, buffer: timedelta = timedelta(milliseconds=500)
+    ) -> LifespanReport:
+        """Open, work for a bounded time and stop, for background jobs that are given only so long.
+
+        It stops by `buffer` before the end of `lifespan`, and begins no step whose timeout says that it may not finish
+        by then; such steps stay for the next engine. Several engines may work on one database at a time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (micros(lifespan, "lifespan") - micros(buffer, "buffer")) / 1e6
+        report = Lifespan()
+        unsubscribe = self.subscribe(report.note)
+        try:
+            self._deadline = deadline
+            await self.open()
+            await asyncio.sleep(max(deadline - loop.time(), 0))
+            return report.over(await self.stats())
+        finally:
+            self._deadline = None
+            unsubscribe()
+            await self.stop(grace=buffer / 2)
+
+    async def stop(self, *, grace: timedelta | None = None) -> None:
+        """Stop in order, waiting at most `grace` (or `stop_grace`) for step bodies. Calling it twice is harmless."""
         worker, self._link.current = self._link.current, None
         if worker is not None:
             try:
                 if self._maintenance is not None:
                     await self._maintenance.stop()
                     self._maintenance = None
-                await worker.stop()
+                await worker.stop(grace)
             finally:
                 await self.store.close()
         self._waiters.stop()

@@ -7,9 +7,10 @@ import contextvars
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 from holdfast import codec
@@ -20,7 +21,9 @@ from holdfast.definitions import Activity
 from holdfast.engine.isolated import IsolatedBody, importable
 from holdfast.engine.step_context import STEP, StepContext
 from holdfast.engine.threads import ThreadPool
-from holdfast.errors import HeartbeatTimeout, NotSerializable, StepFailed, StepTimeout
+from holdfast.engine.waiting_room import WaitingRoom
+from holdfast.errors import HeartbeatTimeout, NotSerializable, RetryAfter, StepFailed, StepTimeout
+from holdfast.limits import Limits
 
 _logger = logging.getLogger("holdfast.engine")
 MAX_ABANDONED_THREADS = 32
@@ -40,14 +43,18 @@ class Attempt:
         "_heartbeat",
         "_last_beat",
         "activity",
+        "admit",
         "context",
         "done",
         "finished",
         "isolated",
         "kind",
         "late",
+        "limit",
         "number",
         "owner",
+        "priority",
+        "refused",
         "verb",
     )
 
@@ -61,12 +68,18 @@ class Attempt:
         self.finished = False
         self.isolated = False
         """Whether it runs in a child process because it is a suspect."""
+        self.refused = False
+        """Whether it was not admitted: it has not run, and will not."""
+        self.admit: Callable[[], bool] | None = None
+        """Asked when it has a place and is about to begin: whether it still may."""
         self.late: Callable[[bytes], None] | None = None
         """Takes the result of a thread that came back after its attempt was given up."""
         self.activity: Activity[..., Any] = executor.stand_in(verb.activity)
         self.kind: Kind = "async" if self.activity.is_async else "thread"
         if self.activity.settings.isolate:
             self.kind = "process"
+        self.priority = verb.activity.settings.priority
+        self.limit = verb.activity.settings.limit
         self._body: Any = None
         self._deadline: asyncio.TimerHandle | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -113,8 +126,13 @@ class Attempt:
         if self.finished:
             return
         self.finished = True
-        self._release()
-        self.done(self, result, error)
+        if _asks_to_wait(error):
+            # Known to the limit before the place is given to somebody else.
+            self.done(self, result, error)
+            self._release()
+        else:
+            self._release()
+            self.done(self, result, error)
 
     def _start_body(self) -> None:
         function, loop = self.activity.function, self._executor.loop
@@ -244,8 +262,14 @@ class Executor:
     until threads return, since each would probably be lost like those before it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_steps: int, max_threads: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_steps: int, max_threads: int, limits: Limits | None = None
+    ) -> None:
         self.loop = loop
+        self._limits = limits or Limits()
+        self._limited: dict[str, WaitingRoom] = {}
+        self._numbers = count()
+        """In which order attempts came, whatever their kind."""
         self.context = contextvars.copy_context()
         """What every body starts from a copy of: the context in which the engine was opened."""
         self.threads = ThreadPool(self._thread_returned)
@@ -255,9 +279,9 @@ class Executor:
         """Stand-ins for functions, for tests."""
         self._max = max_steps
         self._rooms: dict[Kind, _Room] = {
-            "async": _Room(max_steps),
-            "thread": _Room(max_threads),
-            "process": _Room(max_threads),
+            "async": _Room(max_steps, self._numbers),
+            "thread": _Room(max_threads, self._numbers),
+            "process": _Room(max_threads, self._numbers),
         }
         self._running: set[Attempt] = set()
         self._suspect: Attempt | None = None
@@ -296,20 +320,32 @@ class Executor:
     def running(self) -> list[Attempt]:
         """Return the attempts under way."""
         waiting = (attempt for room in self._rooms.values() for attempt in room.waiting)
-        return [*self._running, *waiting, *self._suspects]
+        limited = (attempt for room in self._limited.values() for attempt in room)
+        return [*self._running, *waiting, *limited, *self._suspects]
 
-    def run(self, verb: StepVerb, owner: Any, context: StepContext, done: Done) -> Attempt:
-        """Start an attempt as soon as there is room for it."""
+    def run(
+        self,
+        verb: StepVerb,
+        owner: Any,
+        context: StepContext,
+        done: Done,
+        admit: Callable[[Attempt], bool] | None = None,
+    ) -> Attempt:
+        """Start an attempt as soon as there is room for it, if `admit` then still says so."""
         attempt = Attempt(self, verb, owner, context, done)
+        if admit is not None:
+            attempt.admit = partial(admit, attempt)
         if verb.suspect:
             if not verb.in_process:
                 attempt.isolate()
             self._suspects.append(attempt)
+        elif attempt.limit is not None and not self._limits.enter(attempt.limit):
+            self._limited.setdefault(attempt.limit, WaitingRoom(self._numbers)).put(attempt)
         elif not self._queued and self._has_room(attempt.kind):
             self._begin(attempt)
             return attempt
         else:
-            self._rooms[attempt.kind].waiting.append(attempt)
+            self._rooms[attempt.kind].waiting.put(attempt)
         self._queued += 1
         self._fill()
         return attempt
@@ -328,12 +364,28 @@ class Executor:
             room.taken -= 1
             if self._suspect is attempt:
                 self._suspect = None
+            else:
+                self._leave_limit(attempt)
             self._fill()
+        elif room.waiting.leave(attempt):
+            self._queued -= 1
+            self._leave_limit(attempt)
+            self._fill()
+        elif attempt.limit is not None and attempt.limit in self._limited:
+            self._queued -= self._limited[attempt.limit].leave(attempt)
+        elif attempt in self._suspects:
+            self._suspects.remove(attempt)
+            self._queued -= 1
+
+    def _leave_limit(self, attempt: Attempt) -> None:
+        """Give the place of a limit to whoever waits for it."""
+        if attempt.limit is None:
             return
-        for queue in (room.waiting, self._suspects):
-            if attempt in queue:
-                queue.remove(attempt)
-                self._queued -= 1
+        self._limits.leave(attempt.limit)
+        waiting = self._limited.get(attempt.limit)
+        if waiting and self._limits.enter(attempt.limit):
+            following = waiting.take()
+            self._rooms[following.kind].waiting.put(following)
 
     def left_thread(self, attempt: Attempt) -> None:
         """A sync body returned a coroutine, which goes on without its thread."""
@@ -353,6 +405,7 @@ class Executor:
         self._suspects.clear()
         for room in self._rooms.values():
             room.waiting.clear()
+        self._limited.clear()
         self._queued = 0
         for attempt in list(self._running):
             attempt.stop("the worker stops")
@@ -363,10 +416,9 @@ class Executor:
     def _fill(self) -> None:
         if not self._queued:
             return
-        for kind, room in self._rooms.items():
-            while room.waiting and self._has_room(kind):
-                self._queued -= 1
-                self._begin(room.waiting.popleft())
+        while free := [room for kind, room in self._rooms.items() if room.waiting and self._has_room(kind)]:
+            self._queued -= 1
+            self._begin(min(free, key=_next_of).waiting.take())
         if self._suspects and self._suspect is None and self._has_room(self._suspects[0].kind):
             self._queued -= 1
             self._suspect = self._suspects.popleft()
@@ -391,6 +443,12 @@ class Executor:
         return self.healthy
 
     def _begin(self, attempt: Attempt) -> None:
+        if attempt.admit is not None and not attempt.admit():
+            if attempt is self._suspect:
+                self._suspect = None
+            else:
+                self._leave_limit(attempt)
+            return
         self._running.add(attempt)
         self._rooms[attempt.kind].taken += 1
         attempt.start()
@@ -407,10 +465,14 @@ class _Room:
 
     __slots__ = ("size", "taken", "waiting")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, numbers: Iterator[int]) -> None:
         self.size = size
         self.taken = 0
-        self.waiting: deque[Attempt] = deque()
+        self.waiting = WaitingRoom(numbers)
+
+
+def _next_of(room: _Room) -> tuple[int, int]:
+    return room.waiting.first()
 
 
 class _Exited:
@@ -420,6 +482,10 @@ class _Exited:
 
     def __init__(self, error: SystemExit) -> None:
         self.error = error
+
+
+def _asks_to_wait(error: BaseException | ErrorData | None) -> bool:
+    return isinstance(error, RetryAfter) or (isinstance(error, ErrorData) and "RetryAfter" in error.bases)
 
 
 async def _called(

@@ -18,7 +18,10 @@ from holdfast.replay.turn import Ending, Turn
 
 def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events: Events, now: Instant) -> Extras | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
-    extras = turn.extras
+    extras, journal = turn.extras, resident.execution.journal
+    asked = extras or turn.sends or resident.leaving or resident.letters or resident.reclaimed or resident.unversioned
+    if not (asked or journal.keyed or journal.receivers or resident.waiting or journal.inbox):
+        return None
     for number, send in enumerate(turn.sends):
         limit = events.get(send.name).max_pending
         if limit != send.max_pending:

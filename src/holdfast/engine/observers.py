@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
+from holdfast.codec import ErrorData
 from holdfast.engine.reports import changes_of
 from holdfast.engine.resident import Resident
 from holdfast.errors import BadInput
 from holdfast.ops.port import check_callback
-from holdfast.records import TERMINAL, Status
+from holdfast.records import TERMINAL, EntryRow, Status
+from holdfast.replay.entry import AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
@@ -107,6 +109,8 @@ class Reporter:
 
     def turn(self, resident: Resident, turn: Turn) -> None:
         """Tell of what a committed turn recorded, and of the end it came to."""
+        if resident.watched:
+            self._call_back(resident, turn.entries)
         if not self._observers:
             return
         journal = resident.execution.journal
@@ -129,6 +133,61 @@ class Reporter:
         if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.told != resident.written:
             resident.told = resident.written
             self.tell(f"run.{status}", resident, {"waiting_for": waits}, status=str(status))
+
+    # The callbacks of activities and workflows.
+
+    def started(self, resident: Resident, location: str) -> None:
+        """Tell an activity that an attempt of it starts."""
+        activity, context = (resident.watched or {})[location]
+        self._call(resident, activity.settings.on_start, context)
+
+    def _call_back(self, resident: Resident, rows: Sequence[EntryRow]) -> None:
+        for row in rows:
+            activity, context = (resident.watched or {}).get(row.location, (None, None))
+            if activity is None:
+                continue
+            settings, entry = activity.settings, decode_entry(row.kind, row.data)
+            if isinstance(entry, StepCompleted):
+                self._call(resident, settings.on_success, context, activity.decode(bytes(entry.result)))
+            elif isinstance(entry, AttemptFailed):
+                self._call(resident, settings.on_failure, context, entry.error)
+            elif isinstance(entry, StepFailed):
+                self._call(resident, settings.on_failure, context, entry.error)
+                self._call(resident, settings.on_failed, context, entry.error)
+            elif isinstance(entry, AttemptSkipped):
+                self._call(resident, settings.on_skipped, context, entry.reason)
+            if isinstance(entry, StepCompleted | StepFailed):
+                (resident.watched or {}).pop(row.location, None)
+
+    def state_of(self, resident: Resident) -> Any:
+        """Return what a run that ends has accumulated, for the hooks of its workflow."""
+        if resident.workflow.hooks is None or not (resident.execution.journal.queries or {}).get("state"):
+            return None
+        try:
+            return codec.decode(resident.execution.query("state"))
+        except Exception as error:
+            self._observers.report(error, resident.workflow.function, resident.id)
+            return None
+
+    def ended(self, resident: Resident, status: str, state: Any, error: ErrorData | None) -> None:
+        """Call the hook of a workflow whose run has ended."""
+        hooks = resident.workflow.hooks
+        if hooks is None:
+            return
+        if status == Status.COMPLETED:
+            self._call(resident, hooks.on_complete, resident.id, state)
+        elif status == Status.FAILED:
+            self._call(resident, hooks.on_failed, resident.id, state, error)
+        elif status == Status.CANCELLED:
+            self._call(resident, hooks.on_cancelled, resident.id, state)
+
+    def _call(self, resident: Resident, callback: Callable[..., object] | None, *args: Any) -> None:
+        if callback is None:
+            return
+        try:
+            callback(*args)
+        except Exception as error:
+            self._observers.report(error, callback, resident.id)
 
     def progress(self, resident: Resident, location: str, progress: str) -> None:
         """Tell that a step reported progress."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
-from holdfast.definitions import Workflow
+from holdfast.definitions import Activity, Workflow
 from holdfast.engine.executor import Attempt
+from holdfast.engine.step_context import StepContext
 from holdfast.records import EntryRow, LeaveKey, NewLetter, State, Status
 from holdfast.replay.turn import Execution
 
@@ -17,7 +18,7 @@ _MAX_WAITS = 5
 class Pausing:
     """A run that begins nothing more and waits for what is under way to end."""
 
-    __slots__ = ("cancelled", "resumed", "until")
+    __slots__ = ("cancelled", "resumed", "until", "withheld")
 
     def __init__(self, until: Instant | None) -> None:
         self.until = until
@@ -25,6 +26,8 @@ class Pausing:
         """Whether it shall go on at once after all."""
         self.cancelled = False
         """Whether it was asked to stop meanwhile."""
+        self.withheld = False
+        """Whether facts were recorded that the code has not seen."""
 
 
 class Resident:
@@ -64,6 +67,7 @@ class Resident:
         "unsure",
         "unversioned",
         "waiting",
+        "watched",
         "workflow",
         "written",
     )
@@ -110,6 +114,8 @@ class Resident:
         """Names of events that came: the store may have deleted the wait of another receive than took them."""
         self.taken: list[int] | None = None
         """Numbers of inbox rows that the engine itself has acted on, to be deleted with the next commit."""
+        self.watched: dict[str, tuple[Activity[..., Any], StepContext]] | None = None
+        """Steps whose activities want to be told what becomes of them."""
         self.next_life: list[EntryRow] | None = None
         """The first entries of the life that follows this one."""
         self.reclaimed = False

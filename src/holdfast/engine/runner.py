@@ -10,16 +10,16 @@ Every method here is called from plain callbacks of the event loop, never inside
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.clock import Clock, Instant
+from holdfast.clock import Clock, Instant, micros
 from holdfast.codec import error_to_data
 from holdfast.context.children import ChildVerb
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
-from holdfast.definitions import Registry, Workflow
+from holdfast.definitions import ActivityOptions, Registry, Workflow
 from holdfast.engine.attempts import Attempts
 from holdfast.engine.committer import Committer
 from holdfast.engine.departures import Departures
@@ -34,6 +34,7 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.timers import Timers
 from holdfast.errors import RunConflict
 from holdfast.events import Events
+from holdfast.limits import Limits
 from holdfast.records import (
     Beat,
     Claim,
@@ -74,6 +75,8 @@ class Runner:
         ended: Callable[[str, Status], None],
         events: Events,
         reporter: Reporter,
+        limits: Limits,
+        app: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.residents: dict[int, Resident] = {}
         self.released: Callable[[Instant | None], None] = lambda due: None
@@ -87,6 +90,11 @@ class Runner:
         self._strangers: set[str] = set()
         self._events = events
         self.reporter = reporter
+        self.limits = limits
+        self.app = app
+        """What says, anew each time, what an attempt should know of the world."""
+        self.deadline: float | None = None
+        """When, by the event loop's clock, this engine stops: what cannot finish before that is not begun."""
         self._loop = executor.loop
         self.endings = Endings(events)
         self.clock = clock
@@ -478,7 +486,9 @@ class Runner:
             error = turn.outcome.error
             if turn.outcome.ending is Ending.FAILED and error is not None:
                 _logger.warning("run %s failed: %s: %s\n%s", resident.id, error.type, error.message, error.traceback)
+            state = self.reporter.state_of(resident)
             self.drop(resident)
+            self.reporter.ended(resident, turn.outcome.ending.value, state, error)
             self.ended(resident.id, Status(turn.outcome.ending.value))
             return
         journal = resident.execution.journal
@@ -498,6 +508,13 @@ class Runner:
                 _workflow_logger.log(level, f"[{resident.id}] {text}", *args, extra=extra)
             except Exception:
                 _logger.exception("a logging handler failed; run %s goes on", resident.id)
+
+    def too_late(self, settings: ActivityOptions) -> bool:
+        """Tell whether an attempt could not finish before this engine stops."""
+        if self.deadline is None:
+            return False
+        left = self.deadline - self._loop.time()
+        return left <= (micros(settings.timeout) / 1e6 if settings.timeout else 0.0)
 
     def beat(self, resident: Resident, location: str, progress: str) -> None:
         """Record that a step reported progress; called from any thread."""

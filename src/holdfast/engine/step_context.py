@@ -6,12 +6,18 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
 
 from holdfast import codec
+from holdfast.clock import Clock, to_datetime
+from holdfast.context.steps import StepVerb
 from holdfast.errors import HoldfastError
 
+_NOTHING_SAID: Mapping[str, Any] = MappingProxyType({})
 STEP: ContextVar[StepContext] = ContextVar("holdfast_step")
 _logger = logging.getLogger("holdfast.step")
 REPORT_EVERY = 1.0
@@ -86,8 +92,38 @@ class StepContext:
         self.beat: Callable[[], None] = _nothing
         self.report: Callable[[str], None] = _no_report
         self._reported = -REPORT_EVERY
+        self.app: Mapping[str, Any] = _NOTHING_SAID
+        """What `Engine(context=...)` said when this attempt, or its condition, was about to begin."""
+        self.verb: StepVerb | None = None
+        self.clock: Clock | None = None
         self._step = step
         self._generation = generation
+
+    @property
+    def input(self) -> Any:
+        """What the step was called with: its argument, or a tuple of them. Not known in a child process."""
+        verb = self.verb
+        if verb is None:
+            return None
+        return verb.args[0] if len(verb.args) == 1 and not verb.kwargs else verb.args
+
+    @property
+    def pending_since(self) -> datetime | None:
+        """When the step was called. Not known in a child process."""
+        return to_datetime(self.verb.called_at) if self.verb is not None else None
+
+    @property
+    def now(self) -> datetime | None:
+        """The engine's time. Not known in a child process."""
+        return to_datetime(self.clock.now()) if self.clock is not None else None
+
+    def __getattr__(self, name: str) -> Any:
+        # Only asked for what is not there: the keys of the app's own context.
+        app = self.__dict__.get("app", _NOTHING_SAID)
+        if name in app:
+            return app[name]
+        known = f"; it says {', '.join(sorted(app))}" if app else ""
+        raise AttributeError(f"a step's context has no {name!r}, nor does Engine(context=...) say it{known}")
 
     @functools.cached_property
     def step(self) -> str:

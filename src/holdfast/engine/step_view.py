@@ -11,6 +11,7 @@ from typing import Any
 from holdfast import codec
 from holdfast.clock import Instant, to_datetime
 from holdfast.codec import ErrorData
+from holdfast.definitions import Workflow
 from holdfast.records import EntryRow
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
@@ -79,6 +80,47 @@ def steps_of(
             for location, step in steps.items()
         }
     return list(steps.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run of a sequence or graph has come: its present activity, counted from zero, and its name."""
+
+    index: int
+    name: str
+    total: int
+    fraction: float
+    """(index + 1) / total: what people see of it."""
+    done: bool
+    """Whether nothing is left to do."""
+
+
+def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | None:
+    """Return how far a run has come, by the names of its steps; None for a workflow that was not declared as data.
+
+    The present activity of a sequence is the first that has begun and not completed, otherwise the one after the last
+    that has; one that the list no longer has counts where the run will go on after it. In a graph the index is the
+    number of nodes that have completed.
+    """
+    places = {name: place for place, name in enumerate(workflow.activities)}
+    if not places:
+        return None
+    own = [step for step in steps if step.path == step.name and not step.compensation]
+    known = [places[step.name] for step in own if step.name in places]
+    completed = {step.name for step in own if step.status == "completed"} & places.keys()
+    following = known[-1] + 1 if known else 0
+    begun = [step.name for step in own if step.status != "completed"]
+    now = min(begun, key=lambda name: places.get(name, following), default=None)
+    if hasattr(workflow, "dependencies"):
+        index = following = len(completed)
+        now = now or next((name for name in places if name not in completed), None)
+    else:
+        index = places.get(now, following) if now is not None else following
+    total = len(places)
+    index = min(index, total - 1)
+    return Progress(
+        index, now or workflow.activities[index], total, (index + 1) / total, now is None and following == total
+    )
 
 
 def names_of(rows: list[EntryRow]) -> Names:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from holdfast import codec
 from holdfast.clock import Clock, Instant, new_id
@@ -20,6 +21,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.errors import RunBlocked, StoreError
 from holdfast.events import Events
+from holdfast.limits import Limits
 from holdfast.records import Claim, Delivered, Held, Message, Status, Unblock
 from holdfast.stores.base import Store
 
@@ -43,6 +45,8 @@ class Worker:
         ended: Callable[[str, Status], None],
         events: Events,
         observers: Observers,
+        limits: Limits,
+        app: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.id = new_id()
         self._store = store
@@ -51,10 +55,12 @@ class Worker:
         self._clock = clock
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self.executor = Executor(loop, settings.max_steps, settings.max_threads)
+        self.executor = Executor(loop, settings.max_steps, settings.max_threads, limits)
         self.committer = Committer(store, lambda: not self.executor.active)
         reporter = Reporter(observers, clock)
-        self.runner = Runner(registry, settings, clock, self.committer, self.executor, ended, events, reporter)
+        self.runner = Runner(
+            registry, settings, clock, self.committer, self.executor, ended, events, reporter, limits, app
+        )
         self.runner.released = self._released
         self.runner.stirred = self.look
         self._lease: LeaseKeeper | None = None
@@ -109,7 +115,7 @@ class Worker:
             except StoreError as error:
                 _logger.warning("worker %s could not leave in order: %s", self.id, error)
 
-    async def stop(self) -> None:
+    async def stop(self, grace: timedelta | None = None) -> None:
         """Let step bodies finish within the grace, hand back the rest, and leave."""
         if self._stopping:
             return
@@ -118,7 +124,7 @@ class Worker:
         if self._claimer is not None:
             await self._claimer
         self.runner.stopping = True
-        await self._drain(self._settings.stop_grace)
+        await self._drain(self._settings.stop_grace if grace is None else grace)
         done = self._loop.create_future()
         self._loop.call_soon(self._hand_back, done)
         await done

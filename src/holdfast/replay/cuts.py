@@ -41,8 +41,8 @@ class Cut:
     children: tuple[str, ...]
     reason: str
     unheard: tuple[str, ...] = ()
-    restarted: tuple[str, ...] = ()
-    """Children whose start goes too: the run starts them again, which takes another id."""
+    restarted: tuple[tuple[str, str], ...] = ()
+    """Children whose start goes too, and the path of that call: the run starts them again, which takes another id."""
 
 
 def cut_for_retry(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
@@ -245,8 +245,9 @@ class _Past:
             EntryRow(location, seq + n, entries.Reopened.kind, now, mark) for n, location in enumerate(again or ["!"])
         ]
         messages, children, unheard = self._others(gone, open_calls)
-        begun = (decode_entry(row.kind, row.data) for row in gone if row.kind == entries.ChildBegun.kind)
-        restarted = tuple(call.id for call in begun if not call.refused)
+        begun = [row for row in gone if row.kind == entries.ChildBegun.kind]
+        calls = [(decode_entry(row.kind, row.data), self.names.path(row.location)) for row in begun]
+        restarted = tuple((call.id, path) for call, path in calls if not call.refused)
         return Cut(seq, marks, messages, tuple(children), point.reason, tuple(unheard), restarted)
 
     def _others(

@@ -293,6 +293,12 @@ class Ended(Entry, frozen=True):
     failed: list[str] = []
 
 
+class Withheld(Entry, frozen=True):
+    """The run is being paused: the code has not seen the facts that follow, until it makes calls of its own again."""
+
+    kind, role, word = 34, MARK, "withheld"
+
+
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
 FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)

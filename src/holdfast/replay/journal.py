@@ -33,7 +33,7 @@ from holdfast.replay.location import (
 from holdfast.replay.loop import RunLoop
 from holdfast.replay.verbs import Gate, Verb
 
-__all__ = ["CANCEL", "NAMES", "PREFIXES", "Compensation", "Gate", "Journal", "RunInfo", "Verb"]
+__all__ = ["CANCEL", "NAMES", "PREFIXES", "Compensation", "Gate", "Journal", "RecordedStep", "RunInfo", "Verb"]
 
 CANCEL = "*"
 NAMES = "!"
@@ -53,6 +53,17 @@ class RunInfo(NamedTuple):
     """How often the run was let go on after it had ended."""
     deadline: Instant | None = None
     """When the run is cut off."""
+
+
+class RecordedStep(NamedTuple):
+    """A step that history has, for code that has to know before it calls it."""
+
+    name: str
+    ended: bool
+    left: int
+    """How many facts follow the call: as many as were yet to be applied when the code made it."""
+    passed: bool
+    """Whether the code is known to have gone on since the end."""
 
 
 class Compensation:
@@ -76,6 +87,7 @@ class Journal:
         "_marks",
         "_past",
         "_tries",
+        "_withheld",
         "abandoned",
         "activities",
         "cancelling",
@@ -85,6 +97,7 @@ class Journal:
         "consumed",
         "extras",
         "inbox",
+        "keyed",
         "kids",
         "logs",
         "loop",
@@ -119,6 +132,8 @@ class Journal:
         self.receivers: dict[str, Any] | None = None
         self.kids: dict[str, Verb] | None = None
         self.inbox: dict[str, deque[Message]] | None = None
+        self.keyed = False
+        """Whether any step of the run has an idempotency key of its activity's."""
         self.cancelling: int | None = None
         """When the run was asked to stop."""
         self.undo_asked = False
@@ -147,6 +162,8 @@ class Journal:
         self._facts = _NO_FACTS
         self._marks: dict[tuple[str, int], EntryRow] = {}
         self._tries: dict[str, list[EntryRow]] = {}
+        self._withheld = 0
+        """The seq after which the code has not seen facts: calls they lead to are new. 0 if it has seen all."""
         self.forget_turn()
 
     def forget_turn(self) -> None:
@@ -208,6 +225,8 @@ class Journal:
                 self._push(row.location, added)
                 if added.where:
                     marks[added.where, kind] = row
+            elif kind == entries.Withheld.kind:
+                self._withheld = _unseen(rows, row.seq)
             else:
                 marks[row.location, kind] = row
                 if kind == entries.LoopCheckpoint.kind:
@@ -255,6 +274,31 @@ class Journal:
         if not self._facts:
             self._facts = _NO_FACTS
         return row
+
+    @property
+    def left(self) -> int:
+        """How many recorded facts remain to be applied."""
+        return len(self._facts)
+
+    def recorded_steps(self, prefix: str) -> list[RecordedStep]:
+        """Return the steps that history has right under a prefix and the code has not called yet, in order of call."""
+        if not self._past:
+            return []
+        ends = {row.location: row.seq for row in self._facts if row.kind in _STEP_ENDS}
+        facts = [row.seq for row in self._facts]
+        added = (row.seq for (_, kind), row in self._marks.items() if kind == entries.CompensationAdded.kind)
+        acted = max(*(row.seq for row in self._past.values()), 0, *added)
+        found: list[RecordedStep] = []
+        for location, row in self._past.items():
+            if (
+                row.kind == entries.StepBegun.kind
+                and location.startswith(prefix)
+                and "/" not in location[len(prefix) :]
+            ):
+                name, end = self.names.path(location[len(prefix) :]), ends.get(location)
+                left = len(facts) - bisect_right(facts, row.seq)
+                found.append(RecordedStep(name, end is not None, left, end is not None and end < acted))
+        return found
 
     def tries(self, location: str) -> list[EntryRow]:
         """Take the recorded attempts of a step, beyond its first beginning."""
@@ -305,7 +349,7 @@ class Journal:
         """
         row = self._past.pop(location, None)
         if row is None:
-            if self._facts:
+            if self._facts and self._strict():
                 self._unexpected(location, call)
                 return call
             self.record(location, call)
@@ -323,12 +367,16 @@ class Journal:
         if row is not None:
             if row.data != (now := encode_entry(mark)):
                 self.mismatch(location, f"{mark.word} {row.data}", f"{mark.word} {now}")
-        elif self._facts:
+        elif self._facts and self._strict():
             self._unexpected(location, mark)
         else:
             self.record(location, mark)
             return True
         return False
+
+    def _strict(self) -> bool:
+        """Whether history must have what the code asks for now: it has seen the facts that remain."""
+        return not self._withheld or self._facts[0].seq < self._withheld
 
     def has_mark(self, location: str, kind: int) -> bool:
         """Take a recorded mark, telling whether it was there."""
@@ -382,9 +430,14 @@ class Journal:
         row = self._marks.pop((where, entries.CompensationAdded.kind), None)
         return (self.compensations or [])[int(row.location[2:])] if row is not None else None
 
+    def has_compensation(self, prefix: str, name: str, repeat: int) -> bool:
+        """Tell whether history has the `repeat`-th call under a prefix that asks for a compensation of this name."""
+        key = self.names.key(PREFIXES["compensation"] + name)
+        return key is not None and (name_key(prefix, key, repeat), entries.CompensationAdded.kind) in self._marks
+
     def register(self, added: entries.CompensationAdded) -> Compensation | None:
         """Put a new compensation on the stack; None if history says that the code does not come here now."""
-        if self._facts:
+        if self._facts and self._strict():
             self._unexpected(added.where, added)
             return None
         location = compensation_location(len(self.compensations or ()))
@@ -500,6 +553,7 @@ _ATTEMPT_KINDS = frozenset(
         entries.Reopened.kind,
     }
 )
+_STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 PREFIXES = {
     "receive": "receive ",
     "send": "send ",
@@ -530,3 +584,9 @@ def _pauses(rows: Sequence[EntryRow]) -> deque[tuple[int, int]]:
             found.append((row.seq, row.at - before))
         before = row.at
     return found
+
+
+def _unseen(rows: Sequence[EntryRow], seq: int) -> int:
+    """Return the seq if the code made no entry after it, else 0."""
+    engine = entries.FACTS | _ATTEMPT_KINDS | {entries.Withheld.kind}
+    return seq if all(row.kind in engine for row in rows if row.seq > seq) else 0

@@ -258,7 +258,7 @@ class Batch:
         if turn.entries:
             self._entries.extend([(key, *entry) for entry in turn.entries])
         if turn.consumed:
-            self._consume(run, turn.consumed)
+            self.consume(run, turn.consumed)
         refused: dict[str, str] = {}
         refused_child = self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
@@ -386,8 +386,12 @@ class Batch:
             unread = self.unread(run)
             # A run that did not complete may be let go on, and finds then what it has not read.
             kept = _KEPT if end.status != Status.COMPLETED else frozenset()
-            left = [message for message in unread if message.kind in kept and message.name not in end.unread]
-            self._consume(run, [message.n for message in unread if message not in left])
+            left = {
+                message.n
+                for message in unread
+                if message.kind in kept and (message.kind == "notice" or message.name not in end.unread)
+            }
+            self.consume(run, [message.n for message in unread if message.n not in left])
             self.events.left_unread(run, unread, end)
         if end.compensation is not None:
             self.keys.undo(run)
@@ -468,7 +472,7 @@ class Batch:
             found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
         if found is None or found.kind != kind:
             return None
-        self._consume(run, [n])
+        self.consume(run, [n])
         return found
 
     def _beat(self, beat: Beat) -> Outcome:
@@ -479,7 +483,8 @@ class Batch:
         self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
         return Committed(run.key)
 
-    def _consume(self, run: RunState, numbers: Sequence[int]) -> None:
+    def consume(self, run: RunState, numbers: Sequence[int]) -> None:
+        """Delete rows of a run's inbox."""
         pending = self._inbox.get(run.key, {})
         for n in numbers:
             if n <= run.inbox:

@@ -203,8 +203,11 @@ class Operators:
             run.deadline = operation.at + run.timeout
         batch.touch(run, operation.at)
         batch.take_unique_key(run)
-        for message in operation.messages:
-            batch.put(run, message.kind, message.name, message.id, message.payload, operation.at)
+        # What it had taken comes before what it had not read, as it came.
+        kept = batch.unread(run)
+        batch.consume(run, [message.n for message in kept])
+        for message in (*operation.messages, *kept):
+            batch.put(run, message.kind, message.name, message.id, message.payload, message.at, now=operation.at)
         batch.letters.replayed(run, operation.at)
 
     # The rest.
