@@ -32,7 +32,7 @@ class Answer(msgspec.Struct):
 async def ask_model(talk: list[Turn]) -> Answer:
     print(f"  asking the model, {len(talk)} lines so far")
     await asyncio.sleep(0.2)
-    answers = [Answer("search", "old logs"), Answer("delete", "app.log.7"), Answer(final="one old log file is gone")]
+    answers = [Answer("search", "old logs"), Answer("delete", "app.log.7"), Answer(final=f"done: {talk[-1].text}")]
     return answers[len(talk) // 2]
 
 

@@ -75,7 +75,7 @@ async def mail(order: Order, parcel: str) -> None:
         await asyncio.sleep(0.5 * PACE)
 
 
-@workflow
+@workflow(name="demo")
 async def fulfil(ctx: Context, order: Order) -> Shipped:
     await ctx.step(reserve, order)
     payment = await ctx.step(charge, order)

@@ -79,6 +79,10 @@ class Hooks:
     on_failed: Callable[[str, Any, Any], object] | None = None
     on_cancelled: Callable[[str, Any], object] | None = None
 
+    def __post_init__(self) -> None:
+        for field in ("on_complete", "on_failed", "on_cancelled"):
+            _check_plain(getattr(self, field), f"{field} of a workflow")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOptions:
@@ -112,8 +116,7 @@ class ActivityOptions:
     def __post_init__(self) -> None:
         for field in ("on_start", "on_success", "on_failure", "on_failed", "on_skipped"):
             callback = getattr(self, field)
-            if callback is not None and (not callable(callback) or inspect.iscoroutinefunction(callback)):
-                raise BadInput(f"{field} of activity {self.name!r} must be a plain function (not `async def`)")
+            _check_plain(callback, f"{field} of activity {self.name!r}")
         given: object = self.priority
         if not isinstance(given, int) or isinstance(given, bool):
             raise BadInput(f"priority of activity {self.name!r} must be a whole number, not {given!r}")
@@ -438,6 +441,11 @@ class Registry:
         self._versions[definition.name, definition.version] = definition
         self._workflows[definition.name] = definition
 
+    @property
+    def hooked(self) -> bool:
+        """Whether any workflow has hooks."""
+        return any(workflow.hooks is not None for workflow in self._versions.values())
+
     def names(self) -> list[str]:
         """Return the names of all workflows."""
         return list(self._workflows)
@@ -466,6 +474,16 @@ def function_name(function: Callable[..., Any]) -> str:
         return function_name(function.func)
     name = getattr(function, "__name__", None) or type(function).__name__
     return name.strip("<>")
+
+
+def _check_plain(callback: Any, where: str) -> None:
+    if callback is not None and (not callable(callback) or is_async(callback)):
+        raise BadInput(f"{where} must be a plain function (not `async def`), not {callback!r}")
+
+
+def is_async(function: Any) -> bool:
+    """Tell whether calling this makes something to await."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object whose __call__ is async
 
 
 def source_line(function: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,31 +53,15 @@ class Limits:
             if limit.name in self._limits:
                 raise BadInput(f"two limits are named {limit.name!r}")
             self._limits[limit.name] = limit
-        self._starts: dict[str, deque[Instant]] = {}
+        self._rates = {limit.name: _Rate(limit.rate, micros(limit.per)) for limit in limits if limit.rate is not None}
         self._held: dict[str, Instant] = {}
         self._running: dict[str, int] = {}
-        self._places: dict[tuple[int, str], Instant] = {}
-        self._expected = 1000
 
     def turn_of(self, name: str, step: tuple[int, str], now: Instant) -> Instant:
-        """Return from when a step may start: now, or the instant that is reserved for it."""
+        """Return from when a step may start: now (it is taken to start), or the instant that is reserved for it."""
         held = self._held.get(name, 0)
-        reserved = self._places.get(step)
-        if reserved is not None:
-            if max(reserved, held) <= now:
-                del self._places[step]
-            return max(reserved, held)
-        limit = self._limits.get(name)
-        turn = max(now, held)
-        if limit is not None and limit.rate is not None:
-            starts = self._starts.setdefault(name, deque(maxlen=limit.rate))
-            if len(starts) == limit.rate:
-                turn = max(turn, starts[0] + micros(limit.per))
-            starts.append(turn)
-            if turn > now:
-                self._forget_missed(now - micros(limit.per))
-                self._places[step] = turn
-        return turn
+        rate = self._rates.get(name)
+        return rate.turn_of(step, now, held) if rate is not None else max(now, held)
 
     def hold(self, name: str, until: Instant) -> None:
         """Let nothing start under a limit until an instant."""
@@ -94,8 +79,69 @@ class Limits:
         """Give a place back."""
         self._running[name] = max(self._running.get(name, 0) - 1, 0)
 
+    def forget(self, run: int, location: str | None = None) -> None:
+        """Give the turns of a run that has ended, or of one step of it that is not wanted any more, to others."""
+        for rate in self._rates.values():
+            rate.forget(run, location)
+
+
+class _Rate:
+    """The last starts under a limit, and the turns that are reserved."""
+
+    __slots__ = ("_most", "_per", "_starts", "_turns", "_when")
+
+    def __init__(self, rate: int, per: Instant) -> None:
+        self._per = per
+        self._starts: deque[Instant] = deque(maxlen=rate)
+        self._turns: list[Instant] = []
+        self._when: dict[int, dict[str, Instant]] = {}
+        self._most = 1000
+
+    def turn_of(self, step: tuple[int, str], now: Instant, held: Instant) -> Instant:
+        """Return now if a step may start, and count that; else the instant that is reserved for it.
+
+        In any time of `per` at most `rate` starts: a new turn is that long after the turn or start `rate` before it.
+        """
+        run, location = step
+        reserved = self._when.get(run, {}).get(location)
+        if reserved is not None:
+            if reserved > now:
+                return reserved
+            self.forget(run, location)  # its turn has come, unless something was said meanwhile
+        starts, turns, rate = self._starts, self._turns, self._starts.maxlen or 1
+        free = starts[0] + self._per if len(starts) == rate else now
+        if reserved is None or max(free, held) > now:
+            back = rate - len(turns)
+            last = turns[-rate] if back <= 0 else starts[-back] if back <= len(starts) else now - self._per
+            turn = max(free, held, last + self._per)
+            if turn > now:
+                self._reserve(run, location, turn, now)
+                return turn
+        starts.append(now)
+        return now
+
+    def _reserve(self, run: int, location: str, turn: Instant, now: Instant) -> None:
+        if len(self._turns) > 2 * self._most:
+            self._forget_missed(now - self._per)
+        insort(self._turns, turn)
+        self._when.setdefault(run, {})[location] = turn
+
+    def forget(self, run: int, location: str | None) -> None:
+        """Give up what is reserved for a run, or for one step of it."""
+        steps = self._when.get(run)
+        if steps is None:
+            return
+        for each in [location] if location is not None else list(steps):
+            turn = steps.pop(each, None)
+            if turn is not None:
+                del self._turns[bisect_left(self._turns, turn)]
+        if not steps:
+            del self._when[run]
+
     def _forget_missed(self, before: Instant) -> None:
-        """Forget turns that nobody came for: their runs ended, or went on elsewhere."""
-        if len(self._places) > 2 * self._expected:
-            self._places = {step: turn for step, turn in self._places.items() if turn >= before}
-            self._expected = max(len(self._places), 1000)
+        """Forget turns that nobody came for: their runs went on elsewhere."""
+        for run, steps in list(self._when.items()):
+            for location, turn in list(steps.items()):
+                if turn < before:
+                    self.forget(run, location)
+        self._most = max(len(self._turns), 1000)

@@ -548,7 +548,7 @@ async def test_steps_that_end_side_by_side_while_a_run_is_paused_lead_on_when_it
 
     engine = await make_engine(work)
     run = await engine.start(work)
-    while len(gates) < 2:
+    while len(gates) < 2:  # noqa: ASYNC110  # until both bodies have begun
         await asyncio.sleep(0.001)
     assert await run.pause()
     for _ in range(20):

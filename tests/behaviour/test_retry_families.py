@@ -187,3 +187,28 @@ async def test_a_family_is_retried_as_a_whole_or_not_at_all(make_engine, failing
         await run.retry()
     assert await run.describe() == before
     assert await engine.audit.records() == []
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_a_resumed_parent_goes_on_with_a_child_that_was_cancelled_meanwhile(make_engine, follows):
+    """G10 B8 The child is let go on with its parent, whose cancel it was, or who waits for it again."""
+
+    @workflow
+    async def kid(ctx: Context) -> int:
+        return await ctx.receive("go", int)
+
+    @workflow
+    async def parent(ctx: Context) -> int:
+        return await ctx.child(kid, id="kid", cancel_with_parent=follows)
+
+    engine = await make_engine(parent, kid)
+    run = await engine.start(parent)
+    await engine.settle()
+    await run.cancel()
+    await engine.settle()
+    await engine.cancel("kid")
+    await engine.settle()
+    await run.resume()
+    await engine.settle()
+    await engine.send("kid", "go", 7)
+    assert await run.result() == 7

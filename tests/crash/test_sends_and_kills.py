@@ -51,7 +51,7 @@ def test_a_thousand_waiters_are_given_an_event_once_though_its_publisher_was_kil
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("waiters", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_publisher_killed_inside_the_transaction_has_told_nobody(tmp_path: Path, waiters: int):
-    """S2-41 G8 At each statement of the fan-out; the next process publishes it to all."""
+    """S2-41 S0-51 G8 At each statement of the fan-out; the next process publishes it to all."""
     reports = run(tmp_path, "fan-out", waiters, "statements")
     check(reports, waiters, 8)
     assert {report["again"] for report in reports if report["killed"]} == {waiters}

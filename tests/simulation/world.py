@@ -82,7 +82,7 @@ class TroubledStore(SQLiteStore):
         super().__init__(path, durability="process", inline_limit=world.random.choice([0, 1, 8]))
         self.world = world
         self.dead = False
-        self._inside = False
+        self._inside: Sequence[Operation] | None = None
 
     def _fail(self, what: str) -> None:
         if self.dead:
@@ -96,7 +96,8 @@ class TroubledStore(SQLiteStore):
         self._fail(what)
 
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        if self._inside:
+        if operations is self._inside:  # by way of apply
+            self._inside = None
             return super().apply_now(operations)
         self._fail("apply_now")
         if self.world.bites("not now", 0.2):
@@ -105,11 +106,8 @@ class TroubledStore(SQLiteStore):
 
     async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         await self._trouble("apply")
-        self._inside = True
-        try:
-            outcomes = await super().apply(operations)
-        finally:
-            self._inside = False
+        self._inside = operations
+        outcomes = await super().apply(operations)
         self.world.note(operations, outcomes)
         if self.world.bites("unknown outcome"):
             raise StoreError("the outcome is unknown")
@@ -131,7 +129,9 @@ def _troubled(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("claim", "load", "inbox", "due", "next_due", "take_over"):
+for _name in (
+    "claim", "load", "inboxes", "due", "held", "next_due", "take_over", "schedules", "replies", "get", "history",
+):  # fmt: skip
     setattr(TroubledStore, _name, _troubled(_name))
 
 

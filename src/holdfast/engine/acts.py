@@ -98,9 +98,10 @@ class Acts:
         row = Message(0, "cancel", "", "", '{"compensate":true}' if compensate else "", now)
         outcome = await self._link.deliver(operation, row)
         asked = self._took_effect(run_id, outcome)
-        if asked and self._link.observers:
+        if asked and (self._link.observers or self._registry.hooked):
             now_is = await self._row(run_id)
             if now_is.status is Status.CANCELLED and not now_is.epoch:
+                self._cancelled(now_is)
                 await self._tell("run.cancelled", run_id, status="cancelled")  # it had not begun, so no worker tells
         return asked
 
@@ -114,8 +115,17 @@ class Acts:
         ended = self._took_effect(run_id, outcome)
         if ended:
             self._link.worker.forget(run_id)
+            if self._registry.hooked:
+                self._cancelled(await self._row(run_id))
             await self._tell("run.cancelled", run_id, status="cancelled", reason=reason or "terminated")
         return ended
+
+    def _cancelled(self, row: RunRow) -> None:
+        """Call the hook of a run that ended without its code, so that there is no state to tell."""
+        known = row.workflow in self._registry.names()
+        hooks = self._registry.get(row.workflow, row.version).hooks if known else None
+        if hooks is not None and hooks.on_cancelled is not None:
+            self._link.observers.call(hooks.on_cancelled, row.id, row.id, None)
 
     # Pausing.
 
@@ -210,11 +220,13 @@ class Acts:
             if child is None:
                 if child_id in found.children:
                     raise CannotReopen(row.id, f"run {row.id!r} waits for child {child_id!r}, which was purged")
+                gone = ErrorData(type="NoSuchRun", message=f"child {child_id!r} ended and was deleted meanwhile")
+                messages.append(_child_row(child_id, entries.ChildEnded("failed", error=gone), now))
                 continue
             if child.status is Status.COMPLETED:
                 ended = entries.ChildEnded("completed", msgspec.Raw(child.output or "null"))
-                messages.append(Message(0, "child", child_id, "", encode_entry(ended), now))
-            elif child_id in found.children and child.status.terminal and depth:
+                messages.append(_child_row(child_id, ended, now))
+            elif child.status.terminal and depth:
                 again = cut_for_retry if child.status is Status.FAILED else cut_for_resume
                 children.append(await self._reopening(child, again, depth - 1))
             elif not child.status.terminal:
@@ -310,6 +322,10 @@ class Acts:
             return
         at, row = to_datetime(self._link.clock.now()), await self._row(run_id)
         self._link.notify(Change(type=type, at=at, run_id=run_id, workflow=row.workflow, status=status, data=data))
+
+
+def _child_row(child_id: str, ended: entries.ChildEnded, now: Instant) -> Message:
+    return Message(0, "child", child_id, "", encode_entry(ended), now)
 
 
 def _not_allowed(row: RunRow, how: str, allowed: set[Status]) -> str:

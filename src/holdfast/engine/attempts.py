@@ -121,13 +121,12 @@ class Attempts:
         """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow."""
         if self._runner.stopping or resident.deaf:
             return
+        context = self._context(resident, verb)
         if answer is not None and answer.outcome != "taken":
+            if answer.outcome != "held":
+                self._watch(resident, verb, context)
             self._not_taken(resident, verb, answer)
             return
-        path = partial(resident.execution.journal.names.path, verb.location)
-        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, resident.generation)
-        context.report = partial(self._progress, resident, verb)
-        context.verb, context.clock = verb, self._runner.clock
         settings, asked = verb.activity.settings, "Engine(context=...)"
         try:
             if self._runner.app is not None:
@@ -158,6 +157,13 @@ class Attempts:
             resident.attempts[verb.location] = attempt
         if settings.idempotency_key is not None:
             attempt.late = partial(self._late, resident.key, verb)
+
+    def _context(self, resident: Resident, verb: StepVerb) -> StepContext:
+        path = partial(resident.execution.journal.names.path, verb.location)
+        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, resident.generation)
+        context.report = partial(self._progress, resident, verb)
+        context.verb, context.clock = verb, self._runner.clock
+        return context
 
     def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
@@ -417,6 +423,7 @@ class Attempts:
         path = resident.execution.journal.names.path(verb.location)
         error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
         resident.active.discard(verb.location)
+        self._watch(resident, verb, self._context(resident, verb))
         self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
 
 

@@ -149,6 +149,8 @@ class Departures:
         )
         state_of_code = runner.reporter.state_of(resident) if end is not None else None
         runner.drop(resident)
+        if ended is not None:
+            runner.limits.forget(resident.key)
 
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Committed) and outcome.stirred:

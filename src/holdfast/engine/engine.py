@@ -15,7 +15,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, from_datetime, micros, new_id
 from holdfast.context.notes import encode_attributes
 from holdfast.context.waits import check_message_id
-from holdfast.definitions import Registry, Workflow, check_run_id
+from holdfast.definitions import Registry, Workflow, check_run_id, is_async
 from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
 from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
@@ -120,8 +120,9 @@ class Engine:
         self.clock = clock or Clock()
         self._events = Events(events)
         self._limits = Limits(limits)
-        if context is not None and not callable(context):
-            raise BadInput(f"context must be a function that returns a mapping, not {context!r}")
+        said: object = context
+        if said is not None and (not callable(said) or is_async(said)):
+            raise BadInput(f"context must be a plain function that returns a mapping, not {context!r}")
         self._context = context
         self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
         self._tracing = tracing
@@ -209,30 +210,41 @@ class Engine:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (micros(lifespan, "lifespan") - micros(buffer, "buffer")) / 1e6
         report = Lifespan()
+        if self._link.current is None:
+            self._deadline = deadline
         unsubscribe = self.subscribe(report.note)
         try:
-            self._deadline = deadline
             await self.open()
-            await asyncio.sleep(max(deadline - loop.time(), 0))
-            return report.over(await self.stats())
+            try:
+                await asyncio.sleep(max(deadline - loop.time(), 0))
+            finally:
+                left = await self._stop(buffer / 2, count=True)
+            return report.over(left)
         finally:
             self._deadline = None
             unsubscribe()
-            await self.stop(grace=buffer / 2)
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Stop in order, waiting at most `grace` (or `stop_grace`) for step bodies. Calling it twice is harmless."""
+        await self._stop(grace)
+
+    async def _stop(self, grace: timedelta | None, count: bool = False) -> dict[str, int]:
+        """Stop, and return how many runs there were of each status at the very end, if that is asked for."""
         worker, self._link.current = self._link.current, None
+        left: dict[str, int] = {}
         if worker is not None:
             try:
                 if self._maintenance is not None:
                     await self._maintenance.stop()
                     self._maintenance = None
                 await worker.stop(grace)
+                if count:
+                    left = await self.stats()
             finally:
                 await self.store.close()
         self._waiters.stop()
         self._observers.stop()
+        return left
 
     def in_thread(self) -> InThread[Self]:
         """Open this engine on a thread of its own, for code that is not async.

@@ -371,11 +371,11 @@ class Executor:
             self._queued -= 1
             self._leave_limit(attempt)
             self._fill()
-        elif attempt.limit is not None and attempt.limit in self._limited:
-            self._queued -= self._limited[attempt.limit].leave(attempt)
         elif attempt in self._suspects:
             self._suspects.remove(attempt)
             self._queued -= 1
+        elif attempt.limit is not None and attempt.limit in self._limited:
+            self._queued -= self._limited[attempt.limit].leave(attempt)
 
     def _leave_limit(self, attempt: Attempt) -> None:
         """Give the place of a limit to whoever waits for it."""
@@ -419,7 +419,7 @@ class Executor:
         while free := [room for kind, room in self._rooms.items() if room.waiting and self._has_room(kind)]:
             self._queued -= 1
             self._begin(min(free, key=_next_of).waiting.take())
-        if self._suspects and self._suspect is None and self._has_room(self._suspects[0].kind):
+        while self._suspects and self._suspect is None and self._has_room(self._suspects[0].kind):
             self._queued -= 1
             self._suspect = self._suspects.popleft()
             self._begin(self._suspect)

@@ -12,7 +12,7 @@ from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import micros, to_datetime
 from holdfast.codec import ErrorData, error_from_data
-from holdfast.engine.step_view import Step, steps_of
+from holdfast.engine.step_view import Progress, Step, progress_of, steps_of
 from holdfast.engine.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.records import EntryRow, LetterFilter, RunRow, Status
@@ -192,6 +192,13 @@ class RunHandle(Generic[R]):
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         row, store = await self._engine._row(self.id), self._engine.store
         return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended)
+
+    async def progress(self) -> Progress | None:
+        """Return how far the run of a sequence or graph has come; None if its workflow is code, or not known here."""
+        row, registry = await self._engine._row(self.id), self._engine.registry
+        if row.workflow not in registry.names():
+            return None
+        return progress_of(registry.get(row.workflow, row.version), await self.steps())
 
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""

@@ -17,14 +17,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import codec
 from holdfast.codec import ErrorData
 from holdfast.engine.isolated_child import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
 from holdfast.engine.step_context import StepContext
-from holdfast.errors import DefinitionError, StepCrashed
+from holdfast.errors import DefinitionError, NotSerializable, StepCrashed
 
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -210,7 +210,18 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         step=context.step,
         attempt=context.attempt,
         key=context.idempotency_key,
+        app=_carried(context.app),
     )
+
+
+def _carried(app: Mapping[str, Any]) -> str:
+    """Return what the app said as JSON; what JSON does not carry is not said to a child."""
+    said = {}
+    for name, value in app.items():
+        with contextlib.suppress(NotSerializable):
+            codec.encode({name: value})
+            said[name] = value
+    return codec.encode(said).decode()
 
 
 def _main_place() -> tuple[str, str]:

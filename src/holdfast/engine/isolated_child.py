@@ -42,6 +42,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     attempt: int
     key: str
+    app: str = "{}"
 
 
 def main(descriptor: int) -> None:
@@ -62,6 +63,7 @@ def main(descriptor: int) -> None:
             args, kwargs = typed_arguments(function, *codec.decode(call.arguments))
             context = StepContext(call.run_id, call.workflow, lambda: call.step, call.attempt)
             context.idempotency_key = call.key
+            context.app = codec.decode(call.app)
             context.beat = lambda: send(BEAT)
             STEP.set(context)
             send(BEGUN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +13,10 @@ from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
 from holdfast.codec import ErrorData
+from holdfast.context.steps import OVER_LIMIT
 from holdfast.engine.reports import changes_of
 from holdfast.engine.resident import Resident
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, StepSkipped
 from holdfast.ops.port import check_callback
 from holdfast.records import TERMINAL, EntryRow, Status
 from holdfast.replay.entry import AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
@@ -22,6 +24,7 @@ from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
 _MOST_WAITING = 10_000
+_SKIPPED = codec.qualified_name(StepSkipped)
 
 Callback = Callable[[Change], None]
 
@@ -73,6 +76,16 @@ class Observers:
                 callback(change)
             except Exception as error:
                 self.report(error, callback, change.run_id, {"change": change.type})
+
+    def call(self, callback: Callable[..., object], run_id: str, *args: Any) -> None:
+        """Call a callback of an activity or a workflow; what it raises is only reported."""
+        try:
+            made = callback(*args)
+            if inspect.iscoroutine(made):
+                made.close()
+                raise TypeError("it returned a coroutine, which nobody awaits: use a plain function")
+        except Exception as error:
+            self.report(error, callback, run_id)
 
     def report(
         self, error: Exception, callback: object, run_id: str = "", data: dict[str, object] | None = None
@@ -152,9 +165,10 @@ class Reporter:
             elif isinstance(entry, AttemptFailed):
                 self._call(resident, settings.on_failure, context, entry.error)
             elif isinstance(entry, StepFailed):
-                self._call(resident, settings.on_failure, context, entry.error)
+                if entry.error.type != _SKIPPED:  # no attempt failed: none was made
+                    self._call(resident, settings.on_failure, context, entry.error)
                 self._call(resident, settings.on_failed, context, entry.error)
-            elif isinstance(entry, AttemptSkipped):
+            elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(OVER_LIMIT):
                 self._call(resident, settings.on_skipped, context, entry.reason)
             if isinstance(entry, StepCompleted | StepFailed):
                 (resident.watched or {}).pop(row.location, None)
@@ -184,10 +198,7 @@ class Reporter:
     def _call(self, resident: Resident, callback: Callable[..., object] | None, *args: Any) -> None:
         if callback is None:
             return
-        try:
-            callback(*args)
-        except Exception as error:
-            self._observers.report(error, callback, resident.id)
+        self._observers.call(callback, resident.id, *args)
 
     def progress(self, resident: Resident, location: str, progress: str) -> None:
         """Tell that a step reported progress."""

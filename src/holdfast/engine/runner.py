@@ -317,6 +317,8 @@ class Runner:
             resident.retries.pop(verb.location, None)
             if resident.held:
                 resident.held.pop(verb.location, None)
+            if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None:
+                self.limits.forget(resident.key, verb.location)
 
     def _operation(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> CommitTurn | None:
         """Return what to commit for a turn, None if it changes nothing."""
@@ -488,6 +490,7 @@ class Runner:
                 _logger.warning("run %s failed: %s: %s\n%s", resident.id, error.type, error.message, error.traceback)
             state = self.reporter.state_of(resident)
             self.drop(resident)
+            self.limits.forget(resident.key)
             self.reporter.ended(resident, turn.outcome.ending.value, state, error)
             self.ended(resident.id, Status(turn.outcome.ending.value))
             return

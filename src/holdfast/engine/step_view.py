@@ -11,6 +11,7 @@ from typing import Any
 from holdfast import codec
 from holdfast.clock import Instant, to_datetime
 from holdfast.codec import ErrorData
+from holdfast.context.steps import OVER_LIMIT
 from holdfast.definitions import Workflow
 from holdfast.records import EntryRow
 from holdfast.replay import entry as entries
@@ -168,7 +169,7 @@ def _attempt_failed(step: Step, mark: entries.AttemptFailed, at: datetime) -> di
     return {
         **_ran(step, mark.attempt, at),
         "status": "waiting",
-        "failures": step.failures + 1,
+        "failures": step.failures + ("RetryAfter" not in mark.error.bases),
         "next_attempt_at": to_datetime(mark.retry_at),
         "error": mark.error,
     }
@@ -179,7 +180,11 @@ def _attempt_lost(step: Step, mark: entries.AttemptLost, at: datetime) -> dict[s
 
 
 def _attempt_skipped(step: Step, mark: entries.AttemptSkipped, at: datetime) -> dict[str, Any]:
-    changes = {"status": "skipped", "skips": step.skips + 1, "next_attempt_at": to_datetime(mark.check_at)}
+    changes = {
+        "status": "skipped",
+        "skips": step.skips + (not mark.reason.startswith(OVER_LIMIT)),
+        "next_attempt_at": to_datetime(mark.check_at),
+    }
     if step.status == "running":  # what was counted at the call never ran
         ran = step.last_attempt_at is not None
         changes |= {"attempts": step.attempts - 1, "started_at": step.started_at if ran else None}

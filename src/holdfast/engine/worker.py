@@ -184,6 +184,7 @@ class Worker:
         for resident in list(self.runner.residents.values()):
             if resident.id == run_id:
                 self._loop.call_soon(self.runner.drop, resident)
+                self.runner.limits.forget(resident.key)
 
     def resident(self, run_id: str) -> Resident | None:
         """Return a run that is in memory here and whose code may be looked at."""

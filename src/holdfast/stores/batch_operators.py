@@ -136,10 +136,15 @@ class Operators:
 
     def _unpause(self, operation: Unpause) -> Outcome:
         batch, run = self._batch, self._batch.named(operation.target)
-        if run is None or run.status != Status.PAUSED:
+        if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
-        if run.owner is not None:
-            run.status = Status.RUNNING
+        # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
+        acts = [message.kind for message in batch.unread(run) if message.kind in ("pause", "resume")]
+        told = bool(acts) and acts[-1] == "pause"
+        if run.status != Status.PAUSED and not told:
+            return Refused(Status(run.status))
+        if run.owner is not None or told:
+            run.status = Status.RUNNING if run.owner is not None else Status.PENDING
             batch.put(run, "resume", "", "", "", operation.at)
             run.due = operation.at
             return Delivered(run.key, run.inbox, run.owner)
