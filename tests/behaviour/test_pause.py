@@ -559,3 +559,42 @@ async def test_steps_that_end_side_by_side_while_a_run_is_paused_lead_on_when_it
     assert await run.status() == "paused"
     assert await run.resume()
     assert await run.result() == {"a": "a", "b": "b"}
+
+
+async def test_a_race_both_of_whose_steps_end_while_it_is_paused_has_one_winner(make_engine):
+    """B25 G1 The end that comes second answers nobody when the run goes on, now and on every later replay."""
+    gates = {"a": asyncio.Event(), "b": asyncio.Event()}
+    begun: list[str] = []
+
+    async def body(name: str) -> str:
+        begun.append(name)
+        await gates[name].wait()
+        return name
+
+    async def first(ctx: Context) -> str:
+        return await ctx.step(body, "a")
+
+    async def second(ctx: Context) -> str:
+        return await ctx.step(body, "b")
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        won = await ctx.race({"a": first, "b": second})
+        await ctx.receive("go")
+        return won.winner
+
+    engine = await make_engine(work)
+    run = await engine.start(work, id="race")
+    while len(begun) < 2:  # noqa: ASYNC110  # until both bodies have begun
+        await asyncio.sleep(0.001)
+    assert await run.pause()
+    for gate in gates.values():
+        for _ in range(20):
+            await asyncio.sleep(0.0005)
+        gate.set()
+    await engine.settle()
+    assert await run.resume()
+    await engine.settle()
+    await run.send("go")
+    assert await run.result() == "a"
+    assert (await run.describe()).status == "completed"

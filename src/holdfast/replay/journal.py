@@ -119,6 +119,7 @@ class Journal:
         "trims",
         "undo_asked",
         "untaken",
+        "unseen",
         "violation",
     )
 
@@ -162,6 +163,8 @@ class Journal:
         self._facts = _NO_FACTS
         self._marks: dict[tuple[str, int], EntryRow] = {}
         self._tries: dict[str, list[EntryRow]] = {}
+        self.unseen: frozenset[int] = frozenset()
+        """The seqs of facts that the code had not seen when they were recorded: it may have no use for them."""
         self._withheld = 0
         """The seq after which the code has not seen facts: calls they lead to are new. 0 if it has seen all."""
         self.forget_turn()
@@ -226,7 +229,7 @@ class Journal:
                 if added.where:
                     marks[added.where, kind] = row
             elif kind == entries.Withheld.kind:
-                self._withheld = _unseen(rows, row.seq)
+                self.unseen, self._withheld = _unseen(rows)
             else:
                 marks[row.location, kind] = row
                 if kind == entries.LoopCheckpoint.kind:
@@ -586,7 +589,16 @@ def _pauses(rows: Sequence[EntryRow]) -> deque[tuple[int, int]]:
     return found
 
 
-def _unseen(rows: Sequence[EntryRow], seq: int) -> int:
-    """Return the seq if the code made no entry after it, else 0."""
-    engine = entries.FACTS | _ATTEMPT_KINDS | {entries.Withheld.kind}
-    return seq if all(row.kind in engine for row in rows if row.seq > seq) else 0
+def _unseen(rows: Sequence[EntryRow]) -> tuple[frozenset[int], int]:
+    """Return which facts were withheld from the code, and the seq after which all are, 0 if it made entries since."""
+    engine = entries.FACTS | _ATTEMPT_KINDS
+    found: set[int] = set()
+    mark = 0
+    for row in rows:
+        if row.kind == entries.Withheld.kind:
+            mark = row.seq
+        elif row.kind not in engine:
+            mark = 0
+        elif mark:
+            found.add(row.seq)
+    return frozenset(found), mark

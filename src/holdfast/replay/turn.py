@@ -244,6 +244,8 @@ class Execution:
             self._drain()
         if journal.violation is None and self.loop.violation is None:
             row = journal.next_fact()
+            while row is not None and row.seq in journal.unseen:
+                row = journal.next_fact()
             if row is not None:
                 journal.unexpected_fact(row)
             else:
@@ -292,7 +294,7 @@ class Execution:
         elif fact.kind == entries.CancelRequested.kind:
             self._cancel(fact.compensate)
             return
-        if row is not None:
+        if row is not None and row.seq not in journal.unseen:
             journal.unexpected_fact(row)
 
     def _cancel(self, compensate: bool) -> None:

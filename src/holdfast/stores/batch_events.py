@@ -42,7 +42,11 @@ class EventQueues:
             self.unwait(run, wait.location)
         self._batch.leave_traces(run)
         queued = [name for name in wait.names if self._pending(name)]
-        if queued and not self._has_message(run, wait):
+        if queued and self._has_message(run, wait):
+            # It is told of all that everybody gets, behind its message: a younger one must not pass them over.
+            for name in queued:
+                self._catch_up(run, name, wait.names[name], at)
+        elif queued:
             heads = [(head, name) for name in queued if (head := self._head(run, name, wait.names[name])) is not None]
             if heads:
                 (n, id, payload, published), name = min(heads)
@@ -90,6 +94,13 @@ class EventQueues:
         for n, id, payload, published in rows:
             return int(n or 0), str(id), str(payload), int(published or 0)
         return None
+
+    def _catch_up(self, run: RunState, name: str, rule: EventRule, at: Instant) -> None:
+        """Give a run every copy it has not seen of events that stay."""
+        while not rule.single and (head := self._head(run, name, rule)) is not None:
+            n, id, payload, published = head
+            self._take(run, name, rule, n)
+            self._batch.put(run, "notice", name, id, payload, published, now=at)
 
     def _take(self, run: RunState, name: str, rule: EventRule, n: int) -> None:
         """Take an event off its queue, or note that a run has seen it."""

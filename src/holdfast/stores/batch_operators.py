@@ -128,6 +128,8 @@ class Operators:
         if run.owner is not None:
             run.owner, run.lost = None, "lapse"
             run.epoch += 1
+        # What was said before, and nobody has taken, is overtaken.
+        batch.consume(run, [message.n for message in batch.unread(run) if message.kind in ("pause", "resume")])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
         batch.keys.free(run, operation.at)
@@ -140,7 +142,7 @@ class Operators:
             return Refused(Status(run.status) if run else None)
         # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
         acts = [message.kind for message in batch.unread(run) if message.kind in ("pause", "resume")]
-        told = bool(acts) and acts[-1] == "pause"
+        told = bool(acts) and acts[-1] == "pause" and run.status not in _NOT_PAUSABLE
         if run.status != Status.PAUSED and not told:
             return Refused(Status(run.status))
         if run.owner is not None or told:

@@ -227,3 +227,14 @@ class PauseConformance:
         await one(store, turn(found.key, 1, entries=[entry("a0", 1)]), Fenced)
         await store.join("w", LEASE)
         assert await claim(store, now=NOW + 9 * SECOND) == []
+
+    async def test_a_later_pause_overtakes_one_that_nobody_has_taken(self, store: Store) -> None:
+        """B25, S4-30: the end of the last one counts, whoever was told of the first."""
+        run = await started(store)
+        await one(store, Pause(target=run.id, at=NOW), Delivered)
+        await store.leave("w")
+        await one(store, Pause(target=run.id, at=NOW + 1, until=NOW + SECOND), Done)
+        await store.join("w", LEASE)
+        [taken] = await claim(store, now=NOW + 2 * SECOND)
+        [history] = await store.load([taken.key])
+        assert (taken.id, taken.paused, history.messages) == (run.id, True, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.records import (
     Committed,
+    Delivered,
     Done,
     EventRule,
     Published,
@@ -20,6 +21,7 @@ from holdfast.testing.conformance.samples import (
     event,
     extra,
     given,
+    message,
     one,
     parked,
     queued,
@@ -170,3 +172,13 @@ class BroadcastConformance:
         assert await given(store, first) == [("notice", "1")]
         assert await given(store, second) == [("event", "1")]
         assert (await store.counts()).events == {}
+
+    async def test_a_message_that_ends_a_wait_does_not_let_older_copies_be_passed_over(self, store: Store) -> None:
+        """G8, B30: queued while the run was busy, they are given to it before a younger one is."""
+        run = await started(store)
+        await queued(store, "1", rule=EVERYBODY)
+        await one(store, message(run.id, "m"), Delivered)
+        waits = [wait("a0", rule=EVERYBODY)]
+        await one(store, extra(run.key, state=parked(), waits=waits), Committed)
+        await one(store, event("2", rule=EVERYBODY), Published)
+        assert await given(store, await row(store, run.id)) == [("message", "m"), ("notice", "1"), ("notice", "2")]
