@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import Retry, activity
 from holdfast.errors import StoreError
-from holdfast.records import Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing import TestEngine
 

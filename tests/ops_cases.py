@@ -10,20 +10,9 @@ from datetime import UTC, datetime, timedelta
 from holdfast import codec
 from holdfast.changes import Change
 from holdfast.codec import ErrorData
-from holdfast.records import (
-    Committed,
-    CommitTurn,
-    End,
-    Extras,
-    NewLetter,
-    NewRun,
-    Operation,
-    Outcome,
-    RunRow,
-    Started,
-    StartRun,
-    Status,
-)
+from holdfast.commits import CommitTurn, End, Extras, NewLetter, NewRun, StartRun
+from holdfast.operations import Committed, Operation, Outcome, Started
+from holdfast.records import RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.clock import JumpingClock

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
 # replay, "replay" its __init__.
 FOUNDATIONS = (
     "errors", "clock", "records", "policy", "codec", "encodable", "error_data", "definitions", "determinism",
-    "changes", "chains", "events", "limits", "schedule_times",
+    "changes", "chains", "commits", "events", "limits", "operations", "schedule_times",
 )  # fmt: skip
 REPLAY = ("replay", "replay.*")
 CONTEXT = ("context", "context.*")

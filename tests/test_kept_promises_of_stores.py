@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.records import Committed, Fenced, Parent, StartChild, Status
+from holdfast.commits import Parent, StartChild
+from holdfast.operations import Committed, Fenced
+from holdfast.records import Status
 from holdfast.stores import sqlite_workers
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.stores.sqlite_statements import SQL

@@ -26,7 +26,8 @@ from holdfast.errors import (
     UnknownWorkflow,
 )
 from holdfast.events import Event, Events
-from holdfast.records import PutSchedule, RequestCancel, RunFilter, SendMessage, Status, Tick
+from holdfast.operations import PutSchedule, RequestCancel, SendMessage, Tick
+from holdfast.records import RunFilter, Status
 
 HOUR = timedelta(hours=1)
 EVENTS = Events([Event(name="news", on_target_ended="dead_letter")])

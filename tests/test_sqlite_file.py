@@ -27,12 +27,8 @@ from holdfast.errors import (
     StoreFull,
     StoreReplaced,
 )
-from holdfast.records import (
-    Committed,
-    Delivered,
-    RunFilter,
-    Status,
-)
+from holdfast.operations import Committed, Delivered
+from holdfast.records import RunFilter, Status
 from holdfast.stores import sqlite_file
 from holdfast.stores.sql_files import migrations, statements
 from holdfast.stores.sqlite import SQLiteStore

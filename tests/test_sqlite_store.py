@@ -26,17 +26,16 @@ from holdfast.errors import (
     StoreClosed,
     StoreError,
 )
-from holdfast.records import (
-    Committed,
-    RunFilter,
-    Status,
-)
+from holdfast.operations import Committed
+from holdfast.records import RunFilter, Status
 from holdfast.stores import sqlite_connections, sqlite_file
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW, claim, entry, message, one, row, started, turn
 
 PRELUDE = """
     import asyncio, os, sys, time
+    from holdfast.commits import *
+    from holdfast.operations import *
     from holdfast.records import *
     from holdfast.stores.sqlite import SQLiteStore
     from holdfast.testing.conformance import LEASE, NOW, claim, ended, entry, message, new_run, one, row, started, turn

@@ -9,26 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.records import (
+from holdfast.commits import CommitTurn, End, RunOptions, StartRun, State
+from holdfast.operations import (
     Committed,
-    CommitTurn,
     Delivered,
-    End,
-    EntryRow,
     Fenced,
     Operation,
     Outcome,
     Pause,
     Refused,
     RequestCancel,
-    RunOptions,
-    RunRow,
     SendMessage,
     Started,
-    StartRun,
-    State,
-    Status,
 )
+from holdfast.records import EntryRow, RunRow, Status
 from holdfast.replay import entry as entries
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance.samples import LEASE, NOW, SECOND, claim, new_run, one, row, unread

@@ -16,7 +16,9 @@ import apsw.ext
 import pytest
 from tests.sqlite_cases import opened
 
-from holdfast.records import EventRule, Published, RunFilter, SendMessage, Started, StartRun, Status
+from holdfast.commits import EventRule, StartRun
+from holdfast.operations import Published, SendMessage, Started
+from holdfast.records import RunFilter, Status
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.stores.sqlite_statements import SQL
 from holdfast.testing.conformance.samples import (

@@ -81,7 +81,7 @@ class Hooks:
 
     def __post_init__(self) -> None:
         for field in ("on_complete", "on_failed", "on_cancelled"):
-            _check_plain(getattr(self, field), f"{field} of a workflow")
+            check_plain(getattr(self, field), f"{field} of a workflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class ActivityOptions:
     def __post_init__(self) -> None:
         for field in ("on_start", "on_success", "on_failure", "on_failed", "on_skipped"):
             callback = getattr(self, field)
-            _check_plain(callback, f"{field} of activity {self.name!r}")
+            check_plain(callback, f"{field} of activity {self.name!r}")
         given: object = self.priority
         if not isinstance(given, int) or isinstance(given, bool):
             raise BadInput(f"priority of activity {self.name!r} must be a whole number, not {given!r}")
@@ -476,7 +476,12 @@ def function_name(function: Callable[..., Any]) -> str:
     return name.strip("<>")
 
 
-def _check_plain(callback: Any, where: str) -> None:
+def check_plain(callback: Any, where: str) -> None:
+    """Refuse what cannot be called back at once.
+
+    Raises:
+        BadInput: it is neither None nor a plain function.
+    """
     if callback is not None and (not callable(callback) or is_async(callback)):
         raise BadInput(f"{where} must be a plain function (not `async def`), not {callback!r}")
 

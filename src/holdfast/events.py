@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from holdfast.clock import Instant, micros
+from holdfast.commits import EventRule
 from holdfast.errors import BadInput
-from holdfast.records import EventRule
 
 Delivery = Literal["first", "all", "after_wait", "after_create"]
 Unread = Literal["discard", "republish", "dead_letter"]

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Context, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.errors import BadInput, StoreError
-from holdfast.records import Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.sqlite import SQLiteStore
 
 HOUR = timedelta(hours=1)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, Status, activity, workflow
+from holdfast.commits import CommitTurn
 from holdfast.errors import StoreError, StoreFull
-from holdfast.records import Claim, CommitTurn, History, Operation, Outcome
+from holdfast.operations import Operation, Outcome
+from holdfast.records import Claim, History
 from holdfast.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])

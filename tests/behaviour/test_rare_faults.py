@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Status, workflow
 from holdfast.errors import StoreError
-from holdfast.records import Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])

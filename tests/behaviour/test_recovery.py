@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Context, NoSuchRun, RunBlocked, Status, workflow
 from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
-from holdfast.records import Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.sqlite import SQLiteStore
 
 HOUR = timedelta(hours=1)

@@ -11,7 +11,8 @@ from tests.acts_cases import Flaky, Gate, moments
 
 from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
 from holdfast.errors import CannotReopen
-from holdfast.records import Purge, RunRow
+from holdfast.operations import Purge
+from holdfast.records import RunRow
 from holdfast.stores.sqlite import SQLiteStore
 
 restarts = pytest.mark.parametrize("mode", ["file", "evict"])

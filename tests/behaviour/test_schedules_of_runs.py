@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import Context, Status, workflow
 from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, StoreError, UnknownWorkflow
-from holdfast.records import Operation, Outcome, ScheduleRow, Tick
+from holdfast.operations import Operation, Outcome, Tick
+from holdfast.records import ScheduleRow
 from holdfast.stores.sqlite import SQLiteStore
 
 HOUR = timedelta(hours=1)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent.parent
 SCRIPT = Path(__file__).parent.parent / "scripts" / "senders.py"
 
 
 def run(*args: object) -> list[dict]:
     command = [sys.executable, str(SCRIPT), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -11,9 +11,10 @@ from tests.replay.driving import SECOND, START, assert_replays, execution, live,
 
 from holdfast import Context, activity, workflow
 from holdfast.codec import error_to_data
+from holdfast.commits import NO_OPTIONS, RunOptions
 from holdfast.context.steps import StepVerb
 from holdfast.errors import BadInput
-from holdfast.records import NO_OPTIONS, EntryRow, RunOptions
+from holdfast.records import EntryRow
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.turn import Ending

@@ -24,6 +24,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from tests.scripts.crash_everywhere import KillingStore
+
 from holdfast import Context, Engine, Event, Status, workflow
 from holdfast.errors import RunTerminal
 from holdfast.records import RunFilter
@@ -214,38 +216,6 @@ def race(work_dir: Path, sends: int, kills: int, seed: int) -> None:
 # Fan-out.
 
 
-class KillingStore(SQLiteStore):
-    """Kills its own process before or after the n-th commit."""
-
-    def __init__(self, path: Path, kill_at: int, moment: str) -> None:
-        super().__init__(path)
-        self.kill_at, self.moment, self.commits, self.patient = kill_at, moment, 0, False
-
-    def apply_now(self, operations):
-        if self.patient:
-            return None
-        self._meet("before", self.commits + 1)
-        outcomes = super().apply_now(operations)
-        if outcomes is not None:
-            self.commits += 1
-            self._meet("after", self.commits)
-        return outcomes
-
-    async def apply(self, operations):
-        self.commits += 1
-        self.patient = True
-        try:
-            outcomes = await super().apply(operations)
-        finally:
-            self.patient = False
-        self._meet("after", self.commits)
-        return outcomes
-
-    def _meet(self, moment: str, commit: int) -> None:
-        if (moment, commit) == (self.moment, self.kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def kill_at_statement(number: int) -> None:
     """Let this process kill itself at the n-th statement of a batch, inside its transaction."""
     met = 0
@@ -284,13 +254,13 @@ async def publish(path: Path, kill_at: int, moment: str) -> None:
     """Publish and leave; killed on the way."""
     if moment == "statement":
         kill_at_statement(kill_at)
-    async with Engine(store=KillingStore(path, kill_at, moment), events=EVENTS, run_workflows=False) as engine:
+    async with Engine(store=KillingStore(str(path), kill_at, moment), events=EVENTS, run_workflows=False) as engine:
         await engine.publish("news", "flood", id="flood-1")
 
 
 async def publish_and_work(path: Path, kill_at: int, moment: str) -> None:
     """Publish, and let the runs that wait read it; killed on the way."""
-    store = KillingStore(path, kill_at, moment)
+    store = KillingStore(str(path), kill_at, moment)
     async with Engine(store=store, workflows=[reader], events=EVENTS, retention=None) as engine:
         store.commits = 0
         await engine.publish("news", "flood", id="flood-1")

@@ -8,27 +8,24 @@ from typing import Any
 
 from tests.simulation.world import World
 
-from holdfast.records import (
+from holdfast.commits import CommitTurn, PublishEvent, StartRun
+from holdfast.operations import (
     Committed,
-    CommitTurn,
     Delivered,
     Done,
-    EntryRow,
     Existing,
     Fenced,
     KeyHeld,
     Operation,
     Outcome,
     Published,
-    PublishEvent,
     Refused,
     Reopen,
     SendMessage,
     Started,
-    StartRun,
-    Status,
     Tick,
 )
+from holdfast.records import EntryRow, Status
 from holdfast.replay import entry as entries
 
 CONSERVED = frozenset({"job", "rare", "word"})

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, NoSuchRun, Retry, RunTerminal, activity, step_context, workflow
+from holdfast.commits import CommitTurn, StartRun
 from holdfast.errors import ChildFailed, StoreBusy, StoreError, StoreFull
-from holdfast.records import Committed, CommitTurn, Operation, Outcome, Started, StartRun
+from holdfast.operations import Committed, Operation, Outcome, Started
 from holdfast.replay import entry as entries
 from holdfast.stores.sqlite import SQLiteStore
 

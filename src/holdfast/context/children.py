@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast import codec
+from holdfast.commits import NO_OPTIONS, NewRun, Parent, RunOptions, StartChild
 from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Workflow, check_run_id, function_name
 from holdfast.errors import BadInput, ChildFailed, HoldfastError
-from holdfast.records import NO_OPTIONS, NewRun, Parent, RunOptions, StartChild
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.failures import located

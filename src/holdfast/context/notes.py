@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from holdfast import codec
+from holdfast.commits import Evidence, Reply
 from holdfast.context.api import Request
 from holdfast.errors import BadInput
-from holdfast.records import Evidence, Reply
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
 from holdfast.replay.location import Scope, check_name

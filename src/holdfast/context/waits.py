@@ -11,10 +11,11 @@ import msgspec
 
 from holdfast import codec
 from holdfast.clock import FAR_FUTURE, Instant, micros
+from holdfast.commits import EventRule, PublishEvent, Send
 from holdfast.context.api import MISSING, Request
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, QueueFull, ReceiveTimeout, RunTerminal
-from holdfast.records import TERMINAL, EventRule, PublishEvent, Send
+from holdfast.records import TERMINAL
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb

@@ -26,25 +26,21 @@ from holdfast.errors import (
     NoSuchRun,
     UniqueConflict,
 )
-from holdfast.ops.port import audited
-from holdfast.records import (
-    TERMINAL,
+from holdfast.operations import (
     Done,
-    EntryRow,
     KeyHeld,
-    Message,
     Outcome,
     Pause,
     Refused,
     Reopen,
     RequestCancel,
-    RunRow,
     SetAttributes,
-    Status,
     Terminate,
     Unblock,
     Unpause,
 )
+from holdfast.ops.port import audited
+from holdfast.records import TERMINAL, EntryRow, Message, RunRow, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
 from holdfast.replay.entry import encode_entry
@@ -99,7 +95,7 @@ class Acts:
         outcome = await self._link.deliver(operation, row)
         asked = self._took_effect(run_id, outcome)
         if asked and (self._link.observers or self._registry.hooked):
-            now_is = await self._row(run_id)
+            now_is = await self._link.row(run_id)
             if now_is.status is Status.CANCELLED and not now_is.epoch:
                 self._cancelled(now_is)
                 await self._tell("run.cancelled", run_id, status="cancelled")  # it had not begun, so no worker tells
@@ -116,7 +112,7 @@ class Acts:
         if ended:
             self._link.worker.forget(run_id)
             if self._registry.hooked:
-                self._cancelled(await self._row(run_id))
+                self._cancelled(await self._link.row(run_id))
             await self._tell("run.cancelled", run_id, status="cancelled", reason=reason or "terminated")
         return ended
 
@@ -193,7 +189,7 @@ class Acts:
     ) -> None:
         check_run_id(run_id)
         for _ in range(_ATTEMPTS):
-            row = await self._row(run_id)
+            row = await self._link.row(run_id)
             if row.status not in allowed:
                 raise CannotReopen(run_id, _not_allowed(row, how, allowed))
             operation = await self._reopening(row, cut, _DEEPEST_FAMILY)
@@ -270,7 +266,7 @@ class Acts:
         outcome = await self._link.apply(Unblock(at=self._link.clock.now(), target=check_run_id(run_id), audit=audit))
         if isinstance(outcome, Done) and outcome.count:
             return True
-        await self._row(run_id)
+        await self._link.row(run_id)
         return False
 
     async def recover_all(self) -> RecoveryReport:
@@ -304,12 +300,6 @@ class Acts:
                 (report.unchanged if changed is False else report.changed).append(run_id)
         return report
 
-    async def _row(self, run_id: str) -> RunRow:
-        row = await self._link.store.get(run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
-        return row
-
     def _took_effect(self, run_id: str, outcome: Outcome) -> bool:
         if isinstance(outcome, Refused):
             if outcome.status is None:
@@ -320,7 +310,7 @@ class Acts:
     async def _tell(self, type: str, run_id: str, status: str = "", **data: object) -> None:
         if not self._link.observers:
             return
-        at, row = to_datetime(self._link.clock.now()), await self._row(run_id)
+        at, row = to_datetime(self._link.clock.now()), await self._link.row(run_id)
         self._link.notify(Change(type=type, at=at, run_id=run_id, workflow=row.workflow, status=status, data=data))
 
 

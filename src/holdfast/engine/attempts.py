@@ -17,6 +17,7 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Instant, micros
 from holdfast.codec import ErrorData, error_from_data, error_to_data, qualified_name
+from holdfast.commits import LeaveKey
 from holdfast.context.steps import OVER_LIMIT, StepVerb
 from holdfast.definitions import NotReady
 from holdfast.engine.executor import Attempt, Executor
@@ -34,8 +35,8 @@ from holdfast.errors import (
     StepSkipped,
     UndecodablePayload,
 )
+from holdfast.operations import KeepResult, KeyAnswer
 from holdfast.policy import Retry
-from holdfast.records import KeepResult, KeyAnswer, LeaveKey
 from holdfast.replay import entry as entries
 from holdfast.replay.turn import Turn
 

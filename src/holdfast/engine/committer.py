@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast.errors import StoreBusy, StoreError, StoreFull
-from holdfast.records import Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")

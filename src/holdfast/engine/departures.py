@@ -13,20 +13,11 @@ from typing import TYPE_CHECKING
 
 from holdfast import codec
 from holdfast.codec import ErrorData
+from holdfast.commits import CommitTurn, End, Extras, State
 from holdfast.engine.committer import Committer
 from holdfast.engine.resident import Resident
-from holdfast.records import (
-    Committed,
-    CommitTurn,
-    End,
-    EntryRow,
-    Extras,
-    Fenced,
-    Held,
-    Outcome,
-    State,
-    Status,
-)
+from holdfast.operations import Committed, Fenced, Outcome
+from holdfast.records import EntryRow, Held, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.turn import Turn
 

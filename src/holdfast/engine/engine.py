@@ -12,9 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from holdfast import codec
 from holdfast.changes import Change
-from holdfast.clock import Clock, Instant, from_datetime, micros, new_id
-from holdfast.context.notes import encode_attributes
-from holdfast.context.waits import check_message_id
+from holdfast.clock import Clock, micros
 from holdfast.definitions import Registry, Workflow, check_run_id, is_async
 from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
 from holdfast.engine.following import follow
@@ -25,35 +23,27 @@ from holdfast.engine.link import Link
 from holdfast.engine.maintenance import Maintenance
 from holdfast.engine.observers import Observers, Watch
 from holdfast.engine.outcomes import Endings
+from holdfast.engine.run_filter import run_filter
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.settings import Settings
 from holdfast.engine.starts import OnConflict, Starts, options_of
 from holdfast.engine.step_context import StepContext
+from holdfast.engine.talks import Talks
 from holdfast.engine.waiters import Waiters
 from holdfast.engine.worker import Worker
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
+from holdfast.operations import (
+    Operation,
+    PauseSchedule,
+    PutSchedule,
+)
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.records import (
-    Delivered,
-    Message,
-    Operation,
-    Outcome,
-    PauseSchedule,
-    Published,
-    PublishEvent,
-    PutSchedule,
-    Refused,
-    RunFilter,
-    RunRow,
-    SendMessage,
-    Status,
-)
+from holdfast.records import RunRow, Status
 from holdfast.replay.guards import guard
-from holdfast.replay.location import check_name
 from holdfast.stores import open_store
 from holdfast.stores.base import Store
 
@@ -132,6 +122,7 @@ class Engine:
         self._link.applied = self._applied
         self._acts = Acts(self._link, self.registry, Endings(self._events))
         self._starts = Starts(self._link, self.registry, run_workflows)
+        self._talks = Talks(self._link, self._events)
         self.dead_letters = DeadLetters(self._link, self._events, self._acts.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
         self.audit = AuditTrail(self._link)
@@ -362,7 +353,7 @@ class Engine:
         """
         if not 1 <= limit <= 1000:
             raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
-        rows = await self.store.runs(_filter(which, limit, before.key if before is not None else None))
+        rows = await self.store.runs(run_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
     async def stats(self) -> dict[str, int]:
@@ -395,29 +386,7 @@ class Engine:
         Raises:
             UnknownQuery: the code does not answer that, or has not come so far.
         """
-        check_run_id(run_id)
-        worker = self._link.worker
-        row = await self._row(run_id)
-        if not row.epoch:
-            raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
-        history = [] if worker.resident(run_id) else await self.store.history(row.key)
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[bytes] = loop.create_future()
-
-        def ask() -> None:
-            try:
-                resident = worker.resident(run_id)
-                execution = resident.execution if resident else worker.runner.lives.look_into(row, history)
-                try:
-                    answered.set_result(execution.query(name, args, kwargs))
-                finally:
-                    if resident is None:
-                        execution.drop()
-            except Exception as error:
-                answered.set_exception(error)
-
-        loop.call_soon(ask)
-        return codec.decode(await answered, type, f"the answer to query {name!r}")
+        return await self._talks.query(run_id, name, args, kwargs, type)
 
     # Messages and events.
 
@@ -433,25 +402,7 @@ class Engine:
             NoSuchRun, RunTerminal: nobody will ever take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
-        check_run_id(run_id)
-        check_name(name, "message name")
-        check_message_id(id)
-        encoded = codec.encode(payload, f"message {name!r}").decode()
-        now = self.clock.now()
-        operation = SendMessage(
-            target=run_id,
-            name=name,
-            id=id if id is not None else new_id(),
-            payload=encoded,
-            at=now,
-            deduplicate=id is not None,
-            dead_letter=dead_letter,
-            max_pending=self._events.get(name).max_pending,
-        )
-        message = Message(0, "message", name, operation.id, encoded, now)
-        outcome = await self._link.deliver(operation, message)
-        _raise_refusal(outcome, run_id, name)
-        return not (isinstance(outcome, Delivered) and outcome.duplicate)
+        return await self._talks.send(run_id, name, payload, id, dead_letter)
 
     async def ask(
         self, run_id: str, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None
@@ -462,22 +413,12 @@ class Engine:
             RunTerminal: it has ended, or ends without a reply.
             TimeoutError: no reply came in time; the request stays.
         """
-        request = new_id()
-        await self.send(run_id, name, payload, id=request)
+        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
+        request = await self._talks.request(run_id, name, payload)
 
         async def look() -> str | None:
-            replies = await self.store.replies([request])
-            if request not in replies:
-                row = await self._row(run_id)
-                if row.status is Status.BLOCKED:
-                    raise RunBlocked(run_id, f"run {run_id!r} is blocked and cannot reply; the request stays")
-                if row.status.terminal:
-                    replies = await self.store.replies([request])  # it may have been its last word
-                    if request not in replies:
-                        raise RunTerminal(run_id, row.status)
-            return replies.get(request)
+            return await self._talks.reply_to(request, run_id)
 
-        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
         answer = await asyncio.wait_for(self._until(run_id, look), seconds)
         return codec.decode(answer, type, f"the reply to {name!r}")
 
@@ -490,26 +431,7 @@ class Engine:
         Raises:
             QueueFull: too many events wait under that name already.
         """
-        if not isinstance(name, str):
-            if payload is not None or type(name).__module__ == "builtins":
-                raise BadInput(
-                    f"an event is published by a name and a payload, or as an object of its type, not {name!r}"
-                )
-            name, payload = self._events.name_of(name), name
-        check_name(name, "event name")
-        check_message_id(id)
-        now = self.clock.now()
-        operation = PublishEvent(
-            name=name,
-            id=id if id is not None else new_id(),
-            payload=codec.encode(payload, f"event {name!r}").decode(),
-            at=now,
-            rule=self._events.get(name).rule(now),
-            deduplicate=id is not None,
-        )
-        outcome = await self._link.apply(operation)
-        _raise_refusal(outcome, "", name)
-        return outcome.runs if isinstance(outcome, Published) else 0
+        return await self._talks.publish(name, payload, id)
 
     # Acting on runs.
 
@@ -634,10 +556,7 @@ class Engine:
     # Waiting.
 
     async def _row(self, run_id: str) -> RunRow:
-        row = await self.store.get(run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
-        return row
+        return await self._link.row(run_id)
 
     async def _ended(self, run_id: str) -> RunRow:
         async def look() -> RunRow | None:
@@ -672,39 +591,3 @@ class Engine:
 
     def _working(self) -> Worker:
         return self._link.worker
-
-
-def _filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilter:
-    wanted = dict(which)
-    unknown = wanted.keys() - set(RunFilter.__struct_fields__)
-    if unknown:
-        known = ", ".join(field for field in RunFilter.__struct_fields__ if field not in ("limit", "before"))
-        raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}; they can by {known}")
-    status = wanted.get("status")
-    if status is not None:
-        if status not in list(Status):
-            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
-        wanted["status"] = Status(status)
-    for moment in ("created_from", "created_until"):
-        if wanted.get(moment) is not None:
-            wanted[moment] = _instant(wanted[moment], moment)
-    wanted["attributes"] = {
-        name: value if value is not None else "null"
-        for name, value in encode_attributes(wanted.get("attributes") or {}).items()
-    }
-    return RunFilter(**wanted, limit=limit, before=before)
-
-
-def _instant(moment: datetime, field: str) -> Instant:
-    return from_datetime(moment, field)
-
-
-def _raise_refusal(outcome: Outcome, run_id: str, name: str) -> None:
-    if not isinstance(outcome, Refused):
-        return
-    if outcome.reason == "full":
-        whose = f" of run {run_id!r}" if run_id else ""
-        raise QueueFull(f"too many {name!r} wait already{whose}: see max_pending of its Event")
-    if outcome.status is None:
-        raise NoSuchRun(run_id)
-    raise RunTerminal(run_id, outcome.status)

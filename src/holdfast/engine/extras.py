@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from holdfast.clock import Instant, new_id
+from holdfast.commits import Extras, NewLetter, Wait
 from holdfast.context.steps import StepVerb
 from holdfast.engine import step_keys
 from holdfast.engine.resident import Resident
 from holdfast.events import Events
-from holdfast.records import Extras, NewLetter, Wait
 from holdfast.replay.turn import Ending, Turn
 
 

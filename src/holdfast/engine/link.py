@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.changes import Change
 from holdfast.clock import Clock
+from holdfast.commits import PublishEvent
 from holdfast.engine.committer import resolving
 from holdfast.engine.observers import Observers
-from holdfast.errors import HoldfastError, StoreClosed
-from holdfast.records import Delivered, Message, Operation, Outcome, PublishEvent, Purge, SendMessage
+from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
+from holdfast.operations import Delivered, Operation, Outcome, Purge, SendMessage
+from holdfast.records import Message, RunRow
 from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
@@ -49,6 +51,17 @@ class Link:
         if refuse is not None:
             refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
         return self.current
+
+    async def row(self, run_id: str) -> RunRow:
+        """Return a run as the store has it.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        row = await self.store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        return row
 
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and let this engine see what came of it."""

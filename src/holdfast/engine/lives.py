@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.clock import Instant, micros
+from holdfast.commits import NewRun
 from holdfast.context.life import Life
 from holdfast.definitions import Registry, Workflow
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
-from holdfast.records import Claim, EntryRow, NewRun, RunRow
+from holdfast.records import Claim, EntryRow, RunRow
 from holdfast.replay.journal import Journal, RunInfo
 from holdfast.replay.loop import Handle
 from holdfast.replay.turn import Execution

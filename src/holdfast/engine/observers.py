@@ -14,10 +14,10 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
 from holdfast.codec import ErrorData
 from holdfast.context.steps import OVER_LIMIT
+from holdfast.definitions import check_plain
 from holdfast.engine.reports import changes_of
 from holdfast.engine.resident import Resident
 from holdfast.errors import BadInput, StepSkipped
-from holdfast.ops.port import check_callback
 from holdfast.records import TERMINAL, EntryRow, Status
 from holdfast.replay.entry import AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
 from holdfast.replay.turn import Ending, Turn
@@ -255,4 +255,4 @@ class Watch:
 def _check(callback: object, field: str) -> None:
     if callback is None:
         raise BadInput(f"{field} must be a plain function, not None")
-    check_callback(callback, field)
+    check_plain(callback, field)

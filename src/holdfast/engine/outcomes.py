@@ -7,8 +7,9 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.codec import ErrorData
+from holdfast.commits import End, EventRule
 from holdfast.events import Events
-from holdfast.records import End, EventRule, Status
+from holdfast.records import Status
 from holdfast.replay.entry import ChildEnded, encode_entry
 from holdfast.replay.turn import Outcome
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.clock import Instant
+from holdfast.commits import LeaveKey, NewLetter, State
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import Activity, Workflow
 from holdfast.engine.executor import Attempt
 from holdfast.engine.step_context import StepContext
-from holdfast.records import EntryRow, LeaveKey, NewLetter, State, Status
+from holdfast.records import EntryRow, Status
 from holdfast.replay.turn import Execution
 
 _MAX_WAITS = 5

@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.clock import Clock, Instant, micros
 from holdfast.codec import error_to_data
+from holdfast.commits import CommitTurn, End, NewRun, Renewal, StartRun, State
 from holdfast.context.children import ChildVerb
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
@@ -35,23 +36,8 @@ from holdfast.engine.timers import Timers
 from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
-from holdfast.records import (
-    Beat,
-    Claim,
-    Committed,
-    CommitTurn,
-    End,
-    History,
-    KeepResult,
-    Message,
-    NewRun,
-    Outcome,
-    Renewal,
-    Started,
-    StartRun,
-    State,
-    Status,
-)
+from holdfast.operations import Beat, Committed, KeepResult, Outcome, Started
+from holdfast.records import Claim, History, Message, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import CANCEL

@@ -12,24 +12,14 @@ import msgspec
 from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Instant, from_datetime, new_id, new_seed, to_datetime
+from holdfast.commits import NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.schedule_view import Schedule, readable_spec, schedule_of, spec_of
 from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
 from holdfast.events import Events
+from holdfast.operations import DropSchedule, PauseSchedule, PutSchedule, Refused, RequestCancel, Started, Tick
 from holdfast.ops.port import Port, audited
-from holdfast.records import (
-    DropSchedule,
-    NewRun,
-    PauseSchedule,
-    PutSchedule,
-    Refused,
-    RequestCancel,
-    RunOptions,
-    ScheduleRow,
-    Started,
-    StartRun,
-    Tick,
-)
+from holdfast.records import ScheduleRow
 from holdfast.schedule_times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
 from holdfast.schedule_times import spec as checked_spec
 

@@ -11,13 +11,14 @@ import msgspec
 
 from holdfast import codec
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
+from holdfast.commits import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.committer import resolving
 from holdfast.engine.link import Link
 from holdfast.engine.worker import Worker
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
-from holdfast.records import NO_OPTIONS, Existing, KeyHeld, NewRun, Outcome, RunOptions, StartRun
+from holdfast.operations import Existing, KeyHeld, Outcome
 
 OnConflict = Literal["raise", "return"]
 MOST_PRIORITY = 100

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from holdfast import codec
 from holdfast.clock import Instant, micros
+from holdfast.commits import LeaveKey, TakeKey
 from holdfast.context.steps import StepVerb
 from holdfast.engine.resident import Resident
-from holdfast.records import LeaveKey, TakeKey
 
 
 def key_of(verb: StepVerb) -> str | None:

@@ -22,7 +22,8 @@ from holdfast.engine.settings import Settings
 from holdfast.errors import RunBlocked, StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits
-from holdfast.records import Claim, Delivered, Held, Message, Status, Unblock
+from holdfast.operations import Delivered, Unblock
+from holdfast.records import Claim, Held, Message, Status
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")

@@ -12,12 +12,13 @@ from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import micros, to_datetime
 from holdfast.codec import ErrorData
-from holdfast.definitions import check_run_id
+from holdfast.definitions import check_plain, check_run_id
 from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
 from holdfast.events import Events
+from holdfast.operations import Acknowledge, Done, Purge, Refused, ReplayEvent
 from holdfast.ops import step_name
-from holdfast.ops.port import Port, audited, call_back, check_callback
-from holdfast.records import Acknowledge, Done, LetterFilter, LetterRow, Purge, Refused, ReplayEvent
+from holdfast.ops.port import Port, audited, call_back
+from holdfast.records import LetterFilter, LetterRow
 
 Kind = Literal["work", "event"]
 
@@ -248,7 +249,7 @@ class DeadLetters:
                 nothing.
         """
         _check_kind(kind)
-        check_callback(on_purged, "on_purged")
+        check_plain(on_purged, "on_purged")
         now, total = self._port.clock.now(), 0
         before = now - micros(older_than, "older_than")
         for what in (kind,) if kind is not None else _KINDS:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
-from holdfast.errors import BadInput
-from holdfast.records import Audit, Operation, Outcome
+from holdfast.commits import Audit
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.ops")
@@ -49,18 +48,6 @@ def audited(port: Port, by: str | None, action: str, **detail: object) -> Audit:
     said = {name: value for name, value in detail.items() if value is not None}
     text = codec.encode(said, f"the detail of {action!r}").decode() if said else ""
     return Audit(actor=by if by is not None else port.actor, action=action, detail=text)
-
-
-def check_callback(callback: Any, field: str) -> None:
-    """Refuse what cannot be called back.
-
-    Raises:
-        BadInput: it is neither None nor a plain function.
-    """
-    if callback is None:
-        return
-    if not callable(callback) or inspect.iscoroutinefunction(callback):
-        raise BadInput(f"{field} must be a plain function (not `async def`) or None, not {callback!r}")
 
 
 def call_back(port: Port, name: str, callback: Callable[..., None], *given: str) -> None:

@@ -11,10 +11,12 @@ from datetime import timedelta
 
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, Instant, micros, to_datetime
+from holdfast.definitions import check_plain
 from holdfast.errors import BadInput
 from holdfast.events import Events
-from holdfast.ops.port import Port, call_back, check_callback
-from holdfast.records import Done, Purge, Status
+from holdfast.operations import Done, Purge
+from holdfast.ops.port import Port, call_back
+from holdfast.records import Status
 
 _logger = logging.getLogger("holdfast.ops")
 
@@ -67,7 +69,7 @@ class Retention:
         size: object = self.batch
         if not isinstance(size, int) or not 1 <= size <= 10_000:
             raise BadInput(f"batch must be a whole number between 1 and 10,000, not {size!r}")
-        check_callback(self.on_purged, "on_purged")
+        check_plain(self.on_purged, "on_purged")
 
 
 class Sweeper:

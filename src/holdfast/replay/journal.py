@@ -16,8 +16,9 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.codec import ErrorData, error_from_data
+from holdfast.commits import Extras, Send, StartChild
 from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
-from holdfast.records import EntryRow, Extras, Message, Send, StartChild
+from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
 from holdfast.replay import inbox
 from holdfast.replay.entry import Entry, decode_entry, encode_entry

@@ -21,8 +21,9 @@ import msgspec
 from holdfast import codec
 from holdfast.clock import Instant
 from holdfast.codec import ErrorData, error_to_data
+from holdfast.commits import Extras, Send, StartChild
 from holdfast.errors import RunBlocked, StuckRun
-from holdfast.records import EntryRow, Extras, Message, Send, StartChild
+from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from holdfast.clock import Instant
+from holdfast.operations import Operation, Outcome
 from holdfast.records import (
     AuditRow,
     Claim,
@@ -37,8 +38,6 @@ from holdfast.records import (
     LetterFilter,
     LetterRow,
     Message,
-    Operation,
-    Outcome,
     RunFilter,
     RunRow,
     ScheduleRow,

@@ -11,47 +11,38 @@ from itertools import takewhile
 from typing import Protocol
 
 from holdfast.clock import Instant
-from holdfast.records import (
+from holdfast.commits import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
+from holdfast.operations import (
     Acknowledge,
-    Audit,
     Beat,
     Committed,
-    CommitTurn,
     Delivered,
     Done,
     DropSchedule,
-    End,
     Existing,
-    Extras,
     Fenced,
     KeepResult,
     KeyAnswer,
     KeyHeld,
-    Message,
-    NewRun,
     Operation,
     Outcome,
     Pause,
     PauseSchedule,
-    PublishEvent,
     Purge,
     PutSchedule,
     Refused,
     Reopen,
     ReplayEvent,
     RequestCancel,
-    Send,
     SendMessage,
     SetAttributes,
     Started,
-    StartRun,
-    State,
-    Status,
     Terminate,
     Tick,
     Unblock,
     Unpause,
 )
+from holdfast.records import Message, Status
 from holdfast.stores.batch_events import EventQueues
 from holdfast.stores.batch_keys import Keys
 from holdfast.stores.batch_letters import Letters
@@ -562,10 +553,6 @@ class Batch:
         self._ids[known.id] = known
         return known
 
-    def load_keys(self, keys: Iterable[int]) -> None:
-        """Read many runs at once."""
-        self._fetch_keys(keys)
-
     def forget_runs(self) -> None:
         """Read every run and every tombstone anew: statements changed some beside this batch."""
         self._runs.clear()
@@ -577,7 +564,7 @@ class Batch:
         if len(operations) == 1:
             return
         turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
-        self._fetch_keys(turn.key for turn in turns)
+        self.load_keys(turn.key for turn in turns)
         ids = dict.fromkeys(named for operation in operations for named in _ids_of(operation))
         if ids:
             self._ids.update((id, None) for id in ids if id not in self._ids)
@@ -586,7 +573,7 @@ class Batch:
         if starts:
             self._exhume(starts)
         ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
-        self._fetch_keys(parent for parent in ending if parent)
+        self.load_keys(parent for parent in ending if parent)
         moved: dict[int, int] = {}
         for turn in turns:
             if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
@@ -596,7 +583,8 @@ class Batch:
             for row in self.statements.read("unread", [*moved.items()]):
                 self._unread[int(row[0] or 0)].append(Message(*row[1:]))  # type: ignore[arg-type]  # as above
 
-    def _fetch_keys(self, keys: Iterable[int]) -> None:
+    def load_keys(self, keys: Iterable[int]) -> None:
+        """Read many runs at once."""
         missing = [(key,) for key in dict.fromkeys(keys) if key not in self._runs]
         if missing:
             self._load("run_by_key", missing)

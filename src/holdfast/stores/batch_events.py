@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
-from holdfast.records import End, EventRule, Message, Published, PublishEvent, Refused, Wait
+from holdfast.commits import End, EventRule, PublishEvent, Wait
+from holdfast.operations import Published, Refused
+from holdfast.records import Message
 from holdfast.stores.run_state import Row, RunState
 
 if TYPE_CHECKING:

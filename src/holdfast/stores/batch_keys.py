@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.clock import Instant
-from holdfast.records import Committed, Fenced, KeepResult, KeyAnswer, LeaveKey, Outcome, TakeKey
+from holdfast.commits import LeaveKey, TakeKey
+from holdfast.operations import Committed, Fenced, KeepResult, KeyAnswer, Outcome
 from holdfast.stores.run_state import RunState
 
 if TYPE_CHECKING:

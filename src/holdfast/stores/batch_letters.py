@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant, new_id
-from holdfast.records import Acknowledge, Done, Message, NewLetter, Outcome, PublishEvent, Refused, ReplayEvent, Status
+from holdfast.commits import NewLetter, PublishEvent
+from holdfast.operations import Acknowledge, Done, Outcome, Refused, ReplayEvent
+from holdfast.records import Message, Status
 from holdfast.stores.run_state import Row, RunState
 
 if TYPE_CHECKING:

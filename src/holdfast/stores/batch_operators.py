@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.records import (
+from holdfast.commits import End
+from holdfast.operations import (
     Delivered,
     Done,
-    End,
     KeyHeld,
     Outcome,
     Pause,
@@ -16,11 +16,11 @@ from holdfast.records import (
     Reopen,
     RequestCancel,
     SetAttributes,
-    Status,
     Terminate,
     Unblock,
     Unpause,
 )
+from holdfast.records import Status
 from holdfast.stores.run_state import RunState
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.records import TERMINAL, Done, Message, Purge, Status
+from holdfast.operations import Done, Purge
+from holdfast.records import TERMINAL, Message, Status
 
 if TYPE_CHECKING:
     from holdfast.stores.batch import Batch

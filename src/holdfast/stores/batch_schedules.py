@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.records import Done, DropSchedule, Outcome, PauseSchedule, PutSchedule, Refused, Tick
+from holdfast.operations import Done, DropSchedule, Outcome, PauseSchedule, PutSchedule, Refused, Tick
 
 if TYPE_CHECKING:
     from holdfast.stores.batch import Batch

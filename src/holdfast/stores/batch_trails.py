@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.chains import chained
 from holdfast.clock import Instant
-from holdfast.records import Audit, Evidence
+from holdfast.commits import Audit, Evidence
 from holdfast.stores.run_state import Row
 
 if TYPE_CHECKING:

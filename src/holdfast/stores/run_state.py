@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.records import NewRun
+from holdfast.commits import NewRun
 
 Value = str | int | None
 Row = tuple[Value, ...]

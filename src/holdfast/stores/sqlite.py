@@ -10,24 +10,19 @@ from pathlib import Path
 import apsw
 
 from holdfast.clock import Instant, micros
+from holdfast.commits import CommitTurn, PublishEvent
+from holdfast.operations import Committed, Fenced, Operation, Outcome, Purge
 from holdfast.records import (
     AuditRow,
     Claim,
-    Committed,
-    CommitTurn,
     Counts,
     EntryRow,
     EvidenceRow,
-    Fenced,
     Held,
     History,
     LetterFilter,
     LetterRow,
     Message,
-    Operation,
-    Outcome,
-    PublishEvent,
-    Purge,
     RunFilter,
     RunRow,
     ScheduleRow,

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Done,
-    Fenced,
-    Refused,
-    RunFilter,
-    RunOptions,
-    RunRow,
-    SetAttributes,
-    Started,
-    StartRun,
-    Status,
-)
+from holdfast.commits import RunOptions, StartRun
+from holdfast.operations import Committed, Done, Fenced, Refused, SetAttributes, Started
+from holdfast.records import RunFilter, RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

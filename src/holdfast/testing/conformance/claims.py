@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Claim,
-    Committed,
-    Delivered,
-    Done,
-    RunFilter,
-    Started,
-    StartRun,
-    State,
-    Status,
-    Unblock,
-)
+from holdfast.commits import StartRun, State
+from holdfast.operations import Committed, Delivered, Done, Started, Unblock
+from holdfast.records import Claim, RunFilter, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

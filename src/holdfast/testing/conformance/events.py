@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    EventRule,
-    Extras,
-    Fenced,
-    Published,
-    Renewal,
-)
+from holdfast.commits import EventRule, Extras, Renewal
+from holdfast.operations import Committed, Delivered, Fenced, Published
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     EVERYBODY,

@@ -6,22 +6,29 @@ import asyncio
 from typing import Any, get_args
 
 from holdfast.clock import Instant
-from holdfast.records import (
-    Acknowledge,
+from holdfast.commits import (
     Audit,
+    Evidence,
+    Extras,
+    LeaveKey,
+    NewLetter,
+    Renewal,
+    Reply,
+    StartChild,
+    StartRun,
+    State,
+    TakeKey,
+)
+from holdfast.operations import (
+    Acknowledge,
     Beat,
     Committed,
-    Counts,
     Delivered,
     Done,
     DropSchedule,
-    Evidence,
     Existing,
-    Extras,
     Fenced,
     KeepResult,
-    LeaveKey,
-    NewLetter,
     Operation,
     Outcome,
     Pause,
@@ -30,22 +37,16 @@ from holdfast.records import (
     Purge,
     PutSchedule,
     Refused,
-    Renewal,
     Reopen,
     ReplayEvent,
-    Reply,
     RequestCancel,
     SetAttributes,
-    StartChild,
-    StartRun,
-    State,
-    Status,
-    TakeKey,
     Terminate,
     Tick,
     Unblock,
     Unpause,
 )
+from holdfast.records import Counts, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     EVERYBODY,

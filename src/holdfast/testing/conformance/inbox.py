@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Fenced,
-    Refused,
-    Reply,
-    RequestCancel,
-    Status,
-)
+from holdfast.commits import Reply
+from holdfast.operations import Committed, Delivered, Fenced, Refused, RequestCancel
+from holdfast.records import Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     NOW,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
+from holdfast.commits import LeaveKey, State, TakeKey
+from holdfast.operations import (
     Beat,
     Committed,
     Delivered,
@@ -10,16 +11,12 @@ from holdfast.records import (
     Fenced,
     KeepResult,
     KeyAnswer,
-    LeaveKey,
     Pause,
     Purge,
     RequestCancel,
-    RunRow,
-    State,
-    Status,
-    TakeKey,
     Terminate,
 )
+from holdfast.records import RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     NOW,

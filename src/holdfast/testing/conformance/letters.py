@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Acknowledge,
-    Committed,
-    Delivered,
-    Done,
-    EventRule,
-    Fenced,
-    LetterFilter,
-    LetterRow,
-    NewLetter,
-    Published,
-    Purge,
-    Refused,
-    ReplayEvent,
-    Status,
-)
+from holdfast.commits import EventRule, NewLetter
+from holdfast.operations import Acknowledge, Committed, Delivered, Done, Fenced, Published, Purge, Refused, ReplayEvent
+from holdfast.records import LetterFilter, LetterRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     NOW,

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Done,
-    Fenced,
-    Parent,
-    Refused,
-    RequestCancel,
-    RunOptions,
-    RunRow,
-    StartChild,
-    State,
-    Status,
-    Terminate,
-)
+from holdfast.commits import Parent, RunOptions, StartChild, State
+from holdfast.operations import Committed, Delivered, Done, Fenced, Refused, RequestCancel, Terminate
+from holdfast.records import RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     NOW,

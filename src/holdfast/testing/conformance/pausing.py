@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
+from holdfast.commits import StartRun, State
+from holdfast.operations import (
     Committed,
     Delivered,
     Done,
@@ -11,13 +12,10 @@ from holdfast.records import (
     Published,
     Refused,
     RequestCancel,
-    RunRow,
     Started,
-    StartRun,
-    State,
-    Status,
     Unpause,
 )
+from holdfast.records import RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

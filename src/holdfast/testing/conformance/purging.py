@@ -5,30 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from holdfast.clock import Instant
-from holdfast.records import (
-    Acknowledge,
-    Beat,
-    Committed,
-    Counts,
-    Delivered,
-    Done,
-    End,
-    Existing,
-    Extras,
-    LeaveKey,
-    LetterFilter,
-    NewLetter,
-    Parent,
-    Published,
-    Purge,
-    Reply,
-    RunFilter,
-    Started,
-    StartRun,
-    State,
-    Status,
-    TakeKey,
-)
+from holdfast.commits import End, Extras, LeaveKey, NewLetter, Parent, Reply, StartRun, State, TakeKey
+from holdfast.operations import Acknowledge, Beat, Committed, Delivered, Done, Existing, Published, Purge, Started
+from holdfast.records import Counts, LetterFilter, RunFilter, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.keys import ask, leave
 from holdfast.testing.conformance.samples import (

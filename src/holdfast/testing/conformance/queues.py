@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Done,
-    EventRule,
-    Published,
-    Refused,
-    Reopen,
-    Status,
-)
+from holdfast.commits import EventRule
+from holdfast.operations import Committed, Delivered, Done, Published, Refused, Reopen
+from holdfast.records import Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     EVERYBODY,

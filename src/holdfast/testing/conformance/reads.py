@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from holdfast.commits import StartRun
 from holdfast.errors import StoreClosed
-from holdfast.records import (
-    Committed,
-    Delivered,
-    RunFilter,
-    Started,
-    StartRun,
-    Status,
-)
+from holdfast.operations import Committed, Delivered, Started
+from holdfast.records import RunFilter, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

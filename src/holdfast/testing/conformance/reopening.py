@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Done,
-    Fenced,
-    KeyHeld,
-    LetterFilter,
-    Message,
-    NewLetter,
-    Refused,
-    Reopen,
-    RequestCancel,
-    RunOptions,
-    RunRow,
-    Status,
-)
+from holdfast.commits import NewLetter, RunOptions
+from holdfast.operations import Committed, Done, Fenced, KeyHeld, Refused, Reopen, RequestCancel
+from holdfast.records import LetterFilter, Message, RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.operators import child_of
 from holdfast.testing.conformance.samples import (

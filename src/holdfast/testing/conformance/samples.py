@@ -8,30 +8,21 @@ from itertools import count
 from typing import TypeVar
 
 from holdfast.clock import Instant
-from holdfast.records import (
-    Claim,
-    Committed,
+from holdfast.commits import (
     CommitTurn,
     End,
-    EntryRow,
     EventRule,
     Extras,
-    Message,
     NewRun,
-    Operation,
-    Outcome,
-    Published,
     PublishEvent,
     RunOptions,
-    RunRow,
     Send,
-    SendMessage,
-    Started,
     StartRun,
     State,
-    Status,
     Wait,
 )
+from holdfast.operations import Committed, Operation, Outcome, Published, SendMessage, Started
+from holdfast.records import Claim, EntryRow, Message, RunRow, Status
 from holdfast.stores.base import Store
 
 Another = Callable[[], Awaitable[Store]]

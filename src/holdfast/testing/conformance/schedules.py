@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.records import (
+from holdfast.commits import RunOptions, StartRun
+from holdfast.operations import (
     Committed,
     Done,
     DropSchedule,
@@ -13,12 +14,9 @@ from holdfast.records import (
     PutSchedule,
     Refused,
     RequestCancel,
-    RunOptions,
-    ScheduleRow,
-    StartRun,
-    Status,
     Tick,
 )
+from holdfast.records import ScheduleRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Existing,
-    Started,
-    StartRun,
-    Status,
-)
+from holdfast.commits import StartRun
+from holdfast.operations import Committed, Existing, Started
+from holdfast.records import Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

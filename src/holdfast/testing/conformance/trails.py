@@ -7,18 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.chains import broken_link
-from holdfast.records import (
+from holdfast.commits import Audit, Evidence, NewLetter, State
+from holdfast.operations import (
     Acknowledge,
-    Audit,
-    AuditRow,
     Committed,
     Done,
     DropSchedule,
-    Evidence,
-    EvidenceRow,
     Fenced,
     KeyHeld,
-    NewLetter,
     Operation,
     Pause,
     PauseSchedule,
@@ -28,12 +24,11 @@ from holdfast.records import (
     Reopen,
     RequestCancel,
     SetAttributes,
-    State,
-    Status,
     Terminate,
     Unblock,
     Unpause,
 )
+from holdfast.records import AuditRow, EvidenceRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     NOW,

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Extras,
-    Fenced,
-    Parent,
-    Renewal,
-    RunFilter,
-    StartChild,
-    Started,
-    StartRun,
-    Status,
-)
+from holdfast.commits import Extras, Parent, Renewal, StartChild, StartRun
+from holdfast.operations import Committed, Delivered, Fenced, Started
+from holdfast.records import RunFilter, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

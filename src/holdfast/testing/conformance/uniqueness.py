@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
+from holdfast.commits import Parent, RunOptions, StartChild, StartRun, State
+from holdfast.operations import (
     Committed,
     Done,
     Existing,
     KeyHeld,
     Operation,
-    Parent,
     Purge,
     RequestCancel,
-    RunFilter,
-    RunOptions,
-    StartChild,
     Started,
-    StartRun,
-    State,
-    Status,
     Terminate,
     Unblock,
 )
+from holdfast.records import RunFilter, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Done,
-    End,
-    LetterFilter,
-    Published,
-    RequestCancel,
-    RunRow,
-    Status,
-    Terminate,
-)
+from holdfast.commits import End
+from holdfast.operations import Committed, Delivered, Done, Published, RequestCancel, Terminate
+from holdfast.records import LetterFilter, RunRow, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     EVERYBODY,

@@ -5,16 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from holdfast.records import (
-    Committed,
-    Delivered,
-    Fenced,
-    Held,
-    Started,
-    StartRun,
-    State,
-    Status,
-)
+from holdfast.commits import StartRun, State
+from holdfast.operations import Committed, Delivered, Fenced, Started
+from holdfast.records import Held, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,
