@@ -115,7 +115,7 @@ async def test_what_is_read_together_is_of_one_moment(store: SQLiteStore, tmp_pa
     await other.open()
 
     def look(db: Any) -> tuple[int, list[Any]]:
-        [(_, number)] = db.execute(SQL["inbox_numbers"], (f"[{run.key}]",)).fetchall()
+        [(_, number)] = db.execute(SQL["inbox_numbers"], (run.key,)).fetchall()
         assert other.apply_now([message(run.id)]) is not None
         return number, db.execute(SQL["unread"], (run.key, 0)).fetchall()
 

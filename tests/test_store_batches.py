@@ -21,6 +21,7 @@ from holdfast.commits import (
     LeaveKey,
     NewLetter,
     NewRun,
+    NewTask,
     Parent,
     PublishEvent,
     Renewal,
@@ -36,7 +37,9 @@ from holdfast.commits import (
 from holdfast.operations import (
     Acknowledge,
     Beat,
+    BeatTask,
     DropSchedule,
+    FinishTask,
     KeepResult,
     Operation,
     Outcome,
@@ -91,7 +94,7 @@ class Dice:
         seldom: list[Callable[[], Operation]] = [
             self.cancel, self.terminate, self.pause, self.unpause, self.reopen, self.set_attributes, self.unblock,
             self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
-            self.drop_schedule, self.tick, self.purge,
+            self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task,
         ]  # fmt: skip
         return self.random.choice(common if self.chance(65) else seldom)()
 
@@ -157,6 +160,8 @@ class Dice:
             letters=self.some(lambda: NewLetter(id=f"w{self.at}", step="s", attempts=1, error="e"), 10),
             takes=self.some(self.take, 30),
             leaves=self.some(self.leave, 25),
+            tasks=self.some(self.task, 30),
+            untasks=self.some(self.place, 10),
             version=self.random.choice(["", "", "2"]),
         )
 
@@ -210,6 +215,18 @@ class Dice:
     def beat(self) -> Beat:
         key = self.key()
         return Beat(key=key, epoch=self.epoch(key), location=self.place(), at=self.at, detail=str(self.at))
+
+    def finish_task(self) -> FinishTask:
+        worker, attempt = self.random.choice(["w", "w", "v"]), self.random.choice([1, 1, 2])
+        return FinishTask(
+            run=self.key(), location=self.place(), attempt=attempt, worker=worker, payload=str(self.at), at=self.at
+        )
+
+    def beat_task(self) -> BeatTask:
+        worker, attempt = self.random.choice(["w", "w", "v"]), self.random.choice([1, 1, 2])
+        return BeatTask(
+            run=self.key(), location=self.place(), attempt=attempt, worker=worker, detail=str(self.at), at=self.at
+        )
 
     def put_schedule(self) -> PutSchedule:
         return PutSchedule(
@@ -282,6 +299,13 @@ class Dice:
     def take(self) -> TakeKey:
         digest = self.random.choice([1, 1, 1, 2])
         return TakeKey(activity="pay", key=self.random.choice("kl"), digest=digest, location=self.place())
+
+    def task(self) -> NewTask:
+        queue, activity = self.random.choice(["q", "r"]), self.random.choice(["pay", "ship"])
+        return NewTask(
+            location=self.place(), attempt=self.random.choice([1, 1, 2]), queue=queue, activity=activity,
+            payload=str(self.at), priority=self.random.choice([0, 0, 3]),
+        )  # fmt: skip
 
     def leave(self) -> LeaveKey:
         result = self.random.choice([None, str(self.at)])
@@ -356,6 +380,10 @@ class Stores:
     async def claim(self, at: Instant, limit: int) -> list[list]:
         return [await store.claim("w", at, limit, ["order"], "poison") for store in self.all]
 
+    async def claim_tasks(self, at: Instant, limit: int) -> list[list]:
+        queues, activities = ["q", "r"], ["pay", "ship"]
+        return [await store.claim_tasks("w", at, limit, queues, activities) for store in self.all]
+
     async def close(self) -> None:
         for store in self.all:
             await store.close()
@@ -379,7 +407,7 @@ NEVER = {
             owner IS NOT NULL OR due IS NOT NULL OR traces <> 0
             OR key IN (SELECT run FROM waiters) OR key IN (SELECT run FROM key_waiters)
             OR key IN (SELECT run FROM inbox WHERE status = 'completed' OR kind NOT IN ('message', 'notice'))
-            OR key IN (SELECT run FROM heartbeats)
+            OR key IN (SELECT run FROM heartbeats) OR key IN (SELECT run FROM tasks)
             OR key IN (SELECT run FROM keys WHERE result IS NULL))""",
     "an ended run that is not terminal": """
         SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
@@ -418,6 +446,7 @@ async def compare(
 ) -> None:
     dice, stores = Dice(seed), Stores(monkeypatch)
     await stores.open()
+    tasks = 0
     for number in range(12):
         size = dice.random.choice([1, 2, 5, 25, 60])
         batch: list[Operation] = [dice.operation() if number else dice.start() for _ in range(size if number else 15)]
@@ -433,7 +462,11 @@ async def compare(
             dice.epochs[row[0]] = dice.epochs[row[1]] = row[7]
         first, *others = await stores.claim(dice.at + dice.random.choice([0, 50]), dice.random.randrange(4))
         assert others == [first, first], seed
+        some, *others = await stores.claim_tasks(dice.at, dice.random.randrange(4))
+        assert others == [some, some], seed
+        tasks += len(some)
         kinds |= {type(operation) for operation in batch}
         outcomes |= {type(outcome) for outcome in single}
+    assert tasks, seed
     assert broken_link(await stores.bulk.audit()) is None
     await stores.close()

@@ -166,6 +166,17 @@ class LeaveKey(msgspec.Struct, frozen=True, kw_only=True):
     expires: Instant = 0
 
 
+class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a step that any worker serving its queue may run; `payload` has its arguments."""
+
+    location: str
+    attempt: int
+    queue: str
+    activity: str
+    payload: str
+    priority: int = 0
+
+
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What few turns ask for, kept apart so that the many are small."""
 
@@ -182,6 +193,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     letters: list[NewLetter] = []
     takes: list[TakeKey] = []
     leaves: list[LeaveKey] = []
+    tasks: list[NewTask] = []
+    """Attempts for other workers; one whose step did not get its key in this commit is left out."""
+    untasks: list[str] = []
+    """Locations whose attempt is given up: nobody begins it any more, and what comes of it is refused."""
     version: str = ""
     """The version of the workflow that runs, if the row does not say."""
 

@@ -142,6 +142,28 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that this worker took from a queue has ended: its run finds `payload` in its inbox."""
+
+    run: int
+    location: str
+    attempt: int
+    worker: str
+    payload: str
+    at: Instant
+
+
+class BeatTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that this worker took from a queue reported progress."""
+
+    run: int
+    location: str
+    attempt: int
+    worker: str
+    at: Instant
+    detail: str
+
+
 class PutSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """Create a schedule or change one; `next` is its first tick. `schedule.spec` is the engine's own business."""
 
@@ -221,6 +243,8 @@ Operation = (
     | ReplayEvent
     | KeepResult
     | Beat
+    | FinishTask
+    | BeatTask
     | PutSchedule
     | PauseSchedule
     | DropSchedule

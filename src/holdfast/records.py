@@ -50,7 +50,8 @@ class Message(NamedTuple):
     """One row of a run's inbox.
 
     `kind` is message; event (one that this run alone was given) or notice (a copy of one that everybody gets); child
-    (the end of a child run); cancel, pause, resume (somebody acts on the run); key (an idempotency key may be free).
+    (the end of a child run); cancel, pause, resume (somebody acts on the run); key (an idempotency key may be free);
+    task (what came of an attempt that another worker, or a transaction, ran: name is its location, id its number).
     """
 
     n: int
@@ -82,6 +83,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     reopens: int = 0
     paused: bool = False
     """Whether it was paused until now."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a step that a worker took from a queue."""
+
+    run: int
+    run_id: str
+    workflow: str
+    location: str
+    attempt: int
+    queue: str
+    activity: str
+    payload: str
 
 
 class History(msgspec.Struct, frozen=True):

@@ -41,6 +41,7 @@ from holdfast.records import (
     RunFilter,
     RunRow,
     ScheduleRow,
+    Task,
 )
 
 
@@ -86,6 +87,7 @@ class Store(ABC):
           replacing what waited at its location. Waits are registered, and queued events given to them, before the
           state is written, so that a run parks with them in its inbox or is found by the next publisher. A state does
           not undo a cancel, pause or resume row that its turn has not seen: the run is cancelling, paused or pending.
+          A task replaces the one at its location; `untasks` and the run's end delete what there is.
           Keys are taken, hit or held (`Committed.keys`); a step that waits for a key gets a `key` inbox row (name = its
           location) in the commit that frees it.
         - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None), has ended, or has so many
@@ -109,6 +111,8 @@ class Store(ABC):
           poison has no fingerprint: only its name unblocks it.
         - `Tick`: if the schedule's next tick is the expected one, its runs are inserted (those whose ids are not taken)
           and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
+        - `FinishTask`: a `task` inbox row (name = location, id = attempt, payload) in place of the task (`Delivered`),
+          or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced` likewise.
         - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`) is recorded in the audit trail in the same
         transaction.
@@ -147,6 +151,19 @@ class Store(ABC):
     @abstractmethod
     async def due(self, worker: str, now: Instant) -> list[int]:
         """Return the keys of runs owned by this worker whose due time has come (their inbox moved, or a timer)."""
+
+    @abstractmethod
+    async def claim_tasks(
+        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+    ) -> list[Task]:
+        """Take up to `limit` attempts of the named activities from queues, by priority, then oldest first.
+
+        A worker that is not alive gets nothing. Nobody else can take a task that has an owner.
+        """
+
+    @abstractmethod
+    async def held_tasks(self, worker: str) -> list[tuple[int, str, int]]:
+        """Return the run, location and attempt of each task this worker has: others were given up meanwhile."""
 
     @abstractmethod
     async def held(self, worker: str) -> list[Held]:
@@ -216,7 +233,10 @@ class Store(ABC):
 
     @abstractmethod
     async def leave(self, worker: str) -> None:
-        """Withdraw a worker that stopped in order; runs it still owns become claimable as handed back, not as lost."""
+        """Withdraw a worker that stopped in order; runs it still owns become claimable as handed back, not as lost.
+
+        For each task it still has its run gets a `task` row that says so (payload `{"lost":"handed back"}`).
+        """
 
     @abstractmethod
     async def take_over(self, now: Instant) -> int:
@@ -224,6 +244,7 @@ class Store(ABC):
 
         A worker known to have died leaves `lost` = crash on each run it was running, a lapsed one leaves lapse. Runs
         those workers had parked are not touched: a claim may take them from a dead owner when they are due.
+        For each task of such a worker its run gets a `task` row with the payload `{"lost":"crash"}` or lapse.
         The epoch of what is freed moves at once. Workers that joined through this very store are left alone.
         Returns the number of workers declared dead.
         """

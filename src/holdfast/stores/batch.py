@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Protocol
 
 from holdfast.clock import Instant
 from holdfast.commits import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
 from holdfast.operations import (
     Acknowledge,
     Beat,
+    BeatTask,
     Committed,
     Delivered,
     Done,
     DropSchedule,
     Existing,
     Fenced,
+    FinishTask,
     KeepResult,
     KeyAnswer,
     KeyHeld,
@@ -49,8 +50,10 @@ from holdfast.stores.batch_letters import Letters
 from holdfast.stores.batch_operators import Operators
 from holdfast.stores.batch_purge import Purges
 from holdfast.stores.batch_schedules import Schedules
+from holdfast.stores.batch_tasks import Tasks
 from holdfast.stores.batch_trails import Trails
-from holdfast.stores.run_state import Row, RunState, Value, changed_row, new_row
+from holdfast.stores.run_state import Row, RunState, changed_row, new_row
+from holdfast.stores.statements import Statements
 
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
@@ -60,16 +63,6 @@ _KEPT = frozenset({"message", "notice"})
 
 _ACTS = frozenset({"cancel", "pause", "resume"})
 """Inbox rows that even a paused run must be told of."""
-
-
-class Statements(Protocol):
-    """Named statements of one transaction, each run for every row of parameters."""
-
-    def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]: ...
-
-    def write(self, name: str, rows: Sequence[Row]) -> None: ...
-
-    def change(self, name: str, row: Row) -> int: ...
 
 
 class Batch:
@@ -94,6 +87,7 @@ class Batch:
         self.keys = Keys(self)
         self.letters = Letters(self)
         self.operators = Operators(self)
+        self.tasks = Tasks(self)
         self.trails = Trails(self)
 
     def _clear_pending(self) -> None:
@@ -109,96 +103,104 @@ class Batch:
         self._inbox: dict[int, dict[int, Message]] = {}
         self._attributes: list[Row] = []
 
-    def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Apply operations in order and write what they changed."""
-        self._prefetch(operations)
-        outcomes = [self._apply(operation) for operation in operations]
-        self.flush()
+        await self._prefetch(operations)
+        outcomes = [await self._apply(operation) for operation in operations]
+        await self.flush()
         return outcomes
 
-    def _apply(self, operation: Operation) -> Outcome:
+    async def _apply(self, operation: Operation) -> Outcome:
         match operation:
             case CommitTurn():
-                run = self.run(operation.key)
+                run = await self.run(operation.key)
                 if run is None or run.ended is not None or run.epoch != operation.epoch:
                     return Fenced(operation.key)
-                return self._commit(run, operation)
+                return await self._commit(run, operation)
             case StartRun():
-                started = self._start(operation)
+                started = await self._start(operation)
                 if operation.audit is not None and isinstance(started, Started):
-                    self.trails.audit(operation.audit, operation.run.id, operation.run.at)
+                    await self.trails.audit(operation.audit, operation.run.id, operation.run.at)
                 return started
             case SendMessage():
-                return self._send(operation)
+                return await self._send(operation)
             case PublishEvent():
-                return self.events.publish(operation)
+                return await self.events.publish(operation)
             case Beat():
-                return self._beat(operation)
+                return await self._beat(operation)
+            case FinishTask() | BeatTask():
+                return await self.tasks.apply(operation)
             case KeepResult():
-                return self.keys.keep(operation)
+                return await self.keys.keep(operation)
             case Acknowledge() | ReplayEvent():
-                return self._audited(operation.audit, operation.letter, operation.at, self.letters.apply(operation))
+                return await self._audited(
+                    operation.audit, operation.letter, operation.at, await self.letters.apply(operation)
+                )
             case Purge():
-                return self._audited(operation.audit, operation.what, operation.at, Purges(self).apply(operation))
+                return await self._audited(
+                    operation.audit, operation.what, operation.at, await Purges(self).apply(operation)
+                )
             case PutSchedule() | PauseSchedule() | DropSchedule():
-                outcome = Schedules(self).apply(operation)
-                return self._audited(operation.audit, operation.id, operation.at, outcome)
+                outcome = await Schedules(self).apply(operation)
+                return await self._audited(operation.audit, operation.id, operation.at, outcome)
             case Tick():
-                return Schedules(self).tick(operation)
+                return await Schedules(self).tick(operation)
             case Terminate():
-                outcome = self.operators.terminate(operation)
-                return self._audited(operation.audit, operation.target, operation.end.at, outcome)
+                outcome = await self.operators.terminate(operation)
+                return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
             case RequestCancel() | Pause() | Unpause() | Reopen() | SetAttributes() | Unblock():
-                outcome = self.operators.apply(operation)
+                outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
-                return self._audited(operation.audit, target, operation.at, outcome)
+                return await self._audited(operation.audit, target, operation.at, outcome)
 
-    def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
+    async def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
         in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)
         if audit is not None and not in_vain:
-            self.trails.audit(audit, target, at)
+            await self.trails.audit(audit, target, at)
         return outcome
 
     # Starting.
 
-    def _start(self, operation: StartRun) -> Started | Existing | KeyHeld:
-        taken = self.taken(operation.run)
+    async def _start(self, operation: StartRun) -> Started | Existing | KeyHeld:
+        taken = await self.taken(operation.run)
         if taken is not None:
             return taken
         owner = operation.run.owner
         parent = operation.run.parent
-        run = self.insert(operation.run, owner if owner and self.lives(owner) else None, parent.key if parent else None)
+        run = await self.insert(
+            operation.run, owner if owner and await self.lives(owner) else None, parent.key if parent else None
+        )
         if owner:
             run.status, run.epoch = Status.RUNNING, 1
-        return Started(run.key, self._commit(run, operation.turn) if operation.turn else None)
+        return Started(run.key, await self._commit(run, operation.turn) if operation.turn else None)
 
-    def taken(self, new: NewRun) -> Existing | KeyHeld | None:
+    async def taken(self, new: NewRun) -> Existing | KeyHeld | None:
         """Return why a run cannot be inserted."""
-        existing = self.named(new.id)
+        existing = await self.named(new.id)
         if existing is not None:
             return Existing(existing.key, existing.workflow, existing.digest, Status(existing.status))
         if new.id not in self._buried:
-            self._exhume([new.id])
+            await self._exhume([new.id])
         buried = self._buried[new.id]
         if buried is not None and buried[2] > new.at:
             return Existing(0, buried[0], buried[1], None)
         if new.options.unique_key is not None:
-            holder = self.holder(new.workflow, new.options.unique_key)
+            holder = await self.holder(new.workflow, new.options.unique_key)
             if holder is not None:
                 return KeyHeld(holder.key, holder.id)
         return None
 
-    def _exhume(self, ids: Sequence[str]) -> None:
+    async def _exhume(self, ids: Sequence[str]) -> None:
         self._buried.update(dict.fromkeys(ids))
-        for id, workflow, digest, expires in self.statements.read("tombstone", [(id,) for id in ids]):
+        for id, workflow, digest, expires in await self.statements.read("tombstone", [(id,) for id in ids]):
             self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
 
-    def holder(self, workflow: str, unique_key: str) -> RunState | None:
+    async def holder(self, workflow: str, unique_key: str) -> RunState | None:
         """Return the open run that has a unique key."""
         fresh = self._unique.get((workflow, unique_key))
         if fresh is not None and fresh.ended is None:
             return fresh
-        for row in self.statements.read("run_by_unique", [(workflow, unique_key)]):
+        for row in await self.statements.read("run_by_unique", [(workflow, unique_key)]):
             found = self.adopt(row)
             if found.ended is None:
                 return found
@@ -209,10 +211,10 @@ class Batch:
         if run.unique_key is not None:
             self._unique[run.workflow, run.unique_key] = run
 
-    def insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
+    async def insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
         """Insert a run that is due, unless a worker has it, as soon as it may begin."""
         if self._last_key is None:
-            rows = self.statements.read("last_key", [()])
+            rows = await self.statements.read("last_key", [()])
             self._last_key = int(rows[0][0] or 0) if rows else 0
         self._last_key += 1
         options = new.options
@@ -233,12 +235,12 @@ class Batch:
 
     # Turns.
 
-    def _commit(self, run: RunState, turn: CommitTurn) -> Committed:
+    async def _commit(self, run: RunState, turn: CommitTurn) -> Committed:
         key = run.key
         self._stirred.clear()
         if turn.renewal is not None:
             if self.letters.written:
-                self.flush()  # they quote the input that is replaced here
+                await self.flush()  # they quote the input that is replaced here
             self._forget(key)
             self.events.forget(run)
             self._inputs[key] = turn.renewal.input
@@ -251,31 +253,31 @@ class Batch:
         if turn.consumed:
             self.consume(run, turn.consumed)
         refused: dict[str, str] = {}
-        refused_child = self._deliver_all(run, turn, refused)
+        refused_child = await self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
-        given = self._do_extras(run, turn.extras, turn.at, refused, keys) if turn.extras is not None else None
+        given = await self._do_extras(run, turn.extras, turn.at, refused, keys) if turn.extras is not None else None
         if turn.reset_claims and run.claims:
             run.claims = 0
             self.touch(run, turn.at)
-        messages = self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
+        messages = await self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
         if given is not None and turn.state is None:
-            messages = self._unread_beyond(run, given)
+            messages = await self._unread_beyond(run, given)
         if refused_child and turn.end is None:
             # The parent may be parked by this very commit, and only it can tell its code of the refusal.
             run.due = turn.at
             self.touch(run, turn.at)
         if turn.end is not None:
-            self.end(run, turn.end)
+            await self.end(run, turn.end)
         if turn.state is not None:
             self._stirred.discard(key)  # otherwise its own new rows do not come back with the outcome
         return Committed(key, messages, refused, keys, bool(self._stirred))
 
-    def _deliver_all(self, run: RunState, turn: CommitTurn, refused: dict[str, str]) -> bool:
+    async def _deliver_all(self, run: RunState, turn: CommitTurn, refused: dict[str, str]) -> bool:
         """Deliver what a turn sends and start its children; return whether a child was refused."""
         refused_child = False
         for send in turn.sends:
-            target = self.named(send.target)
-            crowded = target is not None and target.inbox >= send.max_pending and self._crowded(target, send)
+            target = await self.named(send.target)
+            crowded = target is not None and target.inbox >= send.max_pending and await self._crowded(target, send)
             if target is not None and target.ended is None and not crowded:
                 self._deliver(target, send)
                 continue
@@ -283,15 +285,15 @@ class Batch:
             refused[send.location] = reason
             self._rewrites.append((run.key, send.location, send.seq, send.refusals[reason]))
         for child in turn.children:
-            if self.taken(child.run) is None:
-                self.insert(child.run, None, run.key if child.run.parent else None)
+            if await self.taken(child.run) is None:
+                await self.insert(child.run, None, run.key if child.run.parent else None)
                 continue
             refused[child.location] = "taken"
             refused_child = True
             self._rewrites.append((run.key, child.location, child.seq, child.taken))
         return refused_child
 
-    def _do_extras(
+    async def _do_extras(
         self, run: RunState, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
     ) -> int | None:
         """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
@@ -300,55 +302,57 @@ class Batch:
         for location in extras.unwaits:
             self.events.unwait(run, location)
         for event in extras.publishes:
-            if isinstance(self.events.publish(event), Refused):
+            if isinstance(await self.events.publish(event), Refused):
                 refused[event.location] = "full"
                 self._rewrites.append((run.key, event.location, event.seq, event.refusal))
         for n in extras.returns:
-            self.events.give_back(run, n, at)
+            await self.events.give_back(run, n, at)
         given = None
         for wait in extras.waits:
-            if self.events.wait(run, wait, at):
+            if await self.events.wait(run, wait, at):
                 given = wait.seen
         for leave in extras.leaves:
-            self.keys.leave(run, leave, at)
+            await self.keys.leave(run, leave, at)
         for take in extras.takes:
-            keys[take.location] = self.keys.take(run, take, at)
+            keys[take.location] = await self.keys.take(run, take, at)
+        if extras.untasks or extras.tasks:
+            await self.tasks.hand_out(run, extras, keys, at)
         if extras.version:
-            self.flush()
-            self.statements.change("set_version", (run.key, extras.version))
+            await self.flush()
+            await self.statements.change("set_version", (run.key, extras.version))
         if extras.attributes:
-            self.operators.set_attributes(run, extras.attributes)
-        self.trails.evidence(run.id, extras.evidence)
+            await self.operators.set_attributes(run, extras.attributes)
+        await self.trails.evidence(run.id, extras.evidence)
         if extras.replies:
-            self.statements.write(
+            await self.statements.write(
                 "insert_replies", [(reply.message, run.key, reply.payload, at) for reply in extras.replies]
             )
         for letter in extras.letters:
             self.letters.work(run, letter, at)
         return given
 
-    def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
+    async def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
         self.touch(run, at)
         if state.status == Status.COMPENSATING and run.status != Status.COMPENSATING:
-            self.keys.undo(run)
+            await self.keys.undo(run)
         run.status, run.wait, run.due, run.fingerprint = state.status, state.wait, state.due, state.fingerprint
         messages: tuple[Message, ...] = ()
         if run.inbox > state.seen:
-            messages = self._unread_beyond(run, state.seen)
+            messages = await self._unread_beyond(run, state.seen)
             self._obey(run, [message.kind for message in messages if message.kind in _ACTS], at)
         if state.error is not None:
             self._results[run.key] = (None, state.error, None)
         if state.released:
             run.owner = None
         if run.status == state.status and run.status in (Status.BLOCKED, Status.PAUSED):
-            self.keys.free(run, at)
+            await self.keys.free(run, at)
         if run.status == Status.BLOCKED:
             run.due = None
-            self.events.give_up(run, at)
+            await self.events.give_up(run, at)
         elif run.status in DRIVEN:
             # A holder declared dead may still commit until somebody claims the run; what it drives must not be left
             # with neither an owner nor a due time.
-            if run.owner is not None and not self.lives(run.owner):
+            if run.owner is not None and not await self.lives(run.owner):
                 run.owner, run.lost = None, "lapse"
             if run.owner is None and run.due is None:
                 run.due = at
@@ -365,7 +369,7 @@ class Batch:
         elif acts and acts[-1] == "pause" and run.status not in (Status.CANCELLING, Status.BLOCKED):
             run.status = Status.PAUSED
 
-    def end(self, run: RunState, end: End) -> None:
+    async def end(self, run: RunState, end: End) -> None:
         """End a run: what it has not read goes where its rules say, and its parent is told."""
         self.touch(run, end.at)
         run.status, run.ended = end.status, end.at
@@ -374,7 +378,7 @@ class Batch:
         run.claims = 0
         self._results[run.key] = (end.output, end.error, end.compensation)
         if run.inbox:
-            unread = self.unread(run)
+            unread = await self.unread(run)
             # A run that did not complete may be let go on, and finds then what it has not read.
             kept = _KEPT if end.status != Status.COMPLETED else frozenset()
             left = {
@@ -383,38 +387,38 @@ class Batch:
                 if message.kind in kept and (message.kind == "notice" or message.name not in end.unread)
             }
             self.consume(run, [message.n for message in unread if message.n not in left])
-            self.events.left_unread(run, unread, end)
+            await self.events.left_unread(run, unread, end)
         if end.compensation is not None:
-            self.keys.undo(run)
+            await self.keys.undo(run)
         if run.traces:
-            self.keys.free(run, end.at)
+            await self.keys.free(run, end.at)
             self.events.forget(run)
             self._traceless[run.key] = None
             run.traces = 0
             self.touch(run, end.at)  # publishing what was unread may have written the run before this
         if run.reopens:
-            self.letters.settle(run)
-        parent = run.parent and self.run(run.parent)
+            await self.letters.settle(run)
+        parent = run.parent and await self.run(run.parent)
         if parent and parent.ended is None:
             self.put(parent, "child", run.id, "", end.payload, end.at)
         if end.status == Status.CANCELLED:
-            self.operators.cancel_following(run, end)
+            await self.operators.cancel_following(run, end)
 
     # Inboxes.
 
-    def _send(self, operation: SendMessage) -> Outcome:
-        target = self.named(operation.target)
+    async def _send(self, operation: SendMessage) -> Outcome:
+        target = await self.named(operation.target)
         if target is None:
             return Refused(None)
         known = (target.key, operation.id)
-        if operation.deduplicate and self.statements.read("known_message", [known]):
+        if operation.deduplicate and await self.statements.read("known_message", [known]):
             return Delivered(target.key, 0, target.owner, duplicate=True)
         if target.ended is not None and not operation.dead_letter:
             return Refused(Status(target.status))
-        if target.ended is None and target.inbox >= operation.max_pending and self._crowded(target, operation):
+        if target.ended is None and target.inbox >= operation.max_pending and await self._crowded(target, operation):
             return Refused(Status(target.status), "full")
         if operation.deduplicate:
-            self.statements.change("remember_message", (*known, operation.at))
+            await self.statements.change("remember_message", (*known, operation.at))
         if target.ended is not None:
             message = Message(0, "message", operation.name, operation.id, operation.payload, operation.at)
             self.letters.event(message, target, operation.at)
@@ -422,13 +426,13 @@ class Batch:
         self._deliver(target, operation)
         return Delivered(target.key, target.inbox, target.owner)
 
-    def _crowded(self, run: RunState, operation: SendMessage | Send) -> bool:
+    async def _crowded(self, run: RunState, operation: SendMessage | Send) -> bool:
         """Whether so many messages of this name wait already; counted only where there could be so many."""
-        self.flush()
-        oldest = self.statements.read("oldest_unread", [(run.key,)])[0][0]
+        await self.flush()
+        oldest = (await self.statements.read("oldest_unread", [(run.key,)]))[0][0]
         if oldest is None or run.inbox - int(oldest) + 1 < operation.max_pending:
             return False
-        count = self.statements.read("count_unread", [(run.key, operation.name)])[0][0]
+        count = (await self.statements.read("count_unread", [(run.key, operation.name)]))[0][0]
         return int(count or 0) >= operation.max_pending
 
     def _deliver(self, run: RunState, what: SendMessage | Send) -> None:
@@ -455,23 +459,23 @@ class Batch:
         """Return from when a run may be driven: at once, but not before it begins."""
         return max(at, run.begins) if run.begins is not None and not run.epoch else at
 
-    def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
+    async def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
         """Remove one row of a kind from a run's inbox and return it."""
         found = self._inbox.get(run.key, {}).get(n)
         if found is None and (run.key, n) not in self._consumed:
-            rows = self.statements.read("inbox_row", [(run.key, n)])
+            rows = await self.statements.read("inbox_row", [(run.key, n)])
             found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
         if found is None or found.kind != kind:
             return None
         self.consume(run, [n])
         return found
 
-    def _beat(self, beat: Beat) -> Outcome:
-        run = self.run(beat.key)
+    async def _beat(self, beat: Beat) -> Outcome:
+        run = await self.run(beat.key)
         if run is None or run.ended is not None or run.epoch != beat.epoch:
             return Fenced(beat.key)
         self.leave_traces(run)
-        self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
+        await self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
         return Committed(run.key)
 
     def consume(self, run: RunState, numbers: Sequence[int]) -> None:
@@ -506,22 +510,22 @@ class Batch:
             run.traces = 1
             self.touch(run, run.updated)
 
-    def lives(self, worker: str) -> bool:
+    async def lives(self, worker: str) -> bool:
         """Whether a worker is alive."""
         alive = self._alive.get(worker)
         if alive is None:
-            alive = self._alive[worker] = bool(self.statements.read("live_worker", [(worker,)]))
+            alive = self._alive[worker] = bool(await self.statements.read("live_worker", [(worker,)]))
         return alive
 
-    def unread(self, run: RunState) -> tuple[Message, ...]:
+    async def unread(self, run: RunState) -> tuple[Message, ...]:
         """Return all that a run has not read."""
         self._unread.pop(run.key, None)
-        return self._unread_beyond(run, 0)
+        return await self._unread_beyond(run, 0)
 
-    def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
+    async def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
         stored = self._unread.get(run.key)
         if stored is None:
-            rows = [] if run.new else self.statements.read("unread", [(run.key, seen)])
+            rows = [] if run.new else await self.statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
         # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
         pending = takewhile(lambda message: message.n > seen, reversed(self._inbox.get(run.key, {}).values()))
@@ -529,21 +533,21 @@ class Batch:
         unread = [*pending, *(message for message in older if (run.key, message.n) not in self._consumed)]
         return tuple(reversed(unread))
 
-    def run(self, key: int) -> RunState | None:
+    async def run(self, key: int) -> RunState | None:
         """Return a run by its key."""
         if key not in self._runs:
-            self._load("run_by_key", [(key,)])
+            await self._load("run_by_key", [(key,)])
         return self._runs.get(key)
 
-    def named(self, id: str) -> RunState | None:
+    async def named(self, id: str) -> RunState | None:
         """Return a run by its public id."""
         if id not in self._ids:
             self._ids[id] = None
-            self._load("run_by_id", [(id,)])
+            await self._load("run_by_id", [(id,)])
         return self._ids[id]
 
-    def _load(self, statement: str, rows: Sequence[Row]) -> None:
-        for row in self.statements.read(statement, rows):
+    async def _load(self, statement: str, rows: Sequence[Row]) -> None:
+        for row in await self.statements.read(statement, rows):
             self.adopt(row)
 
     def adopt(self, row: Row) -> RunState:
@@ -560,36 +564,36 @@ class Batch:
         self._unique.clear()
         self._buried.clear()
 
-    def _prefetch(self, operations: Sequence[Operation]) -> None:
+    async def _prefetch(self, operations: Sequence[Operation]) -> None:
         if len(operations) == 1:
             return
         turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
-        self.load_keys(turn.key for turn in turns)
+        await self.load_keys(turn.key for turn in turns)
         ids = dict.fromkeys(named for operation in operations for named in _ids_of(operation))
         if ids:
             self._ids.update((id, None) for id in ids if id not in self._ids)
-            self._load("run_by_id", [(id,) for id in ids])
+            await self._load("run_by_id", [(id,) for id in ids])
         starts = [id for operation in operations for id in _new_ids_of(operation)]
         if starts:
-            self._exhume(starts)
+            await self._exhume(starts)
         ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
-        self.load_keys(parent for parent in ending if parent)
+        await self.load_keys(parent for parent in ending if parent)
         moved: dict[int, int] = {}
         for turn in turns:
             if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
                 moved[turn.key] = min(moved.get(turn.key, turn.state.seen), turn.state.seen)
         if moved:
             self._unread = {key: [] for key in moved}
-            for row in self.statements.read("unread", [*moved.items()]):
+            for row in await self.statements.read("unread", [*moved.items()]):
                 self._unread[int(row[0] or 0)].append(Message(*row[1:]))  # type: ignore[arg-type]  # as above
 
-    def load_keys(self, keys: Iterable[int]) -> None:
+    async def load_keys(self, keys: Iterable[int]) -> None:
         """Read many runs at once."""
         missing = [(key,) for key in dict.fromkeys(keys) if key not in self._runs]
         if missing:
-            self._load("run_by_key", missing)
+            await self._load("run_by_key", missing)
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
         """Write what was changed so far."""
         write = self.statements.write
         new = [new_row(run, run.new) for run in self._touched if run.new]
@@ -609,13 +613,14 @@ class Batch:
             ("insert_inbox", inbox),
             ("insert_attributes", self._attributes),
             ("forget_beats", traceless),
+            ("forget_tasks", traceless),
             *self.events.pending(),
             *self.trails.pending(),
             *self.letters.pending(),
         ]
         for statement, rows in work:
             if rows:
-                write(statement, rows)
+                await write(statement, rows)
         for run in self._touched:
             run.new, run.dirty = None, False
         self._unread.clear()

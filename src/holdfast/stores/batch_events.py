@@ -38,21 +38,23 @@ class EventQueues:
 
     # Waiting.
 
-    def wait(self, run: RunState, wait: Wait, at: Instant) -> bool:
+    async def wait(self, run: RunState, wait: Wait, at: Instant) -> bool:
         """Let a receive wait; True if an event was given to it at once."""
         if run.traces:
             self.unwait(run, wait.location)
         self._batch.leave_traces(run)
-        queued = [name for name in wait.names if self._pending(name)]
-        if queued and self._has_message(run, wait):
+        queued = [name for name in wait.names if await self._pending(name)]
+        if queued and await self._has_message(run, wait):
             # It is told of all that everybody gets, behind its message: a younger one must not pass them over.
             for name in queued:
-                self._catch_up(run, name, wait.names[name], at)
+                await self._catch_up(run, name, wait.names[name], at)
         elif queued:
-            heads = [(head, name) for name in queued if (head := self._head(run, name, wait.names[name])) is not None]
+            heads = [
+                (head, name) for name in queued if (head := await self._head(run, name, wait.names[name])) is not None
+            ]
             if heads:
                 (n, id, payload, published), name = min(heads)
-                self._take(run, name, wait.names[name], n)
+                await self._take(run, name, wait.names[name], n)
                 kind = "event" if wait.names[name].single else "notice"
                 self._batch.put(run, kind, name, id, payload, published, now=at)
                 return True
@@ -73,147 +75,149 @@ class EventQueues:
             for place in [place for place in self._waits if place[0] == run.key]:
                 del self._waits[place]
 
-    def _has_message(self, run: RunState, wait: Wait) -> bool:
+    async def _has_message(self, run: RunState, wait: Wait) -> bool:
         """Whether a message the run has not seen will end this wait: messages come before events."""
         if run.inbox <= wait.seen:
             return False
-        self._batch.flush()
-        unread = self._batch.statements.read("unread", [(run.key, wait.seen)])
+        await self._batch.flush()
+        unread = await self._batch.statements.read("unread", [(run.key, wait.seen)])
         return any(kind == "message" and name in wait.names for _, _, kind, name, *_ in unread)
 
-    def _head(self, run: RunState, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
+    async def _head(self, run: RunState, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
         """Return the oldest queued event of a name that a run may be given."""
         statements = self._batch.statements
-        self._batch.flush()
+        await self._batch.flush()
         seen = 0
         if not rule.single:
-            seen = next((int(n or 0) for (n,) in statements.read("cursor", [(run.key, name)])), 0)
+            seen = next((int(n or 0) for (n,) in await statements.read("cursor", [(run.key, name)])), 0)
         oldest = max(rule.not_before, rule.expired)
         if rule.single and oldest:
-            rows = statements.read("young_event", [(name, oldest)])
+            rows = await statements.read("young_event", [(name, oldest)])
         else:
-            rows = statements.read("queued_event", [(name, oldest, seen)])
+            rows = await statements.read("queued_event", [(name, oldest, seen)])
         for n, id, payload, published in rows:
             return int(n or 0), str(id), str(payload), int(published or 0)
         return None
 
-    def _catch_up(self, run: RunState, name: str, rule: EventRule, at: Instant) -> None:
+    async def _catch_up(self, run: RunState, name: str, rule: EventRule, at: Instant) -> None:
         """Give a run every copy it has not seen of events that stay."""
-        while not rule.single and (head := self._head(run, name, rule)) is not None:
+        while not rule.single and (head := await self._head(run, name, rule)) is not None:
             n, id, payload, published = head
-            self._take(run, name, rule, n)
+            await self._take(run, name, rule, n)
             self._batch.put(run, "notice", name, id, payload, published, now=at)
 
-    def _take(self, run: RunState, name: str, rule: EventRule, n: int) -> None:
+    async def _take(self, run: RunState, name: str, rule: EventRule, n: int) -> None:
         """Take an event off its queue, or note that a run has seen it."""
         if rule.single:
-            self._batch.statements.change("delete_event", (n,))
-            self._count(name, -1)
+            await self._batch.statements.change("delete_event", (name, n))
+            await self._count(name, -1)
         else:
-            self._batch.statements.write("put_cursors", [(run.key, name, n)])
+            await self._batch.statements.write("put_cursors", [(run.key, name, n)])
 
     # Publishing.
 
-    def publish(self, event: PublishEvent, now: Instant | None = None) -> Published | Refused:
+    async def publish(self, event: PublishEvent, now: Instant | None = None) -> Published | Refused:
         """Give an event to who waits for it, or queue it."""
         batch, rule = self._batch, event.rule
-        batch.flush()
+        await batch.flush()
         statements = batch.statements
-        if rule.expired and self._pending(event.name):
-            self._count(event.name, -statements.change("drop_expired", (event.name, rule.expired)))
-        if event.deduplicate and statements.read("known_message", [(EVENTS, event.id)]):
+        if rule.expired and await self._pending(event.name):
+            await self._count(event.name, -await statements.change("drop_expired", (event.name, rule.expired)))
+        if event.deduplicate and await statements.read("known_message", [(EVENTS, event.id)]):
             return Published(0, duplicate=True)
-        waiting = self._first(event.name) if rule.single else statements.read("all_waiters", [(event.name,)])
+        waiting = (
+            await self._first(event.name) if rule.single else await statements.read("all_waiters", [(event.name,)])
+        )
         stays = rule.keep and not (rule.single and waiting)
-        if stays and self._pending(event.name) >= rule.max_pending:
+        if stays and await self._pending(event.name) >= rule.max_pending:
             return Refused(None, "full")
         if event.deduplicate:
-            statements.change("remember_message", (EVENTS, event.id, event.at))
-        n = self._queue(event.name, event.id, event.payload, event.at) if stays else 0
-        return Published(self._give(waiting, event, n, event.at if now is None else now))
+            await statements.change("remember_message", (EVENTS, event.id, event.at))
+        n = await self._queue(event.name, event.id, event.payload, event.at) if stays else 0
+        return Published(await self._give(waiting, event, n, event.at if now is None else now))
 
-    def _first(self, name: str) -> list[Row]:
+    async def _first(self, name: str) -> list[Row]:
         """Return who has waited longest, if anybody; a row of a run that is gone must not swallow the event."""
         batch = self._batch
-        while rows := batch.statements.read("first_waiter", [(name,)]):
-            run = batch.run(int(rows[0][0] or 0))
+        while rows := await batch.statements.read("first_waiter", [(name,)]):
+            run = await batch.run(int(rows[0][0] or 0))
             if run is not None and run.ended is None:
                 return rows
-            batch.statements.write("delete_waiters", rows)
+            await batch.statements.write("delete_waiters", rows)
         return []
 
-    def _give(self, waiting: Sequence[Row], event: PublishEvent, n: int, now: Instant) -> int:
+    async def _give(self, waiting: Sequence[Row], event: PublishEvent, n: int, now: Instant) -> int:
         """Give an event to each waiting run, once; return how many."""
         batch = self._batch
         places = {int(run or 0): str(location) for run, location in reversed(waiting)}
-        batch.load_keys(places)
+        await batch.load_keys(places)
         given: list[tuple[int, str]] = []
         kind = "event" if event.rule.single else "notice"
         for key in dict.fromkeys(int(run or 0) for run, _ in waiting):
-            run = batch.run(key)
+            run = await batch.run(key)
             if run is None or run.ended is not None:
                 continue
             batch.put(run, kind, event.name, event.id, event.payload, event.at, now=now)
             given.append((key, places[key]))
         self._unwaits.update(dict.fromkeys(given))
         if n and given:
-            batch.statements.write("put_cursors", [(key, event.name, n) for key, _ in given])
+            await batch.statements.write("put_cursors", [(key, event.name, n) for key, _ in given])
         return len(given)
 
-    def give_back(self, run: RunState, n: int, at: Instant) -> None:
+    async def give_back(self, run: RunState, n: int, at: Instant) -> None:
         """Take an event from a run that does not want it any more and give it to somebody else."""
-        message = self._batch.take_out(run, n, "event")
+        message = await self._batch.take_out(run, n, "event")
         if message is not None:
-            self._again(message, _ALONE, at)
+            await self._again(message, _ALONE, at)
 
-    def give_up(self, run: RunState, at: Instant) -> None:
+    async def give_up(self, run: RunState, at: Instant) -> None:
         """Let a run that cannot go on take nothing that others wait for; it waits anew when it is claimed again."""
         if run.traces:
             self.forget(run)
-            for message in self._batch.unread(run):
+            for message in await self._batch.unread(run):
                 if message.kind == "event":
-                    self.give_back(run, message.n, at)
+                    await self.give_back(run, message.n, at)
 
-    def left_unread(self, run: RunState, unread: Iterable[Message], end: End) -> None:
+    async def left_unread(self, run: RunState, unread: Iterable[Message], end: End) -> None:
         """Decide what becomes of what an ended run has not read."""
         for message in unread:
             if message.kind == "event":
-                self._again(message, _ALONE, end.at)
+                await self._again(message, _ALONE, end.at)
             elif message.kind == "message":
                 policy = end.unread.get(message.name)
                 if policy == "republish":
-                    self._again(message, end.rules.get(message.name, _ALONE), end.at)
+                    await self._again(message, end.rules.get(message.name, _ALONE), end.at)
                 elif policy == "dead_letter":
                     self._batch.letters.event(message, run, end.at)
 
-    def _again(self, message: Message, rule: EventRule, now: Instant) -> None:
+    async def _again(self, message: Message, rule: EventRule, now: Instant) -> None:
         """Publish what was not read; it is as old as it was."""
         rule = EventRule(single=rule.single, keep=rule.keep, max_pending=1 << 62)
         event = PublishEvent(name=message.name, id=message.id, payload=message.payload, at=message.at, rule=rule)
-        self.publish(event, now)
+        await self.publish(event, now)
 
     # Queues.
 
-    def _queue(self, name: str, id: str, payload: str, at: Instant) -> int:
-        rows = self._batch.statements.read("insert_event", [(name, id, payload, at)])
-        self._count(name, 1)
+    async def _queue(self, name: str, id: str, payload: str, at: Instant) -> int:
+        rows = await self._batch.statements.read("insert_event", [(name, id, payload, at)])
+        await self._count(name, 1)
         return int(rows[0][0] or 0)
 
-    def _pending(self, name: str) -> int:
+    async def _pending(self, name: str) -> int:
         count = self._queued.get(name)
         if count is None:
-            rows = self._batch.statements.read("pending_events", [(name,)])
+            rows = await self._batch.statements.read("pending_events", [(name,)])
             count = self._queued[name] = int(rows[0][0] or 0) if rows else 0
         return count
 
-    def _count(self, name: str, change: int) -> None:
+    async def _count(self, name: str, change: int) -> None:
         if change:
-            self._batch.statements.write("count_event", [(name, change)])
+            await self._batch.statements.write("count_event", [(name, change)])
             self._queued.pop(name, None)
 
-    def removed(self, name: str, count: int) -> None:
+    async def removed(self, name: str, count: int) -> None:
         """Note that events were taken off a queue by somebody else."""
-        self._count(name, -count)
+        await self._count(name, -count)
 
     def pending(self) -> list[tuple[str, Sequence[Row]]]:
         """Return what is to be written, and forget it."""

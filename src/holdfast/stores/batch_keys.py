@@ -32,11 +32,11 @@ class Keys:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    def take(self, run: RunState, take: TakeKey, at: Instant) -> KeyAnswer:
+    async def take(self, run: RunState, take: TakeKey, at: Instant) -> KeyAnswer:
         """Take a key for a step, or say who has it."""
         batch = self._batch
         batch.leave_traces(run)
-        key = self._get(take.activity, take.key)
+        key = await self._get(take.activity, take.key)
         if key is not None and key.result is not None and key.expires <= at:
             key = None
         if key is not None and key.digest != take.digest:
@@ -45,60 +45,60 @@ class Keys:
             return KeyAnswer("hit", key.result)
         mine = key is None or (key.run, key.location) == (run.key, take.location)
         if key is not None and not mine:
-            holder = batch.run(key.run)
+            holder = await batch.run(key.run)
             if holder is not None and holder.ended is None:
-                batch.statements.write("wait_for_key", [(take.activity, take.key, run.key, take.location)])
-                self._put(take.activity, take.key, key._replace(waiting=key.waiting + 1))
+                await batch.statements.write("wait_for_key", [(take.activity, take.key, run.key, take.location)])
+                await self._put(take.activity, take.key, key._replace(waiting=key.waiting + 1))
                 return _HELD
         waiting = key.waiting if key is not None else 0
-        self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, 0, waiting))
+        await self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, 0, waiting))
         return _TAKEN
 
-    def leave(self, run: RunState, leave: LeaveKey, at: Instant) -> None:
+    async def leave(self, run: RunState, leave: LeaveKey, at: Instant) -> None:
         """Give up a key that a run holds, with or without a result."""
-        key = self._get(leave.activity, leave.key)
+        key = await self._get(leave.activity, leave.key)
         if key is None or key.run != run.key or key.result is not None:
             return
         if leave.result is None:
-            self._batch.statements.change("delete_key", (leave.activity, leave.key))
+            await self._batch.statements.change("delete_key", (leave.activity, leave.key))
         else:
             done = key._replace(result=leave.result, expires=leave.expires, waiting=0)
-            self._put(leave.activity, leave.key, done)
+            await self._put(leave.activity, leave.key, done)
         if key.waiting:
-            self._wake(leave.activity, leave.key, at)
+            await self._wake(leave.activity, leave.key, at)
 
-    def keep(self, operation: KeepResult) -> Outcome:
+    async def keep(self, operation: KeepResult) -> Outcome:
         """Keep a result that came too late for its attempt, while the key is still the run's."""
-        run = self._batch.run(operation.run)
+        run = await self._batch.run(operation.run)
         if run is None or run.ended is not None:
             return Fenced(operation.run)
-        self.leave(run, operation.leave, run.updated)
+        await self.leave(run, operation.leave, run.updated)
         return Committed(run.key)
 
-    def free(self, run: RunState, at: Instant) -> None:
+    async def free(self, run: RunState, at: Instant) -> None:
         """Give up every key a run holds or waits for: it goes no further for now."""
         if not run.traces:
             return
         statements = self._batch.statements
-        for activity, key in statements.read("keys_held", [(run.key,)]):
-            self.leave(run, LeaveKey(activity=str(activity), key=str(key)), at)
-        statements.change("forget_key_waiters", (run.key,))
+        for activity, key in await statements.read("keys_held", [(run.key,)]):
+            await self.leave(run, LeaveKey(activity=str(activity), key=str(key)), at)
+        await statements.change("forget_key_waiters", (run.key,))
 
-    def undo(self, run: RunState) -> None:
+    async def undo(self, run: RunState) -> None:
         """Forget the results a run left under its keys: what its steps did was undone, and must be done anew."""
-        self._batch.statements.change("forget_results", (run.key,))
+        await self._batch.statements.change("forget_results", (run.key,))
 
-    def _wake(self, activity: str, key: str, at: Instant) -> None:
+    async def _wake(self, activity: str, key: str, at: Instant) -> None:
         batch = self._batch
-        for run, location in batch.statements.read("key_waiters", [(activity, key)]):
-            waiter = batch.run(int(run or 0))
+        for run, location in await batch.statements.read("key_waiters", [(activity, key)]):
+            waiter = await batch.run(int(run or 0))
             if waiter is not None and waiter.ended is None:
                 batch.put(waiter, "key", str(location), key, "", at)
-        batch.statements.change("delete_key_waiters", (activity, key))
+        await batch.statements.change("delete_key_waiters", (activity, key))
 
-    def _get(self, activity: str, key: str) -> _Key | None:
-        rows = self._batch.statements.read("get_key", [(activity, key)])
+    async def _get(self, activity: str, key: str) -> _Key | None:
+        rows = await self._batch.statements.read("get_key", [(activity, key)])
         return _Key(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in _Key
 
-    def _put(self, activity: str, name: str, key: _Key) -> None:
-        self._batch.statements.write("put_key", [(activity, name, *key)])
+    async def _put(self, activity: str, name: str, key: _Key) -> None:
+        await self._batch.statements.write("put_key", [(activity, name, *key)])

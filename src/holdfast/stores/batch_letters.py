@@ -38,49 +38,49 @@ class Letters:
         run, workflow, status = (target.id, target.workflow, str(target.status)) if target is not None else ("", "", "")
         self._events.append((new_id(), run, workflow, message.name, message.payload, status, message.at, at))
 
-    def settle(self, run: RunState) -> None:
+    async def settle(self, run: RunState) -> None:
         """Note how a run ended whose letters were replayed."""
-        self._batch.statements.change("settle_letters", (run.id, str(run.status)))
+        await self._batch.statements.change("settle_letters", (run.id, str(run.status)))
 
-    def replayed(self, run: RunState, at: Instant) -> None:
+    async def replayed(self, run: RunState, at: Instant) -> None:
         """Note that a run goes on, which deals with its letters."""
-        self._batch.flush()
-        self._batch.statements.change("replay_letters", (run.id, at))
+        await self._batch.flush()
+        await self._batch.statements.change("replay_letters", (run.id, at))
 
-    def is_open(self, letter: str) -> bool:
+    async def is_open(self, letter: str) -> bool:
         """Tell whether a letter was not dealt with yet."""
-        self._batch.flush()
-        rows = self._batch.statements.read("get_letter", [(letter,)])
+        await self._batch.flush()
+        rows = await self._batch.statements.read("get_letter", [(letter,)])
         return bool(rows) and not rows[0][4]
 
-    def apply(self, operation: Acknowledge | ReplayEvent) -> Outcome:
+    async def apply(self, operation: Acknowledge | ReplayEvent) -> Outcome:
         """Do what somebody asked for with one letter."""
-        self._batch.flush()
+        await self._batch.flush()
         if isinstance(operation, ReplayEvent):
-            return self._replay(operation)
+            return await self._replay(operation)
         if operation.remove:
-            return Done(self._batch.statements.change("delete_letter", (operation.letter,)))
-        return Done(self._batch.statements.change("acknowledge_letter", (operation.letter, operation.at)))
+            return Done(await self._batch.statements.change("delete_letter", (operation.letter,)))
+        return Done(await self._batch.statements.change("acknowledge_letter", (operation.letter, operation.at)))
 
-    def _replay(self, operation: ReplayEvent) -> Outcome:
+    async def _replay(self, operation: ReplayEvent) -> Outcome:
         batch = self._batch
-        rows = batch.statements.read("get_letter", [(operation.letter,)])
+        rows = await batch.statements.read("get_letter", [(operation.letter,)])
         if not rows or rows[0][0] != "event" or rows[0][4]:
             return Refused(None, "moved")
         _, _, name, payload, _ = map(str, rows[0])
         owners: tuple[str, ...] = ()
         if operation.target:
-            target = batch.named(operation.target)
+            target = await batch.named(operation.target)
             if target is None or target.ended is not None:
                 return Refused(Status(target.status) if target else None)
             batch.put(target, "message", name, operation.letter, payload, operation.at)
             owners = (target.owner,) if target.owner else ()
         else:
             event = PublishEvent(name=name, id=operation.letter, payload=payload, at=operation.at, rule=operation.rule)
-            published = batch.events.publish(event)
+            published = await batch.events.publish(event)
             if isinstance(published, Refused):
                 return published
-        batch.statements.change("close_letter", (operation.letter, "replayed", operation.at))
+        await batch.statements.change("close_letter", (operation.letter, "replayed", operation.at))
         return Done(1, owners=owners)
 
     def pending(self) -> list[tuple[str, Sequence[Row]]]:

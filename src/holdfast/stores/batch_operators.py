@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.commits import End
@@ -36,37 +36,37 @@ class Operators:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
+    async def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
         """Do what somebody asked for."""
         match operation:
             case RequestCancel():
-                return self._request_cancel(operation)
+                return await self._request_cancel(operation)
             case Pause():
-                return self._pause(operation)
+                return await self._pause(operation)
             case Unpause():
-                return self._unpause(operation)
+                return await self._unpause(operation)
             case Reopen():
-                return self._reopen(operation)
+                return await self._reopen(operation)
             case SetAttributes():
-                run = self._batch.named(operation.target)
+                run = await self._batch.named(operation.target)
                 if run is None:
                     return Refused(None)
-                self.set_attributes(run, operation.attributes)
+                await self.set_attributes(run, operation.attributes)
                 self._batch.touch(run, operation.at)
                 return Done(1)
             case Unblock():
-                return self._unblock(operation)
+                return await self._unblock(operation)
 
     # Stopping.
 
-    def _request_cancel(self, operation: RequestCancel) -> Outcome:
-        run = self._batch.named(operation.target)
+    async def _request_cancel(self, operation: RequestCancel) -> Outcome:
+        run = await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
-        self._cancel(run, operation)
+        await self._cancel(run, operation)
         return Delivered(run.key, run.inbox, run.owner)
 
-    def _cancel(self, run: RunState, operation: RequestCancel) -> None:
+    async def _cancel(self, run: RunState, operation: RequestCancel) -> None:
         batch = self._batch
         if run.epoch == 0 and run.owner is None:
             # Nobody ever had it: there is no code to tell.
@@ -77,7 +77,7 @@ class Operators:
                 unread=operation.unread,
                 rules=operation.rules,
             )
-            batch.end(run, end)
+            await batch.end(run, end)
             return
         if run.status == Status.COMPENSATING:
             return  # it is ending already
@@ -86,41 +86,41 @@ class Operators:
                 run.claims = 0
             run.status = Status.CANCELLING
             batch.put(run, "cancel", "", "", _COMPENSATE if operation.compensate else "", operation.at)
-        for child in self._following(run):
-            self._cancel(child, operation)
+        async for child in self._following(run):
+            await self._cancel(child, operation)
 
-    def cancel_following(self, run: RunState, end: End) -> None:
+    async def cancel_following(self, run: RunState, end: End) -> None:
         """Cancel what is still open of the children that go with their parent."""
         operation = RequestCancel(target="", at=end.at, payload=end.payload, unread=end.unread, rules=end.rules)
-        for child in self._following(run):
-            self._cancel(child, operation)
+        async for child in self._following(run):
+            await self._cancel(child, operation)
 
-    def _following(self, run: RunState) -> Iterator[RunState]:
+    async def _following(self, run: RunState) -> AsyncIterator[RunState]:
         batch = self._batch
-        batch.flush()
-        for row in batch.statements.read("following", [(run.key,)]):
+        await batch.flush()
+        for row in await batch.statements.read("following", [(run.key,)]):
             child = batch.adopt(row)
             if child.ended is None and child.status != Status.CANCELLING:
                 yield child
 
-    def terminate(self, operation: Terminate) -> Outcome:
+    async def terminate(self, operation: Terminate) -> Outcome:
         """End a run here and now."""
-        run = self._batch.named(operation.target)
+        run = await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
         owners = (run.owner,) if run.owner else ()
-        self._batch.end(run, operation.end)
+        await self._batch.end(run, operation.end)
         if operation.end.status != Status.CANCELLED:
-            self.cancel_following(run, operation.end)
+            await self.cancel_following(run, operation.end)
         return Done(1, owners=owners)
 
     # Pausing.
 
-    def _pause(self, operation: Pause) -> Outcome:
-        batch, run = self._batch, self._batch.named(operation.target)
+    async def _pause(self, operation: Pause) -> Outcome:
+        batch, run = self._batch, await self._batch.named(operation.target)
         if run is None or run.ended is not None or run.status in _NOT_PAUSABLE:
             return Refused(Status(run.status) if run else None)
-        if run.owner is not None and batch.lives(run.owner):
+        if run.owner is not None and await batch.lives(run.owner):
             # Its worker lets what is under way finish, and gives it up then.
             batch.put(run, "pause", "", "", str(operation.until or ""), operation.at)
             run.status, run.due = Status.PAUSED, operation.at
@@ -129,19 +129,19 @@ class Operators:
             run.owner, run.lost = None, "lapse"
             run.epoch += 1
         # What was said before, and nobody has taken, is overtaken.
-        batch.consume(run, [message.n for message in batch.unread(run) if message.kind in ("pause", "resume")])
+        batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in ("pause", "resume")])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
-        batch.keys.free(run, operation.at)
+        await batch.keys.free(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
 
-    def _unpause(self, operation: Unpause) -> Outcome:
-        batch, run = self._batch, self._batch.named(operation.target)
+    async def _unpause(self, operation: Unpause) -> Outcome:
+        batch, run = self._batch, await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
         # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
-        acts = [message.kind for message in batch.unread(run) if message.kind in ("pause", "resume")]
+        acts = [message.kind for message in await batch.unread(run) if message.kind in ("pause", "resume")]
         told = bool(acts) and acts[-1] == "pause" and run.status not in _NOT_PAUSABLE
         if run.status != Status.PAUSED and not told:
             return Refused(Status(run.status))
@@ -156,21 +156,21 @@ class Operators:
 
     # Reopening.
 
-    def _reopen(self, operation: Reopen) -> Outcome:
-        refusal = self._refuse(operation, {}, {})
+    async def _reopen(self, operation: Reopen) -> Outcome:
+        refusal = await self._refuse(operation, {}, {})
         if refusal is not None:
             return refusal
-        self._reopen_all(operation)
+        await self._reopen_all(operation)
         return Done(1)
 
-    def _refuse(
+    async def _refuse(
         self, operation: Reopen, runs: dict[int, RunState], holders: dict[tuple[str, str], RunState]
     ) -> Refused | KeyHeld | None:
         """Return why a run or one of its children cannot go on; `runs` and `holders` are those that go on with it."""
-        run = self._batch.named(operation.target)
-        if operation.letter and not self._batch.letters.is_open(operation.letter):
+        run = await self._batch.named(operation.target)
+        if operation.letter and not await self._batch.letters.is_open(operation.letter):
             return Refused(None, "letter")
-        children = [self._batch.named(child) for child in operation.unended]
+        children = [await self._batch.named(child) for child in operation.unended]
         if any(child is None or child.ended is not None for child in children):
             return Refused(None, "moved")
         if run is None or run.ended is None or run.epoch != operation.epoch or run.key in runs:
@@ -178,29 +178,29 @@ class Operators:
         runs[run.key] = run
         if run.unique_key is not None:
             unique = (run.workflow, run.unique_key)
-            holder = holders.get(unique) or self._batch.holder(*unique)
+            holder = holders.get(unique) or await self._batch.holder(*unique)
             if holder is not None:
                 return KeyHeld(holder.key, holder.id)
             holders[unique] = run
         for child in operation.children:
-            if (refusal := self._refuse(child, runs, holders)) is not None:
+            if (refusal := await self._refuse(child, runs, holders)) is not None:
                 return refusal
         return None
 
-    def _reopen_all(self, operation: Reopen) -> None:
+    async def _reopen_all(self, operation: Reopen) -> None:
         batch = self._batch
         for child in operation.children:
-            self._reopen_all(child)
-        run = batch.named(operation.target)
+            await self._reopen_all(child)
+        run = await batch.named(operation.target)
         assert run is not None
-        batch.flush()
+        await batch.flush()
         statements = batch.statements
-        statements.change("archive_entries", (run.key, run.reopens, operation.cut))
-        statements.change("cut_keys", (run.key, operation.cut))
-        statements.change("cut_entries", (run.key, operation.cut))
-        statements.change("delete_results", (run.key,))
+        await statements.change("archive_entries", (run.key, run.reopens, operation.cut))
+        await statements.change("cut_keys", (run.key, operation.cut))
+        await statements.change("cut_entries", (run.key, operation.cut))
+        await statements.change("delete_results", (run.key,))
         if operation.entries:
-            statements.write("insert_entries", [(run.key, *entry) for entry in operation.entries])
+            await statements.write("insert_entries", [(run.key, *entry) for entry in operation.entries])
         run.status, run.ended, run.due, run.owner = Status.PENDING, None, operation.at, None
         run.wait = run.lost = ""
         run.claims = 0
@@ -211,29 +211,29 @@ class Operators:
         batch.touch(run, operation.at)
         batch.take_unique_key(run)
         # What it had taken comes before what it had not read, as it came.
-        kept = batch.unread(run)
+        kept = await batch.unread(run)
         batch.consume(run, [message.n for message in kept])
         for message in (*operation.messages, *kept):
             batch.put(run, message.kind, message.name, message.id, message.payload, message.at, now=operation.at)
-        batch.letters.replayed(run, operation.at)
+        await batch.letters.replayed(run, operation.at)
 
     # The rest.
 
-    def set_attributes(self, run: RunState, attributes: Mapping[str, str | None]) -> None:
+    async def set_attributes(self, run: RunState, attributes: Mapping[str, str | None]) -> None:
         """Set searchable attributes; None removes one."""
-        self._batch.flush()
+        await self._batch.flush()
         statements = self._batch.statements
         for name, value in attributes.items():
-            statements.change("delete_attribute", (run.key, name))
+            await statements.change("delete_attribute", (run.key, name))
             if value is not None:
-                statements.write("insert_attributes", [(name, value, run.key)])
+                await statements.write("insert_attributes", [(name, value, run.key)])
 
-    def _unblock(self, operation: Unblock) -> Done:
+    async def _unblock(self, operation: Unblock) -> Done:
         batch = self._batch
-        batch.flush()
+        await batch.flush()
         which = (operation.workflow, operation.fingerprint, operation.target)
-        batch.statements.change("clear_blocked_errors", which)
-        count = batch.statements.change("unblock", (*which, operation.at))
+        await batch.statements.change("clear_blocked_errors", which)
+        count = await batch.statements.change("unblock", (*which, operation.at))
         if count:
             batch.forget_runs()
         return Done(count)

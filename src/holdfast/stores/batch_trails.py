@@ -23,25 +23,25 @@ class Trails:
         self._audit: list[Row] = []
         self._evidence: list[Row] = []
 
-    def audit(self, audit: Audit, target: str, at: Instant) -> None:
+    async def audit(self, audit: Audit, target: str, at: Instant) -> None:
         """Record what somebody did, in the transaction that does it."""
-        n, previous = self._end("last_audit", "", ())
+        n, previous = await self._end("last_audit", "", ())
         digest = chained(previous, n + 1, at, audit.actor, audit.action, target, audit.detail)
         self._audit.append((n + 1, at, audit.actor, audit.action, target, audit.detail, previous, digest))
         self._ends[""] = (n + 1, digest)
 
-    def evidence(self, run: str, items: Sequence[Evidence]) -> None:
+    async def evidence(self, run: str, items: Sequence[Evidence]) -> None:
         """Add to a run's own trail."""
         for item in items:
-            n, previous = self._end("last_evidence", run, (run,))
+            n, previous = await self._end("last_evidence", run, (run,))
             digest = chained(previous, run, n + 1, item.id, item.kind, item.data, item.at)
             self._evidence.append((run, n + 1, item.id, item.kind, item.data, item.at, previous, digest))
             self._ends[run] = (n + 1, digest)
 
-    def _end(self, statement: str, trail: str, row: Row) -> tuple[int, str]:
+    async def _end(self, statement: str, trail: str, row: Row) -> tuple[int, str]:
         end = self._ends.get(trail)
         if end is None:
-            rows = self._batch.statements.read(statement, [row])
+            rows = await self._batch.statements.read(statement, [row])
             end = (int(rows[0][0] or 0), str(rows[0][1])) if rows else (0, "")
         return end
 

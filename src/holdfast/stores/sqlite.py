@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
 from holdfast.clock import Instant, micros
 from holdfast.commits import CommitTurn, PublishEvent
 from holdfast.operations import Committed, Fenced, Operation, Outcome, Purge
-from holdfast.records import (
-    AuditRow,
-    Claim,
-    Counts,
-    EntryRow,
-    EvidenceRow,
-    Held,
-    History,
-    LetterFilter,
-    LetterRow,
-    Message,
-    RunFilter,
-    RunRow,
-    ScheduleRow,
-    Status,
-)
-from holdfast.stores import sqlite_claims, sqlite_reads, sqlite_workers
-from holdfast.stores.base import Store
+from holdfast.records import Claim, Task
+from holdfast.stores import sqlite_claims, sqlite_workers
 from holdfast.stores.batch import Batch
+from holdfast.stores.sql_store import Look, SQLStore
 from holdfast.stores.sqlite_connections import Connections, alone
 from holdfast.stores.sqlite_file import MEMORY
-from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements, json_rows
+from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements
+from holdfast.stores.statements import at_once
 from holdfast.stores.worker_lock import WorkerLock, remove_lock
+
+T = TypeVar("T")
 
 _FENCE = SQL["fence"]
 _APPEND = {1: SQL["append_one"], 2: SQL["append_two"]}
 
 
-class SQLiteStore(Store):
+class SQLiteStore(SQLStore):
     """Runs in an SQLite file, or in memory (`:memory:`) for as long as the store is open.
 
     Args:
@@ -74,6 +63,9 @@ class SQLiteStore(Store):
         if self._connections.is_open:
             await self._connections.close()
 
+    async def look(self, look: Look[T]) -> T:
+        return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
+
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
         connections = self._connections
         connections.ready()
@@ -82,7 +74,7 @@ class SQLiteStore(Store):
             try:
                 if turn is not None:
                     return connections.commit_here(lambda db: _append(db, turn), alone)
-                return connections.commit_here(lambda db: Batch(PlainStatements(db)).apply(operations))
+                return connections.commit_here(lambda db: at_once(Batch(PlainStatements(db)).apply(operations)))
             except apsw.BusyError:
                 pass
         return None
@@ -92,7 +84,7 @@ class SQLiteStore(Store):
         outcomes = self.apply_now(operations)
         if outcomes is not None:
             return outcomes
-        return await connections.write(lambda db: Batch(SetStatements(db)).apply(operations))
+        return await connections.write(lambda db: at_once(Batch(SetStatements(db)).apply(operations)))
 
     async def claim(
         self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
@@ -106,60 +98,23 @@ class SQLiteStore(Store):
             inline=True,
         )
 
-    async def load(self, keys: Sequence[int]) -> list[History]:
-        return await self._connections.read(lambda db: sqlite_reads.load(db, keys))
-
-    async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
-        return await self._connections.read(lambda db: sqlite_reads.inboxes(db, after))
+    async def claim_tasks(
+        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+    ) -> list[Task]:
+        if not await self._connections.read(lambda db: sqlite_claims.any_task(db, queues, activities)):
+            return []
+        return await self._connections.write(
+            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities), inline=True
+        )
 
     async def due(self, worker: str, now: Instant) -> list[int]:
         return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
-
-    async def held(self, worker: str) -> list[Held]:
-        return await self._connections.read(
-            lambda db: [Held(key, epoch, Status(status)) for key, epoch, status in db.execute(SQL["held"], (worker,))]
-        )
 
     async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
         return await self._connections.read(lambda db: sqlite_claims.next_due(db, workflows))
 
     def changed(self) -> bool:
         return self._connections.changed()
-
-    async def get(self, run_id: str) -> RunRow | None:
-        rows = await self._connections.read(lambda db: db.execute(SQL["get_run"], (run_id,)).fetchall())
-        return sqlite_reads.run_row(rows[0]) if rows else None
-
-    async def runs(self, which: RunFilter) -> list[RunRow]:
-        return await self._connections.read(lambda db: sqlite_reads.list_runs(db, which))
-
-    async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
-        statement = "read_archive" if archived else "read_entries"
-        return await self._connections.read(lambda db: sqlite_reads.entries(db, key, statement))
-
-    async def letters(self, which: LetterFilter) -> list[LetterRow]:
-        return await self._connections.read(lambda db: sqlite_reads.list_letters(db, which))
-
-    async def audit(self, target: str | None = None, after: int = 0, limit: int = 1000) -> list[AuditRow]:
-        return await self._connections.read(lambda db: sqlite_reads.audit(db, target, after, limit))
-
-    async def evidence(self, run_id: str, after: int = 0, limit: int = 1000) -> list[EvidenceRow]:
-        return await self._connections.read(lambda db: sqlite_reads.evidence(db, run_id, after, limit))
-
-    async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
-        return await self._connections.read(lambda db: sqlite_reads.schedules(db, due))
-
-    async def replies(self, messages: Sequence[str]) -> dict[str, str]:
-        wanted = json_rows(messages)
-        return await self._connections.read(lambda db: dict(iter(db.execute(SQL["read_replies"], (wanted,)))))
-
-    async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
-        return await self._connections.read(
-            lambda db: {location: (at, detail) for location, at, detail in db.execute(SQL["read_beats"], (key,))}
-        )
-
-    async def counts(self) -> Counts:
-        return await self._connections.read(sqlite_reads.counts)
 
     async def join(self, worker: str, lease: timedelta) -> None:
         self._connections.ready()

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.records import Claim, Status
+from holdfast.records import Claim, Status, Task
 from holdfast.stores.sqlite_statements import SQL, json_rows
 
 POISON_CLAIMS = 3
@@ -85,6 +85,32 @@ def claim(
             reopens,
         ) in db.execute(SQL["taken_runs"], (keys,))
     ]
+
+
+def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[str]) -> bool:
+    """Whether anything waits in queues, asked before taking the write lock."""
+    found = (db.execute(SQL["waiting_tasks"], (queue, name, 1)).fetchall() for queue in queues for name in activities)
+    return any(found)
+
+
+def claim_tasks(
+    db: apsw.Connection, worker: str, limit: int, queues: Sequence[str], activities: Sequence[str]
+) -> list[Task]:
+    """Take attempts from queues, inside a write transaction."""
+    if not db.execute(SQL["live_worker"], (worker,)).fetchall():
+        return []
+    waiting = [
+        found
+        for queue in queues
+        for activity in activities
+        for found in db.execute(SQL["waiting_tasks"], (queue, activity, limit))
+    ]
+    taken: list[Task] = []
+    for _, _, run, location in sorted(waiting)[:limit]:
+        db.execute(SQL["take_task"], (worker, run, location))
+        [row] = db.execute(SQL["taken_task"], (run, location))
+        taken.append(Task(**dict(zip(Task.__struct_fields__, row, strict=True))))
+    return taken
 
 
 def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import apsw
 import msgspec
 
 from holdfast.stores.run_state import Row, Value
-from holdfast.stores.sql_files import statements
-
-SQL: Mapping[str, str] = statements("sqlite_batch", "sqlite_many", "sqlite_claims", "sqlite_workers", "sqlite_reads")
+from holdfast.stores.sql_files import Statement, statements
 
 MAX_PARAMETER = 64 << 20
 """How many characters one parameter may have; SQLite refuses a thousand million bytes."""
 
+_WORDS = {
+    "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
+    "greatest": "max",
+    "unless_taken": "",
+    "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
+}
+_ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"
+_PARAMETER = re.compile(r"\$(\d+)")
 _encode = msgspec.json.Encoder().encode
+
+
+def _one_row(statement: Statement) -> str:
+    parameters = ", ".join(f"?{number} AS {name}" for number, (name, _) in enumerate(statement.columns, 1))
+    return _PARAMETER.sub(r"?\1", statement.fill({**_WORDS, "rows": f"(SELECT {parameters})"}))
+
+
+def _many_rows(statement: Statement) -> str:
+    values = ", ".join(f"value ->> {number} AS {name}" for number, (name, _) in enumerate(statement.columns))
+    return statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", values)})
+
+
+_READ = statements("batch", "many", "reads", "sqlite_hot", "sqlite_claims", "sqlite_workers")
+SQL: Mapping[str, str] = MappingProxyType({name: _one_row(statement) for name, statement in _READ.items()})
+MANY = {name: _many_rows(statement) for name, statement in _READ.items() if statement.columns}
 
 
 def json_rows(rows: Sequence[object]) -> str:
@@ -29,39 +52,46 @@ class PlainStatements:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
-    def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+    async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         execute, sql = self._db.execute, SQL[name]
         return [found for row in rows for found in execute(sql, row)]
 
-    def write(self, name: str, rows: Sequence[Row]) -> None:
+    async def write(self, name: str, rows: Sequence[Row]) -> None:
         if len(rows) == 1:
             self._db.execute(SQL[name], rows[0])
         else:
             self._db.executemany(SQL[name], rows)
 
-    def change(self, name: str, row: Row) -> int:
+    async def change(self, name: str, row: Row) -> int:
         self._db.execute(SQL[name], row)
         return self._db.changes()
+
+    async def list(self, name: str, conditions: str, values: Row) -> list[tuple[Value, ...]]:
+        sql = SQL[name].replace("{filter}", _PARAMETER.sub(r"?\1", conditions))
+        return [*self._db.execute(sql, values)]
+
+    def ignoring_indexes(self, column: str) -> str:
+        return f"+{column}"
 
 
 class SetStatements(PlainStatements):
     """One statement for all rows where there is such a form; SQLite then works without the interpreter lock."""
 
-    def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
-        sql = SQL.get(f"{name}_json")
+    async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+        sql = MANY.get(name)
         if sql is None or len(rows) == 1:
-            return super().read(name, rows)
+            return await super().read(name, rows)
         return [*self._db.execute(sql, (json_rows(rows),))]
 
-    def write(self, name: str, rows: Sequence[Row]) -> None:
-        sql = SQL.get(f"{name}_json")
+    async def write(self, name: str, rows: Sequence[Row]) -> None:
+        sql = MANY.get(name)
         if sql is None or len(rows) == 1:
-            super().write(name, rows)
+            await super().write(name, rows)
             return
         parameter = json_rows(rows)
         if len(parameter) <= MAX_PARAMETER:
             self._db.execute(sql, (parameter,))
         else:
             middle = len(rows) // 2
-            self.write(name, rows[:middle])
-            self.write(name, rows[middle:])
+            await self.write(name, rows[:middle])
+            await self.write(name, rows[middle:])

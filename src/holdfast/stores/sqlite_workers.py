@@ -10,7 +10,9 @@ from pathlib import Path
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.stores.sqlite_statements import SQL
+from holdfast.stores.batch import Batch
+from holdfast.stores.sqlite_statements import SQL, PlainStatements
+from holdfast.stores.statements import at_once
 from holdfast.stores.worker_lock import boot_id, boot_time, is_free
 
 
@@ -29,6 +31,7 @@ def renew(db: apsw.Connection, worker: str) -> bool:
 
 def leave(db: apsw.Connection, worker: str) -> None:
     """Hand back the runs of a worker and forget it."""
+    _lose_tasks(db, worker, "handed back")
     db.execute(SQL["hand_back"], (worker,))
     db.execute(SQL["delete_worker"], (worker,))
 
@@ -54,6 +57,17 @@ def declare_dead(db: apsw.Connection, workers: dict[str, str], now: Instant) -> 
         db.execute(SQL["declare_dead"], (worker, boot_time(), how == "crash"))
         if db.changes():
             db.execute(SQL["free_lost"], (worker, now, how))
+            _lose_tasks(db, worker, how, now)
             dead.append(worker)
     db.execute(SQL["prune_dead"])
     return dead
+
+
+def _lose_tasks(db: apsw.Connection, worker: str, how: str, now: Instant | None = None) -> None:
+    batch = Batch(PlainStatements(db))
+
+    async def lose() -> None:
+        await batch.tasks.lose(worker, how, now)
+        await batch.flush()
+
+    at_once(lose())

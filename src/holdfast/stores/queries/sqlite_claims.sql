@@ -44,6 +44,20 @@ SELECT runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input,
 FROM json_each(?) AS taken CROSS JOIN runs ON runs.key = taken.value JOIN inputs ON inputs.run = runs.key
 ORDER BY taken.key;
 
+-- name: waiting_tasks
+-- Attempts of one activity that wait in one queue, in the order of their index.
+SELECT -priority, at, run, location FROM tasks
+WHERE owner IS NULL AND queue = ?1 AND activity = ?2 ORDER BY priority DESC, at LIMIT ?3;
+
+-- name: take_task
+-- Make an attempt this worker's.
+UPDATE tasks SET owner = ?1 WHERE run = ?2 AND location = ?3;
+
+-- name: taken_task
+-- What the worker needs to know of it.
+SELECT tasks.run, runs.id, runs.workflow, tasks.location, tasks.attempt, tasks.queue, tasks.activity, tasks.payload
+FROM tasks JOIN runs ON runs.key = tasks.run WHERE tasks.run = ?1 AND tasks.location = ?2;
+
 -- name: own_due
 -- Runs of this worker whose inbox moved or whose timer is due.
 WITH RECURSIVE levels (priority) AS (
@@ -69,7 +83,3 @@ SELECT min(due) FROM (
               AND (?2 IS NULL OR workflow IN (SELECT value FROM json_each(?2)))
             ORDER BY due LIMIT 1) AS due
     FROM levels WHERE levels.priority IS NOT NULL);
-
--- name: held
--- Runs a worker owns.
-SELECT key, epoch, status FROM runs WHERE ended IS NULL AND owner = ?;

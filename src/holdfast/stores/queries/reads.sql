@@ -1,0 +1,89 @@
+-- Statements that only look, for every database.
+
+-- name: get_run
+-- One run with its payloads.
+SELECT {run_row} FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key
+WHERE runs.id = $1;
+
+-- name: list_runs
+-- A page of runs, newest first. The filter is put in place of {filter}.
+SELECT {run_row} FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key
+WHERE {filter} ORDER BY runs.key DESC LIMIT $1;
+
+-- name: list_tagged_runs
+-- The same of runs with an attribute, in the order of its index: it may be that of few runs, or of almost all.
+SELECT {run_row} FROM attributes AS tagged {join} runs ON runs.key = tagged.run JOIN inputs ON inputs.run = runs.key
+LEFT JOIN results ON results.run = runs.key
+WHERE tagged.name = $2 AND tagged.value = $3 AND {filter} ORDER BY tagged.run DESC LIMIT $1;
+
+-- name: read_entries
+-- The facts of one run.
+SELECT location, seq, kind, at, data FROM entries WHERE run = $1 ORDER BY seq;
+
+-- name: read_many_entries
+-- rows: run int
+-- The facts of many runs.
+SELECT entries.run, entries.location, entries.seq, entries.kind, entries.at, entries.data
+FROM {rows} AS wanted {join} entries ON entries.run = wanted.run;
+
+-- name: inbox_numbers
+-- rows: key int
+-- The inbox numbers of many runs.
+SELECT runs.key, runs.inbox FROM {rows} AS wanted {join} runs ON runs.key = wanted.key;
+
+-- name: read_archive
+-- Facts of a run that were cut away when it was reopened.
+SELECT location, seq, kind, at, data FROM archive WHERE run = $1 ORDER BY reopens, seq;
+
+-- name: list_letters
+-- A page of dead letters, newest first. The filter is put in place of {filter}.
+SELECT id, kind, run, workflow, step, name, attempts, error, payload, target_status, sent, at, acknowledged, outcome
+FROM dead_letters WHERE {filter} ORDER BY id DESC LIMIT $1;
+
+-- name: read_audit
+-- What was done to one target, after a number.
+SELECT n, at, actor, action, target, detail, previous, hash FROM audit
+WHERE n > $2 AND target = $1 ORDER BY n LIMIT $3;
+
+-- name: read_all_audit
+-- The same of every target.
+SELECT n, at, actor, action, target, detail, previous, hash FROM audit WHERE n > $1 ORDER BY n LIMIT $2;
+
+-- name: read_evidence
+-- The audit trail of a run, after a number.
+SELECT run, n, id, kind, data, at, previous, hash FROM evidence WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;
+
+-- name: read_schedules
+-- Every schedule.
+SELECT id, workflow, spec, input, next, paused, last_run, created, updated FROM schedules ORDER BY id;
+
+-- name: read_due_schedules
+-- Schedules with a tick at or before an instant, earliest first.
+SELECT id, workflow, spec, input, next, paused, last_run, created, updated FROM schedules
+WHERE next <= $1 AND next IS NOT NULL AND paused = 0 ORDER BY next;
+
+-- name: read_replies
+-- rows: message text
+-- Answers to requests.
+SELECT replies.message, replies.payload FROM {rows} AS wanted {join} replies ON replies.message = wanted.message;
+
+-- name: read_beats
+-- When the steps of a run last reported progress.
+SELECT location, at, detail FROM heartbeats WHERE run = $1;
+
+-- name: count_runs
+-- How many runs there are of each status.
+SELECT status, count(*) FROM runs GROUP BY status;
+
+-- name: count_letters
+-- How many dead letters there are of each kind and outcome.
+SELECT kind, outcome, acknowledged IS NOT NULL, count(*) FROM dead_letters
+GROUP BY kind, outcome, acknowledged IS NOT NULL;
+
+-- name: count_events
+-- How many events wait under each name.
+SELECT name, pending FROM event_queues WHERE pending > 0;
+
+-- name: held
+-- Runs a worker owns.
+SELECT key, epoch, status FROM runs WHERE ended IS NULL AND owner = $1;
