@@ -28,7 +28,8 @@ CONTRACT = ("stores.base", "replay.entry")  # entries cross the store line, so w
 OPS = ("ops", "ops.*")
 ENGINE = ("engine", "engine.*")
 FACES = ("cli", "web", "testing", "temporal")
-INSIDE = (*FOUNDATIONS, *REPLAY, *CONTEXT, *DECLARATIVE, "stores", "stores.*", *OPS, *ENGINE)
+MOVING = ("moving", "moving.*")
+INSIDE = (*FOUNDATIONS, *REPLAY, *CONTEXT, *DECLARATIVE, "stores", "stores.*", *OPS, *MOVING, *ENGINE)
 
 # Every piece, and what it may import besides its own modules.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -40,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "declarative": (*FOUNDATIONS, *REPLAY, *CONTEXT),
     "stores": (*FOUNDATIONS, "replay.entry"),
     "ops": (*FOUNDATIONS, *CONTRACT),
+    "moving": (*FOUNDATIONS, "stores.*"),
     # "stores" is the package's __init__, which opens a store by its URL: no engine module knows a particular store.
     "engine": (*FOUNDATIONS, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS),
     "cli": ("", *INSIDE),
@@ -129,6 +131,8 @@ MAY_TIME = ("engine.*", "stores.*", "ops.*", "cli.*", "web.*", "testing.*", "tem
 # (module, name used) -> why. The clock itself needs no entry. Whoever needs one more adds it here with its reason.
 ALLOWED: dict[tuple[str, str], str] = {
     ("engine.attempts", "random.random"): "the jitter of a retry, drawn once and recorded",
+    ("stores.postgres", "random.uniform"): "those who were in each other's way try again at different moments",
+    ("stores.postgres_connections", "random.uniform"): "those who lost the server come back at different moments",
     ("replay.guards", "os"): "the audit hook looks at paths and open flags; it is no part of a turn",
     ("replay.guards", "threading"): "the audit hook must know which thread drives the turn",
 }

@@ -295,7 +295,7 @@ async def test_stores_opened_at_the_same_time_on_one_new_file_do_not_disturb_eac
 async def test_a_batch_too_big_for_one_parameter_is_written_in_parts(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.sqlite_statements.MAX_PARAMETER", 2_000)
+    monkeypatch.setattr("holdfast.stores.statements.MAX_PARAMETER", 2_000)
     run = await started(store)
     await store.apply([turn(run.key, entries=[entry(f"c{n}", n, "x" * 500)]) for n in range(100, 150)])
     assert [fact.seq for fact in await store.history(run.key)] == [*range(100, 150)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.base import Store
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import Another, StoreConformance
 
@@ -54,6 +55,28 @@ class TestSQLiteAsItComes(_OnDisk):
     """
 
     inline_limit = 8
+
+
+class TestPostgres(StoreConformance):
+    """S1-36: a schema of a real server, all at once and beside others."""
+
+    @pytest.fixture
+    async def another(self, database: str) -> AsyncIterator[Another]:
+        opened: list[Store] = []
+
+        async def open_one() -> Store:
+            store = PostgresStore(database)
+            await store.open()
+            opened.append(store)
+            return store
+
+        yield open_one
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def store(self, another: Another) -> Store:
+        return await another()
 
 
 class TestSQLiteInMemory(StoreConformance):

@@ -48,14 +48,19 @@
     |   `-- Critical
     |       `-- Rollback           fail now and undo what was done
     `-- StoreError
+        |-- MissingExtra           an optional part is not installed
         |-- CannotOpen
         |   |-- NotADatabase
         |   |-- NotOurDatabase
         |   |-- ReadOnly
+        |   |-- AuthFailed             the server refused the user or the password
+        |   |-- UnsupportedServer      a server older than we know
         |   `-- SchemaTooNew
         |-- StoreReplaced          the file was deleted or swapped underneath
         |-- StoreFull
         |-- StoreBusy
+        |   `-- StoreUnreachable       the database server cannot be reached at present
+        |-- OutcomeUnknown         the connection broke while committing, and nobody could be asked since
         |-- StoreCorrupt
         `-- StoreClosed
 
@@ -326,6 +331,13 @@ class StoreError(HoldfastError):
     """The database refused or lost something; nothing acknowledged is lost."""
 
 
+class MissingExtra(StoreError):
+    """An optional part of holdfast is needed that is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs more packages: pip install "holdfast[{extra}]"')
+
+
 class CannotOpen(StoreError):
     """The database cannot be opened; no file was created or changed."""
 
@@ -342,6 +354,14 @@ class ReadOnly(CannotOpen):
     """The database cannot be written."""
 
 
+class AuthFailed(CannotOpen):
+    """The database server refused the user or the password."""
+
+
+class UnsupportedServer(CannotOpen):
+    """The database server is older than this holdfast knows."""
+
+
 class SchemaTooNew(CannotOpen):
     """A newer holdfast wrote this database; nothing was written."""
 
@@ -356,6 +376,17 @@ class StoreFull(StoreError):
 
 class StoreBusy(StoreError):
     """Another process kept the database locked for too long."""
+
+
+class StoreUnreachable(StoreBusy):
+    """The database server cannot be reached at present; nothing was written."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke while a commit was under way, and the server could not be asked what became of it.
+
+    Whoever started a run or sent a message with an id may do it again: once is guaranteed.
+    """
 
 
 class StoreCorrupt(StoreError):

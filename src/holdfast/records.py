@@ -105,6 +105,8 @@ class History(msgspec.Struct, frozen=True):
     entries: list[EntryRow]
     messages: list[Message]
     seen: int
+    tasks: dict[str, int] = {}
+    """Attempts that wait in a queue or were taken from one: their numbers by location."""
 
 
 class Held(NamedTuple):

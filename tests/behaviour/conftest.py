@@ -1,4 +1,4 @@
-"""Behaviour tests run over every way an engine can keep runs: memory, a file, and always evicted."""
+"""Behaviour tests run over every way an engine can keep runs: memory, a file, always evicted, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import StoreError
 from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
-MODES = ("memory", "file", "evict")
+MODES = ("memory", "file", "evict", "postgres")
 STOP_GRACE = timedelta(milliseconds=200)
 
 
@@ -24,14 +24,17 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def make_engine(mode: str, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+async def make_engine(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
     """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
+    address = {"memory": ":memory:"}.get(mode, f"sqlite:///{tmp_path / 'test.db'}")
+    if mode == "postgres":
+        address = request.getfixturevalue("database")
     async with AsyncExitStack() as stack:
 
         async def make(*workflows: Any, **options: Any) -> TestEngine:
             if mode == "evict":
                 options.setdefault("max_resident", 0)
-            options.setdefault("database", ":memory:" if mode == "memory" else f"sqlite:///{tmp_path / 'test.db'}")
+            options.setdefault("database", address)
             options.setdefault("stop_grace", STOP_GRACE)
             engine = await stack.enter_async_context(TestEngine(workflows=workflows, **options))
             stack.push_async_callback(_check, engine)

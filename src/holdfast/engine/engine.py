@@ -44,7 +44,7 @@ from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
 from holdfast.records import RunRow, Status
 from holdfast.replay.guards import guard
-from holdfast.stores import open_store
+from holdfast.stores import Dialect, open_store
 from holdfast.stores.base import Store
 
 P = ParamSpec("P")
@@ -63,7 +63,7 @@ class Engine:
     engine on that database. Several engines, in one process or many, may share a database.
 
     Args:
-        database: `sqlite:///path`, a path, or `:memory:`.
+        database: `sqlite:///path`, a path, `:memory:`, or `postgresql://user@host/database`.
         workflows: the definitions this engine can run.
         activities: functions that compensations of runs may name though the workflow's code does not any more.
         errors: exception classes that steps may raise into workflows as themselves.
@@ -72,6 +72,7 @@ class Engine:
         context: a function that is asked anew before each attempt of a step and each condition; what it returns is
             readable on the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
+        dialect: what a server lacks that speaks PostgreSQL's protocol: `pooler`, `cockroachdb`, `yugabytedb`, `citus`.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
         on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
         tracing: what is entered around every step's body, see `holdfast.ops.tracing.Tracing`.
@@ -91,6 +92,7 @@ class Engine:
         limits: Iterable[Limit] = (),
         context: Callable[[], Mapping[str, Any]] | None = None,
         durability: str = "power",
+        dialect: str | Dialect | None = None,
         run_workflows: bool = True,
         on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),
         tracing: Any = None,
@@ -106,8 +108,8 @@ class Engine:
             known = ", ".join(field.name for field in fields(Settings))
             raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
         self.registry = Registry(workflows, errors, activities)
-        self.store = store if store is not None else open_store(os.fspath(database), durability)
-        self.clock = clock or Clock()
+        self.store = store if store is not None else open_store(os.fspath(database), durability, dialect)
+        self.clock = clock or self.store.clock
         self._events = Events(events)
         self._limits = Limits(limits)
         said: object = context

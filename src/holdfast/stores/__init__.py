@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, MissingExtra
 from holdfast.stores.base import Store
+from holdfast.stores.postgres_dialect import Dialect
+
+__all__ = ["Dialect", "open_store"]
 
 
-def open_store(database: str, durability: str = "power") -> Store:
+def open_store(database: str, durability: str = "power", dialect: str | Dialect | None = None) -> Store:
     """Return the store of a database address, not yet opened.
 
     Raises:
@@ -15,7 +18,13 @@ def open_store(database: str, durability: str = "power") -> Store:
     if durability not in ("power", "process"):
         raise BadInput(f"durability is 'power' or 'process', not {durability!r}")
     if database.startswith(("postgresql:", "postgres:")):
-        raise BadInput("PostgreSQL is not supported by this version yet; use sqlite:///path")
+        try:
+            from holdfast.stores.postgres import PostgresStore
+        except ImportError as error:
+            raise MissingExtra("PostgreSQL", "postgres") from error
+        return PostgresStore(database, durability=durability, dialect=dialect)
+    if dialect is not None:
+        raise BadInput("dialect= is for databases that speak PostgreSQL's protocol: postgresql://...")
     path = database
     if database.startswith("sqlite:"):
         path = database.removeprefix("sqlite:").removeprefix("//")

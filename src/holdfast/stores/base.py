@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from holdfast.clock import Instant
+from holdfast.clock import Clock, Instant
 from holdfast.operations import Operation, Outcome
 from holdfast.records import (
     AuditRow,
@@ -50,6 +50,9 @@ class Store(ABC):
 
     durability: str
     """`power` when acknowledged work survives power loss, `process` when it survives only the death of processes."""
+
+    clock: Clock = Clock()
+    """Whose time decides when something is due, unless an engine is given another: for a server, the server's."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -158,7 +161,8 @@ class Store(ABC):
     ) -> list[Task]:
         """Take up to `limit` attempts of the named activities from queues, by priority, then oldest first.
 
-        A worker that is not alive gets nothing. Nobody else can take a task that has an owner.
+        A worker that is not alive gets nothing. Nobody else can take a task that has an owner. Those of a paused run
+        wait.
         """
 
     @abstractmethod

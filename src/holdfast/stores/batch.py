@@ -6,7 +6,7 @@ in a `Statements` that reads and writes rows one by one or in bulk, and commits;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from holdfast.clock import Instant
@@ -80,7 +80,8 @@ class Batch:
         self._alive: dict[str, bool] = {}
         self._buried: dict[str, tuple[str, int, Instant] | None] = {}
         self._unique: dict[tuple[str, str], RunState] = {}
-        self._unread: dict[int, list[Message]] = {}
+        self._unread: dict[int, tuple[int, list[Message]]] = {}
+        """Inbox rows read before they were asked for, of each run those beyond a number."""
         self._stirred: set[int] = set()
         self._clear_pending()
         self.events = EventQueues(self)
@@ -103,9 +104,10 @@ class Batch:
         self._inbox: dict[int, dict[int, Message]] = {}
         self._attributes: list[Row] = []
 
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+    async def apply(self, operations: Sequence[Operation], prefetch: bool = True) -> list[Outcome]:
         """Apply operations in order and write what they changed."""
-        await self._prefetch(operations)
+        if prefetch:
+            await self._prefetch(operations)
         outcomes = [await self._apply(operation) for operation in operations]
         await self.flush()
         return outcomes
@@ -191,9 +193,7 @@ class Batch:
         return None
 
     async def _exhume(self, ids: Sequence[str]) -> None:
-        self._buried.update(dict.fromkeys(ids))
-        for id, workflow, digest, expires in await self.statements.read("tombstone", [(id,) for id in ids]):
-            self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+        self.know_buried(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
 
     async def holder(self, workflow: str, unique_key: str) -> RunState | None:
         """Return the open run that has a unique key."""
@@ -319,7 +319,7 @@ class Batch:
             await self.tasks.hand_out(run, extras, keys, at)
         if extras.version:
             await self.flush()
-            await self.statements.change("set_version", (run.key, extras.version))
+            await self.statements.write("set_version", [(run.key, extras.version)])
         if extras.attributes:
             await self.operators.set_attributes(run, extras.attributes)
         await self.trails.evidence(run.id, extras.evidence)
@@ -418,7 +418,7 @@ class Batch:
         if target.ended is None and target.inbox >= operation.max_pending and await self._crowded(target, operation):
             return Refused(Status(target.status), "full")
         if operation.deduplicate:
-            await self.statements.change("remember_message", (*known, operation.at))
+            await self.statements.write("remember_message", [(*known, operation.at)])
         if target.ended is not None:
             message = Message(0, "message", operation.name, operation.id, operation.payload, operation.at)
             self.letters.event(message, target, operation.at)
@@ -519,12 +519,11 @@ class Batch:
 
     async def unread(self, run: RunState) -> tuple[Message, ...]:
         """Return all that a run has not read."""
-        self._unread.pop(run.key, None)
         return await self._unread_beyond(run, 0)
 
     async def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
-        stored = self._unread.get(run.key)
-        if stored is None:
+        beyond, stored = self._unread.get(run.key, (seen, None))
+        if stored is None or beyond > seen:
             rows = [] if run.new else await self.statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
         # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
@@ -569,11 +568,11 @@ class Batch:
             return
         turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
         await self.load_keys(turn.key for turn in turns)
-        ids = dict.fromkeys(named for operation in operations for named in _ids_of(operation))
+        ids = dict.fromkeys(named for operation in operations for named in ids_of(operation))
         if ids:
             self._ids.update((id, None) for id in ids if id not in self._ids)
             await self._load("run_by_id", [(id,) for id in ids])
-        starts = [id for operation in operations for id in _new_ids_of(operation)]
+        starts = [id for operation in operations for id in new_ids_of(operation)]
         if starts:
             await self._exhume(starts)
         ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
@@ -583,9 +582,30 @@ class Batch:
             if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
                 moved[turn.key] = min(moved.get(turn.key, turn.state.seen), turn.state.seen)
         if moved:
-            self._unread = {key: [] for key in moved}
-            for row in await self.statements.read("unread", [*moved.items()]):
-                self._unread[int(row[0] or 0)].append(Message(*row[1:]))  # type: ignore[arg-type]  # as above
+            self.know_unread(moved, await self.statements.read("unread", [*moved.items()]))
+
+    def know_runs(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in runs that were read before they were asked for; of these ids there are no others."""
+        for row in rows:
+            self.adopt(row)
+        for id in ids:
+            self._ids.setdefault(id, None)
+
+    def know_unread(self, beyond: Mapping[int, int], rows: Iterable[Row]) -> None:
+        """Take in the unread rows of runs, of each those beyond a number."""
+        self._unread = {key: (n, []) for key, n in beyond.items()}
+        for row in rows:
+            self._unread[int(row[0] or 0)][1].append(Message(*row[1:]))  # type: ignore[arg-type]  # as in Message
+
+    def know_buried(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in which ids belonged to runs that are gone."""
+        self._buried.update(dict.fromkeys(ids))
+        for id, workflow, digest, expires in rows:
+            self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+
+    def know_alive(self, workers: Iterable[str]) -> None:
+        """Take in who is alive."""
+        self._alive.update((worker, True) for worker in workers)
 
     async def load_keys(self, keys: Iterable[int]) -> None:
         """Read many runs at once."""
@@ -627,14 +647,15 @@ class Batch:
         self._clear_pending()
 
 
-def _ids_of(operation: Operation) -> Iterable[str]:
+def ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation asks for."""
     match operation:
         case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Reopen() | SetAttributes():
             yield operation.target
         case StartRun():
             yield operation.run.id
             if operation.turn:
-                yield from _ids_of(operation.turn)
+                yield from ids_of(operation.turn)
         case CommitTurn():
             for send in operation.sends:
                 yield send.target
@@ -642,7 +663,8 @@ def _ids_of(operation: Operation) -> Iterable[str]:
                 yield child.run.id
 
 
-def _new_ids_of(operation: Operation) -> Iterable[str]:
+def new_ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation inserts."""
     if isinstance(operation, StartRun):
         yield operation.run.id
         operation = operation.turn or operation

@@ -109,7 +109,7 @@ class EventQueues:
     async def _take(self, run: RunState, name: str, rule: EventRule, n: int) -> None:
         """Take an event off its queue, or note that a run has seen it."""
         if rule.single:
-            await self._batch.statements.change("delete_event", (name, n))
+            await self._batch.statements.write("delete_event", [(name, n)])
             await self._count(name, -1)
         else:
             await self._batch.statements.write("put_cursors", [(run.key, name, n)])
@@ -132,7 +132,7 @@ class EventQueues:
         if stays and await self._pending(event.name) >= rule.max_pending:
             return Refused(None, "full")
         if event.deduplicate:
-            await statements.change("remember_message", (EVENTS, event.id, event.at))
+            await statements.write("remember_message", [(EVENTS, event.id, event.at)])
         n = await self._queue(event.name, event.id, event.payload, event.at) if stays else 0
         return Published(await self._give(waiting, event, n, event.at if now is None else now))
 
@@ -209,6 +209,11 @@ class EventQueues:
             rows = await self._batch.statements.read("pending_events", [(name,)])
             count = self._queued[name] = int(rows[0][0] or 0) if rows else 0
         return count
+
+    def know_pending(self, names: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in how many events wait under names, of which there is none but those of the rows."""
+        self._queued.update(dict.fromkeys(names, 0))
+        self._queued.update((str(name), int(pending or 0)) for name, pending in rows)
 
     async def _count(self, name: str, change: int) -> None:
         if change:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.clock import Instant
 from holdfast.commits import LeaveKey, TakeKey
 from holdfast.operations import Committed, Fenced, KeepResult, KeyAnswer, Outcome
-from holdfast.stores.run_state import RunState
+from holdfast.stores.run_state import Row, RunState
 
 if TYPE_CHECKING:
     from holdfast.stores.batch import Batch
@@ -31,11 +32,14 @@ class Keys:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
+        self._held: dict[int, list[tuple[str, str]]] = {}
+        """Keys that runs hold, read before they were asked for."""
 
     async def take(self, run: RunState, take: TakeKey, at: Instant) -> KeyAnswer:
         """Take a key for a step, or say who has it."""
         batch = self._batch
         batch.leave_traces(run)
+        self._held.pop(run.key, None)
         key = await self._get(take.activity, take.key)
         if key is not None and key.result is not None and key.expires <= at:
             key = None
@@ -60,7 +64,7 @@ class Keys:
         if key is None or key.run != run.key or key.result is not None:
             return
         if leave.result is None:
-            await self._batch.statements.change("delete_key", (leave.activity, leave.key))
+            await self._batch.statements.write("delete_key", [(leave.activity, leave.key)])
         else:
             done = key._replace(result=leave.result, expires=leave.expires, waiting=0)
             await self._put(leave.activity, leave.key, done)
@@ -80,13 +84,21 @@ class Keys:
         if not run.traces:
             return
         statements = self._batch.statements
-        for activity, key in await statements.read("keys_held", [(run.key,)]):
-            await self.leave(run, LeaveKey(activity=str(activity), key=str(key)), at)
-        await statements.change("forget_key_waiters", (run.key,))
+        if run.key not in self._held:
+            self.know_held([run.key], await statements.read("keys_held", [(run.key,)]))
+        for activity, key in self._held.pop(run.key):
+            await self.leave(run, LeaveKey(activity=activity, key=key), at)
+        await statements.write("forget_key_waiters", [(run.key,)])
+
+    def know_held(self, runs: Iterable[int], rows: Iterable[Row]) -> None:
+        """Take in the keys that runs hold."""
+        self._held.update((run, []) for run in runs)
+        for run, activity, key in rows:
+            self._held[int(run or 0)].append((str(activity), str(key)))
 
     async def undo(self, run: RunState) -> None:
         """Forget the results a run left under its keys: what its steps did was undone, and must be done anew."""
-        await self._batch.statements.change("forget_results", (run.key,))
+        await self._batch.statements.write("forget_results", [(run.key,)])
 
     async def _wake(self, activity: str, key: str, at: Instant) -> None:
         batch = self._batch
@@ -94,7 +106,7 @@ class Keys:
             waiter = await batch.run(int(run or 0))
             if waiter is not None and waiter.ended is None:
                 batch.put(waiter, "key", str(location), key, "", at)
-        await batch.statements.change("delete_key_waiters", (activity, key))
+        await batch.statements.write("delete_key_waiters", [(activity, key)])
 
     async def _get(self, activity: str, key: str) -> _Key | None:
         rows = await self._batch.statements.read("get_key", [(activity, key)])

@@ -40,12 +40,12 @@ class Letters:
 
     async def settle(self, run: RunState) -> None:
         """Note how a run ended whose letters were replayed."""
-        await self._batch.statements.change("settle_letters", (run.id, str(run.status)))
+        await self._batch.statements.write("settle_letters", [(run.id, str(run.status))])
 
     async def replayed(self, run: RunState, at: Instant) -> None:
         """Note that a run goes on, which deals with its letters."""
         await self._batch.flush()
-        await self._batch.statements.change("replay_letters", (run.id, at))
+        await self._batch.statements.write("replay_letters", [(run.id, at)])
 
     async def is_open(self, letter: str) -> bool:
         """Tell whether a letter was not dealt with yet."""
@@ -80,7 +80,7 @@ class Letters:
             published = await batch.events.publish(event)
             if isinstance(published, Refused):
                 return published
-        await batch.statements.change("close_letter", (operation.letter, "replayed", operation.at))
+        await batch.statements.write("close_letter", [(operation.letter, "replayed", operation.at)])
         return Done(1, owners=owners)
 
     def pending(self) -> list[tuple[str, Sequence[Row]]]:

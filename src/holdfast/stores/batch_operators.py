@@ -195,10 +195,10 @@ class Operators:
         assert run is not None
         await batch.flush()
         statements = batch.statements
-        await statements.change("archive_entries", (run.key, run.reopens, operation.cut))
-        await statements.change("cut_keys", (run.key, operation.cut))
-        await statements.change("cut_entries", (run.key, operation.cut))
-        await statements.change("delete_results", (run.key,))
+        await statements.write("archive_entries", [(run.key, run.reopens, operation.cut)])
+        await statements.write("cut_keys", [(run.key, operation.cut)])
+        await statements.write("cut_entries", [(run.key, operation.cut)])
+        await statements.write("delete_results", [(run.key,)])
         if operation.entries:
             await statements.write("insert_entries", [(run.key, *entry) for entry in operation.entries])
         run.status, run.ended, run.due, run.owner = Status.PENDING, None, operation.at, None
@@ -224,7 +224,7 @@ class Operators:
         await self._batch.flush()
         statements = self._batch.statements
         for name, value in attributes.items():
-            await statements.change("delete_attribute", (run.key, name))
+            await statements.write("delete_attribute", [(run.key, name)])
             if value is not None:
                 await statements.write("insert_attributes", [(name, value, run.key)])
 
@@ -232,7 +232,7 @@ class Operators:
         batch = self._batch
         await batch.flush()
         which = (operation.workflow, operation.fingerprint, operation.target)
-        await batch.statements.change("clear_blocked_errors", which)
+        await batch.statements.write("clear_blocked_errors", [which])
         count = await batch.statements.change("unblock", (*which, operation.at))
         if count:
             batch.forget_runs()

@@ -33,7 +33,7 @@ class Purges:
         if purge.what in ("work", "event"):
             rows = await statements.read("old_letters", [(purge.what, purge.before, limit, int(purge.acknowledged))])
             for (letter,) in rows:
-                await statements.change("delete_letter", (letter,))
+                await statements.write("delete_letter", [(letter,)])
             return Done(len(rows), tuple(str(letter) for (letter,) in rows))
         if purge.what == "queued":
             return await self._queued(purge)
@@ -60,7 +60,7 @@ class Purges:
         batch = self._batch
         rows = await batch.statements.read("old_events", [(purge.before, purge.limit)])
         for n, name, id, payload, at in rows:
-            await batch.statements.change("delete_event", (name, n))
+            await batch.statements.write("delete_event", [(name, n)])
             if purge.unread.get(str(name)) == "dead_letter":
                 message = Message(0, "event", str(name), str(id), str(payload), int(at or 0))
                 batch.letters.event(message, None, purge.at)

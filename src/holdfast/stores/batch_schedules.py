@@ -30,7 +30,7 @@ class Schedules:
             count = await statements.change("delete_schedule", (operation.id,))
             return Done(count) if count else Refused(None)
         put = (operation.id, operation.workflow, operation.spec, operation.input, operation.next)
-        await statements.change("put_schedule", (*put, int(operation.paused), operation.at))
+        await statements.write("put_schedule", [(*put, int(operation.paused), operation.at)])
         return Done(1)
 
     async def tick(self, operation: Tick) -> Outcome:
@@ -54,5 +54,5 @@ class Schedules:
                 await batch.insert(run, None, None)
                 started.append(run.id)
                 last = run.id
-        await batch.statements.change("tick_schedule", (operation.schedule, operation.next, last, operation.at))
+        await batch.statements.write("tick_schedule", [(operation.schedule, operation.next, last, operation.at)])
         return Done(len(started), tuple(started))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
@@ -26,12 +26,19 @@ class Tasks:
         gone: list[Row] = [(run.key, location) for location in extras.untasks]
         if gone:
             await statements.write("delete_tasks", gone)
+            if run.inbox:
+                await self._refuse(run, extras.untasks)
         self._batch.leave_traces(run)
         for task in extras.tasks:
             answer = keys.get(task.location)
             if answer is None or answer.outcome == "taken":
                 what = (task.attempt, task.queue, task.activity, task.payload, task.priority, at)
                 await statements.write("put_task", [(run.key, task.location, *what)])
+
+    async def _refuse(self, run: RunState, locations: Sequence[str]) -> None:
+        """Delete what came of attempts just before they were given up: a new life of the run has the same locations."""
+        unread = await self._batch.unread(run)
+        self._batch.consume(run, [each.n for each in unread if each.kind == "task" and each.name in locations])
 
     async def apply(self, operation: FinishTask | BeatTask) -> Outcome:
         """Take what the worker that has a task says of it."""

@@ -181,9 +181,12 @@ async def load(db: Statements, keys: Sequence[int]) -> list[History]:
         facts[_int(key)].append(EntryRow._make(row))
     messages = await inboxes(db, dict.fromkeys(keys, 0))
     seen = {_int(key): _int(inbox) for key, inbox in await db.read("inbox_numbers", wanted)}
+    tasks: dict[int, dict[str, int]] = {}
+    for key, location, attempt in await db.read("read_tasks", wanted):
+        tasks.setdefault(_int(key), {})[str(location)] = _int(attempt)
     for found in facts.values():
         found.sort(key=_SEQ)
-    return [History(key, facts[key], messages[key], seen.get(key, 0)) for key in keys]
+    return [History(key, facts[key], messages[key], seen.get(key, 0), tasks.get(key, {})) for key in keys]
 
 
 async def held(db: Statements, worker: str) -> list[Held]:

@@ -33,11 +33,15 @@ class SQLStore(Store):
     """A store whose reads are the statements of queries/reads.sql."""
 
     @abstractmethod
-    async def look(self, look: Look[T]) -> T:
-        """Read what is committed, all of it as of one moment."""
+    async def look(self, look: Look[T], *, together: bool = False) -> T:
+        """Read what is committed; with `together` all of it as of one moment, where it takes several statements."""
+
+    @abstractmethod
+    async def alone(self, work: Look[T]) -> T:
+        """Write in one transaction while nobody else does: all or nothing."""
 
     async def load(self, keys: Sequence[int]) -> list[History]:
-        return await self.look(lambda db: reads.load(db, keys))
+        return await self.look(lambda db: reads.load(db, keys), together=True)
 
     async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
         return await self.look(lambda db: reads.inboxes(db, after))
@@ -76,4 +80,4 @@ class SQLStore(Store):
         return await self.look(lambda db: reads.beats(db, key))
 
     async def counts(self) -> Counts:
-        return await self.look(reads.counts)
+        return await self.look(reads.counts, together=True)

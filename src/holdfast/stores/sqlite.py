@@ -63,8 +63,11 @@ class SQLiteStore(SQLStore):
         if self._connections.is_open:
             await self._connections.close()
 
-    async def look(self, look: Look[T]) -> T:
+    async def look(self, look: Look[T], *, together: bool = False) -> T:
         return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
+
+    async def alone(self, work: Look[T]) -> T:
+        return await self._connections.write(lambda db: at_once(work(SetStatements(db))))
 
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
         connections = self._connections

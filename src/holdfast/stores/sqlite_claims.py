@@ -134,7 +134,7 @@ def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, po
             break
         db.execute(SQL["block_poison"], (key, now))
         db.execute(SQL["put_results"], (key, None, poison, None))
-    if suspects and db.execute(SQL["suspect_running"], (worker,)).get:
+    if suspects and db.execute(SQL["suspect_running"], (worker,)).fetchall():
         return []
     return suspects
 

@@ -11,9 +11,7 @@ import msgspec
 
 from holdfast.stores.run_state import Row, Value
 from holdfast.stores.sql_files import Statement, statements
-
-MAX_PARAMETER = 64 << 20
-"""How many characters one parameter may have; SQLite refuses a thousand million bytes."""
+from holdfast.stores.statements import in_pieces
 
 _WORDS = {
     "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
@@ -36,7 +34,9 @@ def _many_rows(statement: Statement) -> str:
     return statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", values)})
 
 
-_READ = statements("batch", "many", "reads", "sqlite_hot", "sqlite_claims", "sqlite_workers")
+_READ = statements(
+    "batch", "many", "claims", "reads", "workers", "moving", "sqlite_hot", "sqlite_claims", "sqlite_workers"
+)
 SQL: Mapping[str, str] = MappingProxyType({name: _one_row(statement) for name, statement in _READ.items()})
 MANY = {name: _many_rows(statement) for name, statement in _READ.items() if statement.columns}
 
@@ -88,10 +88,5 @@ class SetStatements(PlainStatements):
         if sql is None or len(rows) == 1:
             await super().write(name, rows)
             return
-        parameter = json_rows(rows)
-        if len(parameter) <= MAX_PARAMETER:
+        for parameter in in_pieces(rows, json_rows):
             self._db.execute(sql, (parameter,))
-        else:
-            middle = len(rows) // 2
-            await self.write(name, rows[:middle])
-            await self.write(name, rows[middle:])

@@ -6,7 +6,7 @@ with them runs there from beginning to end at once: see `at_once`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.stores.run_state import Row, Value
@@ -31,6 +31,21 @@ class Statements(Protocol):
 
     def ignoring_indexes(self, column: str) -> str:
         """Return a column in the form in which a condition on it uses no index."""
+
+
+MAX_PARAMETER = 64 << 20
+"""How many characters one parameter may have: SQLite refuses a thousand million bytes, PostgreSQL's JSON a quarter."""
+
+
+def in_pieces(rows: Sequence[Row], encode: Callable[[Sequence[Row]], str]) -> Iterator[str]:
+    """Encode rows as one parameter, or as more where that would be too large."""
+    parameter = encode(rows)
+    if len(parameter) <= MAX_PARAMETER or len(rows) == 1:
+        yield parameter
+        return
+    middle = len(rows) // 2
+    yield from in_pieces(rows[:middle], encode)
+    yield from in_pieces(rows[middle:], encode)
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+from holdfast.clock import new_id
+
 
 class WorkerLock:
     """The lock file of one worker beside the database; the kernel frees it however the process dies."""
@@ -69,3 +71,11 @@ def boot_id() -> str:
 def boot_time() -> int:
     """Return microseconds since boot, counting time the machine was suspended."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+
+
+def machine() -> str:
+    """Return what tells whether a process id of another process means the same process here; random if nothing does."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return new_id()

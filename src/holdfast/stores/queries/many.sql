@@ -50,6 +50,12 @@ INSERT INTO replies (message, run, payload, at) VALUES ($1, $2, $3, $4) ON CONFL
 -- How many events wait under a name.
 SELECT pending FROM event_queues WHERE name = $1;
 
+-- name: pending_of
+-- rows: name text
+-- The same of many names.
+SELECT event_queues.name, event_queues.pending FROM {rows} AS wanted
+{join} event_queues ON event_queues.name = wanted.name;
+
 -- name: count_event
 -- One more event under a name ($2 = 1), or some fewer.
 INSERT INTO event_queues (name, pending) VALUES ($1, $2)
@@ -156,8 +162,10 @@ ON CONFLICT (activity, key) DO UPDATE SET digest = excluded.digest, run = exclud
 DELETE FROM keys WHERE activity = $1 AND key = $2;
 
 -- name: keys_held
--- The keys a run holds.
-SELECT activity, key FROM keys WHERE run = $1 AND result IS NULL;
+-- rows: run int
+-- The keys that runs hold.
+SELECT keys.run, keys.activity, keys.key FROM {rows} AS wanted {join} keys ON keys.run = wanted.run
+WHERE keys.result IS NULL;
 
 -- name: forget_results
 -- What a run left under its keys.

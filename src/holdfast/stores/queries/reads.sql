@@ -31,6 +31,11 @@ FROM {rows} AS wanted {join} entries ON entries.run = wanted.run;
 -- The inbox numbers of many runs.
 SELECT runs.key, runs.inbox FROM {rows} AS wanted {join} runs ON runs.key = wanted.key;
 
+-- name: read_tasks
+-- rows: run int
+-- Attempts of many runs that wait in a queue or were taken from one.
+SELECT tasks.run, tasks.location, tasks.attempt FROM {rows} AS wanted {join} tasks ON tasks.run = wanted.run;
+
 -- name: read_archive
 -- Facts of a run that were cut away when it was reopened.
 SELECT location, seq, kind, at, data FROM archive WHERE run = $1 ORDER BY reopens, seq;

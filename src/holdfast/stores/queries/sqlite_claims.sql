@@ -22,15 +22,6 @@ WHERE ended IS NULL AND owner IS ?1 AND priority = ?6 AND due <= ?2 AND (claims 
   AND workflow IN (SELECT value FROM json_each(?3))
 ORDER BY due, key LIMIT ?4;
 
--- name: suspect_running
--- Whether this worker is driving a suspect already.
-SELECT EXISTS (SELECT 1 FROM runs WHERE ended IS NULL AND owner = ? AND claims > 1
-               AND status IN ('running', 'cancelling', 'compensating'));
-
--- name: block_poison
--- A run that was claimed three times and never got anywhere.
-UPDATE runs SET status = 'blocked', owner = NULL, due = NULL, wait = '', lost = '', updated = ?2 WHERE key = ?1;
-
 -- name: take_runs
 -- Make runs this worker's.
 UPDATE runs SET owner = ?1, epoch = epoch + 1, due = NULL, wait = '', claims = claims + 1, lost = '', updated = ?2,
@@ -47,7 +38,9 @@ ORDER BY taken.key;
 -- name: waiting_tasks
 -- Attempts of one activity that wait in one queue, in the order of their index.
 SELECT -priority, at, run, location FROM tasks
-WHERE owner IS NULL AND queue = ?1 AND activity = ?2 ORDER BY priority DESC, at LIMIT ?3;
+WHERE owner IS NULL AND queue = ?1 AND activity = ?2
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+ORDER BY priority DESC, at LIMIT ?3;
 
 -- name: take_task
 -- Make an attempt this worker's.

@@ -77,7 +77,7 @@ class LetterConformance:
         assert outcomes == [Done(1), Done(0)]
         assert (await _ids(store, acknowledged=False), await _ids(store, acknowledged=True)) == (["b"], ["a"])
         assert [letter.acknowledged for letter in await store.letters(LetterFilter(id="a"))] == [NOW + 1]
-        assert (await store.counts()).letters == [("work", "", False, 1), ("work", "", True, 1)]
+        assert sorted((await store.counts()).letters) == [("work", "", False, 1), ("work", "", True, 1)]
         outcomes = await store.apply([Acknowledge(letter="b", at=NOW, remove=True)] * 2)
         assert outcomes == [Done(1), Done(0)]
         assert await one(store, Acknowledge(letter="nothing", at=NOW), Done) == Done(0)

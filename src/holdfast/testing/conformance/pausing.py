@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 from holdfast.commits import StartRun, State
 from holdfast.operations import (
     Committed,
@@ -198,11 +201,12 @@ class PauseConformance:
     async def test_a_pause_survives_the_death_of_the_worker_that_was_told(self, store: Store, another: Another) -> None:
         """B25: whoever takes the run over finds the request."""
         dying = await another()
-        await dying.join("d", LEASE)
+        await dying.join("d", timedelta(milliseconds=50))
         run = new_run(owner="d")
         await one(dying, StartRun(run=run), Started)
         await one(store, Pause(target=run.id, at=NOW), Delivered)
         await dying.close()
+        await asyncio.sleep(0.1)
         assert await store.take_over(NOW) == 1
         await store.join("w", LEASE)
         [taken] = await claim(store)
@@ -214,10 +218,11 @@ class PauseConformance:
     async def test_a_parked_run_of_a_dead_worker_is_paused_at_once(self, store: Store, another: Another) -> None:
         """B25, G5: nobody has to be told; its late write is refused."""
         dying = await another()
-        await dying.join("d", LEASE)
+        await dying.join("d", timedelta(milliseconds=50))
         run = new_run(owner="d")
         await one(dying, StartRun(run=run, turn=turn(0, state=parked(NOW + SECOND))), Started)
         await dying.close()
+        await asyncio.sleep(0.1)
         assert await store.take_over(NOW) == 1
         assert await one(store, Pause(target=run.id, at=NOW), Done) == Done(1)
         found = await row(store, run.id)

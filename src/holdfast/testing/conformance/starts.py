@@ -73,9 +73,7 @@ class StartConformance:
         assert [taken.id for taken in await claim(store)] == [run.id]
 
     async def test_payloads_come_back_as_they_were(self, store: Store) -> None:
-        payload = (
-            '{"nul":"\\u0000","text":"\u00e9\u4e2d\U0001f600\u2028","raw":"\x00\x7f","long":"' + "x" * 300_000 + '"}'
-        )
+        payload = '{"nul":"\\u0000","text":"\u00e9\u4e2d\U0001f600\u2028","raw":"\x7f","long":"' + "x" * 300_000 + '"}'
         await store.join("w", LEASE)
         first = turn(0, entries=[entry("a0", 1, payload)])
         others = [StartRun(run=new_run(owner="w")) for _ in range(5)]

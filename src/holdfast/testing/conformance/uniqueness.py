@@ -91,11 +91,12 @@ class UniquenessConformance:
         key = (await row(store, "1-0")).key
         batch: list[Operation] = [
             keyed("a", "0"), turn(key, end=ended()), keyed("b", "0", owner="w"), keyed("c", "0"),
-            turn(key + 20, end=ended()), keyed("d", "0"),
+            Terminate(target="b", end=ended()), keyed("d", "0"),
         ]  # fmt: skip
         outcomes = await store.apply(batch)
-        assert [type(outcome) for outcome in outcomes] == [KeyHeld, Committed, Started, KeyHeld, Committed, Started]
-        assert outcomes[3] == KeyHeld(key + 20, "b")
+        assert [type(outcome) for outcome in outcomes] == [KeyHeld, Committed, Started, KeyHeld, Done, Started]
+        assert isinstance(outcomes[2], Started)
+        assert outcomes[3] == KeyHeld(outcomes[2].key, "b")
         assert (await row(store, "d")).status is Status.PENDING
 
     async def test_a_batch_that_unblocks_knows_who_ended_since(self, store: Store) -> None:
@@ -103,11 +104,10 @@ class UniquenessConformance:
         await store.join("w", LEASE)
         blocked = await started(store)
         await one(store, turn(blocked.key, state=State(status=Status.BLOCKED, seen=0, released=True)), Committed)
-        key = blocked.key + 1
         outcomes = await store.apply(
-            [keyed("a", owner="w"), Unblock(at=NOW, target=blocked.id), turn(key, end=ended()), keyed("b")]
+            [keyed("a", owner="w"), Unblock(at=NOW, target=blocked.id), Terminate(target="a", end=ended()), keyed("b")]
         )
-        assert [type(outcome) for outcome in outcomes] == [Started, Done, Committed, Started]
+        assert [type(outcome) for outcome in outcomes] == [Started, Done, Done, Started]
 
     async def test_a_child_whose_key_is_held_is_refused(self, store: Store) -> None:
         """S0-15: told in the parent's own fact."""

@@ -106,15 +106,15 @@ class WorkerConformance:
         await started(store, owner=None)
         assert await claim(hung, "h") == []
 
-    async def test_commits_of_another_store_are_noticed_but_not_own_ones(self, store: Store, another: Another) -> None:
+    async def test_commits_of_another_store_are_noticed_soon(self, store: Store, another: Another) -> None:
+        """What `changed` says once, it does not say again at once."""
         other = await another()
-        store.changed()
-        assert store.changed() is False
         run = await started(store, owner=None)
-        await store.apply([message(run.id) for _ in range(5)])
         store.changed()
         assert store.changed() is False
         await one(other, message(run.id), Delivered)
-        assert store.changed() is True
+        async with asyncio.timeout(5):
+            while not store.changed():  # noqa: ASYNC110  # it must not wait by itself
+                await asyncio.sleep(0.001)
         assert store.changed() is False
-        assert len(await unread(store, run.key, 0)) == 6
+        assert len(await unread(store, run.key, 0)) == 1

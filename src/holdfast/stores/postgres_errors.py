@@ -1,0 +1,54 @@
+"""What PostgreSQL says, in our words: every psycopg error becomes one typed error; a password is never shown."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from holdfast.errors import AuthFailed, CannotOpen, ReadOnly, StoreBusy, StoreError, StoreFull, StoreUnreachable
+
+AGAIN = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.UniqueViolation,
+    errors.LockNotAvailable,
+)
+"""What another attempt meets differently: somebody else was faster. No statement of ours violates a key otherwise."""
+
+UNPREPARED = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+"""A prepared statement is not there: the connection leads to another session than before."""
+
+GONE = (
+    errors.ReadOnlySqlTransaction,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleInTransactionSessionTimeout,
+)
+"""What a new connection, perhaps to another server, may not meet."""
+
+
+def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[object]) -> bool:
+    """Tell whether a connection is of no use any more."""
+    if isinstance(error, GONE) or connection.closed or connection.broken:
+        return True
+    return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+
+
+def translate(error: psycopg.Error, where: str) -> StoreError:
+    """Return the typed error for what PostgreSQL reported."""
+    said = " ".join(str(error).split())
+    state = error.sqlstate or ""
+    if isinstance(error, errors.InvalidPassword | errors.InvalidAuthorizationSpecification) or "password" in said:
+        return AuthFailed(f"{where}: the server refused the user or the password")
+    if isinstance(error, errors.InvalidCatalogName):
+        return CannotOpen(f"{where}: there is no such database; create it first")
+    if isinstance(error, errors.DiskFull | errors.OutOfMemory):
+        return StoreFull(f"{where}: the server has no space left ({said})")
+    if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
+        return ReadOnly(f"{where}: the database cannot be written by this user ({said})")
+    if isinstance(error, AGAIN):
+        return StoreBusy(f"{where}: others kept what was needed locked ({said})")
+    if isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "53", "57")):
+        return StoreUnreachable(f"{where}: the server cannot be reached ({said})")
+    return StoreError(f"{where}: {type(error).__name__}: {said}")

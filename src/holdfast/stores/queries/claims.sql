@@ -1,0 +1,10 @@
+-- Statements about runs that were claimed before without progress, for every database.
+
+-- name: suspect_running
+-- Whether this worker is driving a suspect already.
+SELECT 1 FROM runs WHERE ended IS NULL AND owner = $1 AND claims > 1
+AND status IN ('running', 'cancelling', 'compensating') LIMIT 1;
+
+-- name: block_poison
+-- A run that was claimed three times and never got anywhere.
+UPDATE runs SET status = 'blocked', owner = NULL, due = NULL, wait = '', lost = '', updated = $2 WHERE key = $1;

@@ -1,0 +1,221 @@
+-- What PostgreSQL says in its own way: locks, the hot path, claims, workers.
+
+-- name: lock_slots
+-- Lock what has no row of its own, lowest first.
+SELECT slots.slot FROM gate CROSS JOIN slots
+WHERE slots.slot IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
+ORDER BY slots.slot FOR UPDATE OF slots;
+
+-- name: lock_runs
+-- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that
+-- wait for events ($4) or for idempotency keys ($5).
+SELECT runs.key FROM gate CROSS JOIN runs WHERE runs.key IN ({wanted}) ORDER BY runs.key FOR UPDATE OF runs;
+
+-- name: locked_runs
+-- The same runs as they are now that they are locked.
+SELECT {run} FROM runs WHERE runs.key IN ({wanted});
+
+-- name: append_facts
+-- rows: run int, epoch int, location text, seq int, kind int, at int, data text
+-- The hot path: facts of runs that are still ours, as a transaction of its own. Returns who is fenced.
+WITH new AS MATERIALIZED (SELECT * FROM {rows} AS given),
+mine AS MATERIALIZED (
+    SELECT runs.key, runs.epoch FROM gate CROSS JOIN runs
+    WHERE (runs.key, runs.epoch) IN (SELECT run, epoch FROM new) AND runs.ended IS NULL
+    ORDER BY runs.key FOR NO KEY UPDATE OF runs
+), written AS (
+    INSERT INTO entries (run, location, seq, kind, at, data)
+    SELECT new.run, new.location, new.seq, new.kind, new.at, new.data
+    FROM new JOIN mine ON mine.key = new.run AND mine.epoch = new.epoch ON CONFLICT DO NOTHING
+)
+SELECT DISTINCT run, epoch FROM new WHERE (run, epoch) NOT IN (SELECT key, epoch FROM mine);
+
+-- name: fenced_facts
+-- rows: run int, epoch int
+-- Among locked runs: whose facts may not be written.
+SELECT new.run, new.epoch FROM {rows} AS new
+LEFT JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL WHERE runs.key IS NULL;
+
+-- name: insert_facts
+-- rows: run int, epoch int, location text, seq int, kind int, at int, data text
+-- Among locked runs: the facts of the others.
+INSERT INTO entries (run, location, seq, kind, at, data)
+SELECT new.run, new.location, new.seq, new.kind, new.at, new.data FROM {rows} AS new
+JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL ON CONFLICT DO NOTHING;
+
+-- name: insert_event
+-- An event that waits, with the next number of its name.
+WITH next AS (
+    INSERT INTO event_queues (name, pending, last) VALUES ($1, 0, 1)
+    ON CONFLICT (name) DO UPDATE SET last = event_queues.last + 1 RETURNING last
+)
+INSERT INTO events (name, n, id, payload, at) SELECT $1, next.last, $2, $3, $4 FROM next RETURNING n;
+
+-- name: put_token
+-- Say in a commit that it happened.
+INSERT INTO commits (token) VALUES ($1);
+
+-- name: drop_token
+-- The commit before it needs that no more.
+DELETE FROM commits WHERE token = $1;
+
+-- name: void_token
+-- Find out whether a commit happened, and see to it that it never will if it did not.
+INSERT INTO commits (token) VALUES ($1) ON CONFLICT DO NOTHING;
+
+-- name: claim_runs
+-- Make due runs this worker's ($1), by priority, in each taking turns among workflows, most overdue first. Jumps from one
+-- workflow and priority to the next in the index, so that neither a backlog nor those who sleep are looked at.
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT value AS workflow FROM jsonb_array_elements_text($4::jsonb) CROSS JOIN gate
+    WHERE EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+), levels (workflow, priority) AS (
+    SELECT known.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = known.workflow AND {due}) FROM known
+    UNION ALL
+    SELECT levels.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = levels.workflow
+                             AND runs.priority < levels.priority AND {due})
+    FROM levels WHERE levels.priority IS NOT NULL
+), waiting AS (
+    SELECT found.key, levels.workflow, levels.priority, found.due FROM levels CROSS JOIN LATERAL (
+        SELECT runs.key, runs.due FROM runs
+        WHERE runs.workflow = levels.workflow AND runs.priority = levels.priority AND runs.due <= $2 AND {due}
+        ORDER BY runs.due, runs.key LIMIT $3 * 2
+    ) AS found WHERE levels.priority IS NOT NULL
+    UNION ALL
+    SELECT found.key, found.workflow, found.priority, found.due FROM workers CROSS JOIN LATERAL (
+        SELECT runs.key, runs.workflow, runs.priority, runs.due FROM runs
+        WHERE runs.ended IS NULL AND runs.owner = workers.id AND runs.due <= $2 AND runs.claims = 0
+        AND runs.workflow IN (SELECT known.workflow FROM known)
+        ORDER BY runs.due LIMIT $3 * 2
+    ) AS found WHERE workers.state = 'dead'
+), ranked AS (
+    SELECT key, priority, due, row_number() OVER (PARTITION BY priority, workflow ORDER BY due, key) AS place FROM waiting
+), chosen AS MATERIALIZED (
+    SELECT key, row_number() OVER (ORDER BY priority DESC, place, due, key) AS place FROM ranked
+    ORDER BY priority DESC, place, due, key LIMIT $3 * 2
+), taken AS MATERIALIZED (
+    SELECT runs.key, runs.lost, runs.status, chosen.place FROM chosen JOIN runs ON runs.key = chosen.key
+    WHERE runs.ended IS NULL AND runs.due <= $2 AND runs.claims = 0 AND {free}
+    ORDER BY chosen.place LIMIT $3 FOR UPDATE OF runs SKIP LOCKED
+)
+UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = runs.claims + 1, lost = '', updated = $2,
+    status = CASE WHEN runs.status IN ('cancelling', 'compensating') THEN runs.status ELSE 'running' END
+FROM taken JOIN inputs ON inputs.run = taken.key WHERE runs.key = taken.key
+RETURNING taken.place, {claim};
+
+-- name: due_suspect
+-- The next due run that was claimed before without progress.
+SELECT runs.key, runs.claims FROM gate CROSS JOIN runs
+WHERE runs.ended IS NULL AND runs.due IS NOT NULL AND runs.due <= $1 AND runs.claims > 0
+AND runs.workflow IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND {free}
+ORDER BY runs.priority DESC, runs.due, runs.key LIMIT 1 FOR UPDATE OF runs SKIP LOCKED;
+
+-- name: claim_suspect
+-- Make it this worker's.
+WITH taken AS MATERIALIZED (SELECT key, lost, status FROM runs WHERE key = $3)
+UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = runs.claims + 1, lost = '', updated = $2,
+    status = CASE WHEN runs.status IN ('cancelling', 'compensating') THEN runs.status ELSE 'running' END
+FROM taken JOIN inputs ON inputs.run = taken.key
+WHERE runs.key = taken.key AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+RETURNING 1, {claim};
+
+-- name: own_due
+-- Runs of this worker whose inbox moved or whose timer is due.
+SELECT key FROM runs WHERE ended IS NULL AND owner = $1 AND due <= $2 ORDER BY priority DESC, due, key;
+
+-- name: next_due
+-- When the next run of the named workflows that anybody may claim becomes due.
+WITH RECURSIVE known AS MATERIALIZED (SELECT value AS workflow FROM jsonb_array_elements_text($1::jsonb)),
+levels (workflow, priority) AS (
+    SELECT known.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = known.workflow AND {due}) FROM known
+    UNION ALL
+    SELECT levels.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = levels.workflow
+                             AND runs.priority < levels.priority AND {due})
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT min(due) FROM (
+    SELECT (SELECT runs.due FROM runs WHERE runs.workflow = levels.workflow AND runs.priority = levels.priority AND {due}
+            ORDER BY runs.due LIMIT 1) AS due FROM levels WHERE levels.priority IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL AND runs.claims > 0
+            AND runs.workflow IN (SELECT known.workflow FROM known) AND {free})
+    UNION ALL
+    SELECT (SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.owner = workers.id
+            AND runs.workflow IN (SELECT known.workflow FROM known)) FROM workers WHERE workers.state = 'dead'
+) AS dues;
+
+-- name: next_due_of_any
+-- The same of every workflow.
+SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL AND {free};
+
+-- name: claim_tasks
+-- Make attempts that wait in queues this worker's ($1), by priority, then oldest first.
+WITH waiting AS MATERIALIZED (
+    SELECT found.run, found.location FROM jsonb_array_elements_text($3::jsonb) AS queue
+    CROSS JOIN jsonb_array_elements_text($4::jsonb) AS activity CROSS JOIN LATERAL (
+        SELECT tasks.run, tasks.location FROM tasks
+        WHERE tasks.owner IS NULL AND tasks.queue = queue.value AND tasks.activity = activity.value
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+        ORDER BY tasks.priority DESC, tasks.at LIMIT $2 * 2
+    ) AS found CROSS JOIN gate
+    WHERE EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+), taken AS MATERIALIZED (
+    SELECT tasks.run, tasks.location, row_number() OVER () AS place FROM (
+        SELECT tasks.run, tasks.location FROM waiting
+        JOIN tasks ON tasks.run = waiting.run AND tasks.location = waiting.location WHERE tasks.owner IS NULL
+        ORDER BY tasks.priority DESC, tasks.at, tasks.run, tasks.location LIMIT $2 FOR UPDATE OF tasks SKIP LOCKED
+    ) AS tasks
+)
+UPDATE tasks SET owner = $1 FROM taken JOIN runs ON runs.key = taken.run
+WHERE tasks.run = taken.run AND tasks.location = taken.location
+RETURNING taken.place, tasks.run, runs.id, runs.workflow, tasks.location, tasks.attempt, tasks.queue, tasks.activity,
+    tasks.payload;
+
+-- name: join_worker
+-- Announce a worker.
+INSERT INTO workers (id, lease_until, lease, session, begun, machine, pid, host, joined, state)
+VALUES ($1, {clock} + $2, $2, $3, $4, $5, $6, $7, {clock}, 'live')
+ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, lease = excluded.lease, session = excluded.session,
+    begun = excluded.begun, state = 'live';
+
+-- name: renew_worker
+-- Extend a lease unless the worker was declared dead, and say by which connection; returns the database's time.
+UPDATE workers SET lease_until = {clock} + lease, session = $2, begun = $3 WHERE id = $1 AND state = 'live' RETURNING {clock};
+
+-- name: session
+-- What names this connection, and the database's time.
+SELECT pg_backend_pid(), coalesce((SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()), ''), {clock};
+
+-- name: other_workers
+-- Workers of others: whether their lease has lapsed, and whether they are on this machine ($2).
+SELECT id, pid, lease_until < {clock}, machine = $2 FROM workers
+WHERE state = 'live' AND id NOT IN (SELECT value FROM jsonb_array_elements_text($1::jsonb));
+
+-- name: is_connected
+-- Whether the connection by which a worker renewed its lease is still there.
+SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.session AND backend_start::text = workers.begun
+WHERE workers.id = $1;
+
+-- name: declare_dead
+-- Unless it renewed its lease since it was looked at ($2 = 1: known to have died, whatever its lease says).
+UPDATE workers SET state = 'dead' WHERE id = $1 AND state = 'live' AND ($2 = 1 OR lease_until < {clock});
+
+-- name: clock
+-- The database's time.
+SELECT {clock};
+
+-- name: live_workers
+-- Everybody thought to be alive.
+SELECT id FROM workers WHERE state = 'live';
+
+-- name: lock_gate
+-- Keep everybody else out.
+LOCK TABLE gate IN ACCESS EXCLUSIVE MODE;
+
+-- name: lock_gate_row
+-- The same where tables cannot be locked.
+SELECT 1 FROM gate WHERE id = 1 FOR UPDATE;
+
+-- name: share_gate_row
+-- What everybody else does there.
+SELECT 1 FROM gate WHERE id = 1 FOR SHARE;
