@@ -10,7 +10,7 @@ READY := $(VENV)/.ready-$(VERSION)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench stress coverage clean
+.PHONY: help demo test check format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -38,6 +38,9 @@ stress: $(READY) ## Run the random world and the kills many times over (SEEDS=10
 	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n auto tests/simulation
 	@$(BIN)/python -m pytest -q -m slow tests/crash tests/examples
 	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
+
+postgres: $(READY) ## Run the tests that use PostgreSQL on another version (POSTGRES=15)
+	@HOLDFAST_POSTGRES=$(or $(POSTGRES),15) $(BIN)/python -m pytest -q -n auto -k "postgres or Postgres" tests
 
 coverage: $(READY) ## Run the tests and show the lines and branches they miss
 	@$(BIN)/coverage erase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,23 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     It is the newest PostgreSQL there is, or the one that HOLDFAST_POSTGRES names.
     """
-    version = os.environ.get("HOLDFAST_POSTGRES") or next(iter(servers.find_servers()), "18")
+    newest = next(iter(servers.find_servers()), "18")
+    with _server(os.environ.get("HOLDFAST_POSTGRES") or newest, tmp_path_factory) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def oldest_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the same on the oldest PostgreSQL there is."""
+    versions = list(servers.find_servers())
+    if len(versions) < 2:
+        pytest.skip("there is no second PostgreSQL on this machine")
+    with _server(versions[-1], tmp_path_factory) as url:
+        yield url
+
+
+@contextmanager
+def _server(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if version not in servers.find_servers():
         pytest.skip(f"there is no PostgreSQL {version} on this machine")
     server = servers.shared_server(version, servers.session_folder(tmp_path_factory.getbasetemp()))
@@ -44,4 +61,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def database(postgres: str) -> Iterator[str]:
     """Give the address of an empty schema, dropped after the test."""
     with servers.fresh_schema(postgres) as schema:
-        yield f"{postgres}{'&' if '?' in postgres else '?'}schema={schema}"
+        yield with_schema(postgres, schema)
+
+
+@pytest.fixture
+def old_database(oldest_postgres: str) -> Iterator[str]:
+    """Give the same on the oldest server there is."""
+    with servers.fresh_schema(oldest_postgres) as schema:
+        yield with_schema(oldest_postgres, schema)
+
+
+def with_schema(url: str, schema: str) -> str:
+    """Return the address of a schema."""
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"

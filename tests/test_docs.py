@@ -30,8 +30,10 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
+def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, request):
     """The blocks of a page are one program, run in an empty folder; `await` is allowed outside functions."""
+    if "DATABASE_URL" in page.read_text():
+        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     module.__dict__["__builtins__"] = builtins  # which formatting a datetime looks for

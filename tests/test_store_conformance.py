@@ -79,6 +79,14 @@ class TestPostgres(StoreConformance):
         return await another()
 
 
+class TestOldestPostgres(TestPostgres):
+    """S1-36: the same on the oldest server that is there."""
+
+    @pytest.fixture
+    def database(self, old_database: str) -> str:
+        return old_database
+
+
 class TestSQLiteInMemory(StoreConformance):
     """S1-36: without a file, for one store alone."""
 

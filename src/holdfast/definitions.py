@@ -11,7 +11,7 @@ import logging
 import sys
 import sysconfig
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+DEFAULT_QUEUE = "default"
 _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@=+~-")
 
 
@@ -51,6 +52,18 @@ def check_run_id(run_id: str) -> str:
             f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots"
         )
     return run_id
+
+
+def check_queue(queue: str, where: str) -> str:
+    """Return the name of a queue.
+
+    Raises:
+        BadInput: it is not 1 to 255 printable characters.
+    """
+    given: object = queue
+    if not (isinstance(given, str) and 0 < len(given) <= 255 and given.isprintable()):
+        raise BadInput(f"{where} must be 1 to 255 printable characters, not {queue!r}")
+    return queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,7 @@ class ActivityOptions:
     max_skips: int | None = None
     priority: int = 0
     limit: str | None = None
+    queue: str | None = None
     on_start: Callable[[Any], object] | None = None
     on_success: Callable[[Any, Any], object] | None = None
     on_failure: Callable[[Any, ErrorData], object] | None = None
@@ -105,6 +119,7 @@ class ActivityOptions:
     on_skipped: Callable[[Any, str], object] | None = None
     raises: tuple[type[BaseException], ...] = ()
     isolate: Literal["process"] | None = None
+    transaction: bool = False
     check_args: bool = True
 
     @property
@@ -123,6 +138,8 @@ class ActivityOptions:
         limit: object = self.limit
         if limit is not None and not (isinstance(limit, str) and limit):
             raise BadInput(f"limit of activity {self.name!r} must be the name of a Limit, not {limit!r}")
+        if self.queue is not None:
+            check_queue(self.queue, f"queue of activity {self.name!r}")
         if self.run_when is not None and not callable(self.run_when):
             raise BadInput(f"run_when of activity {self.name!r} must be a function, not {self.run_when!r}")
         skips: object = self.max_skips
@@ -133,6 +150,10 @@ class ActivityOptions:
                 micros(value, f"{field} of activity {self.name!r}")
         if self.isolate not in (None, "process"):
             raise BadInput(f"isolate of activity {self.name!r} must be None or 'process', not {self.isolate!r}")
+        if self.transaction:
+            for field in ("queue", "isolate", "heartbeat_timeout"):
+                if getattr(self, field) is not None:
+                    raise BadInput(f"activity {self.name!r} has transaction=True, which does not go with {field}")
         if not isinstance(self.retry, Retry):
             raise BadInput(f"retry of activity {self.name!r} must be a Retry, not {self.retry!r}")
 
@@ -147,9 +168,15 @@ class Activity(Generic[P, R_co]):
         self.function = function
         self.settings = settings
         self.watched = settings.watched
+        self.queue = settings.queue
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
+        if settings.transaction and self.is_async:
+            raise DefinitionError(
+                f"activity {self.name!r} ({source_line(function)}) has transaction=True and must be a plain function: "
+                "everybody else's commits wait for it"
+            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         refuse = getattr(asyncio._get_running_loop(), "refuse", None)
@@ -201,6 +228,7 @@ def activity(
     max_skips: int | None = None,
     priority: int = 0,
     limit: str | None = None,
+    queue: str | None = None,
     on_start: Callable[[Any], object] | None = None,
     on_success: Callable[[Any, Any], object] | None = None,
     on_failure: Callable[[Any, ErrorData], object] | None = None,
@@ -208,6 +236,7 @@ def activity(
     on_skipped: Callable[[Any, str], object] | None = None,
     raises: Iterable[type[BaseException]] = (),
     isolate: Literal["process"] | None = None,
+    transaction: bool = False,
     check_args: bool = True,
 ) -> Callable[[Callable[P, R]], Activity[P, R]]: ...
 def activity(function: Any = None, /, *, name: str | None = None, raises: Iterable[Any] = (), **options: Any) -> Any:
@@ -217,16 +246,23 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     likes), `raises` which exception classes come back to the workflow as themselves, `isolate="process"` runs the body
     in a child process that is really killed on timeout or cancel.
 
+    With `transaction=True` a plain function is given a connection of the engine's own database,
+    `step_context().connection`; what it writes there and its recorded result are one transaction, so its rows are there
+    exactly once. Its `timeout` is 2 s unless given: others wait for it.
+
     `idempotency_key(*args)` names the outside effect (None: there is none to name): whichever run asks for it, it is
     done by one step at a time, and its result is handed to everybody who asks within `idempotency_ttl`.
     `run_when(step_context)` is asked before each attempt; while it says no (False, or NotReady with a reason) the step
     is skipped and asked again later, without using up an attempt, at most `max_skips` times.
 
     When slots are scarce, steps of a higher `priority` run first, whichever runs they belong to. `limit` names a Limit
-    of the engine: how many at once, and how often. The callbacks are told, once that is durable, that an attempt starts
-    (`on_start(step_context)`), that the step succeeded (`on_success(step_context, result)`), that an attempt failed
-    (`on_failure(step_context, error)`), that the step failed for good (`on_failed`), or was skipped
-    (`on_skipped(step_context, reason)`); what they raise is only reported.
+    of the engine: how many at once, and how often. With a `queue` each attempt waits there for whichever worker serves
+    it, `Engine(queues=[...])`, and knows the activity.
+
+    The callbacks are told, once that is durable, that an attempt starts (`on_start(step_context)`), that the step
+    succeeded (`on_success(step_context, result)`), that an attempt failed (`on_failure(step_context, error)`), that the
+    step failed for good (`on_failed`), or was skipped (`on_skipped(step_context, reason)`); what they raise is only
+    reported.
     """
 
     def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:
@@ -273,13 +309,20 @@ class Workflow(Generic[P, R_co]):
     __holdfast_workflow__ = True
 
     def __init__(
-        self, function: Callable[Concatenate[Any, P], Awaitable[R_co]], name: str, version: str, check: bool
+        self,
+        function: Callable[Concatenate[Any, P], Awaitable[R_co]],
+        name: str,
+        version: str,
+        check: bool,
+        queue: str = DEFAULT_QUEUE,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.version = version
         self.check = check
+        self.queue = check_queue(queue, f"queue of workflow {name!r}")
+        """The queue whose workers advance its runs."""
         self.hooks: Hooks | None = None
         """What to call when a run has ended."""
         self.activities: tuple[str, ...] = ()
@@ -380,12 +423,21 @@ class Workflow(Generic[P, R_co]):
 def workflow(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = "1", check: bool = True
+    *, name: str | None = None, version: str = "1", check: bool = True, queue: str = DEFAULT_QUEUE
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
-def workflow(function: Any = None, /, *, name: str | None = None, version: str = "1", check: bool = True) -> Any:
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "1",
+    check: bool = True,
+    queue: str = DEFAULT_QUEUE,
+) -> Any:
     """Declare an async function as a workflow.
 
-    `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine.
+    `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
+    advanced only by engines that serve its `queue`.
     """
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -395,7 +447,7 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: str =
             raise DefinitionError(f"write @workflow(name={fn!r})")
         if not inspect.iscoroutinefunction(fn):
             raise DefinitionError(f"workflow {function_name(fn)!r} ({source_line(fn)}) must be `async def`")
-        return Workflow(fn, name or function_name(fn), version, check)
+        return Workflow(fn, name or function_name(fn), version, check, queue)
 
     return decorate if function is None else decorate(function)
 
@@ -449,6 +501,10 @@ class Registry:
     def names(self) -> list[str]:
         """Return the names of all workflows."""
         return list(self._workflows)
+
+    def served(self, queues: Container[str]) -> list[str]:
+        """Return the names of the workflows whose runs wait in one of these queues."""
+        return [name for name, workflow in self._workflows.items() if workflow.queue in queues]
 
     def all(self) -> list[Workflow[Any, Any]]:
         """Return every workflow in every version."""

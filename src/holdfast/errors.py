@@ -14,6 +14,7 @@
     |   |-- UndecodablePayload     stored or received JSON that does not fit the type asked for
     |   |-- DuplicateName          an explicit name used twice in one scope
     |   |-- InvalidSchedule        a cron line, a time zone or an interval that means nothing
+    |   |-- CannotMove             an export or import that was refused; nothing was written
     |   |-- UnknownQuery           the run's code answers no query of that name
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
@@ -59,7 +60,7 @@
         |-- StoreReplaced          the file was deleted or swapped underneath
         |-- StoreFull
         |-- StoreBusy
-        |   `-- StoreUnreachable       the database server cannot be reached at present
+        |-- StoreUnreachable       the database server cannot be reached at present
         |-- OutcomeUnknown         the connection broke while committing, and nobody could be asked since
         |-- StoreCorrupt
         `-- StoreClosed
@@ -132,6 +133,10 @@ class DuplicateName(BadInput):
 
 class InvalidSchedule(BadInput):
     """A cron line, a time zone or an interval that means nothing; the message names the field."""
+
+
+class CannotMove(BadInput):
+    """An export or import was refused; nothing was written."""
 
 
 class UnknownQuery(BadInput):
@@ -378,7 +383,7 @@ class StoreBusy(StoreError):
     """Another process kept the database locked for too long."""
 
 
-class StoreUnreachable(StoreBusy):
+class StoreUnreachable(StoreError):
     """The database server cannot be reached at present; nothing was written."""
 
 

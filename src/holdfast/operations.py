@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from holdfast.clock import Instant
@@ -162,6 +164,17 @@ class BeatTask(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     at: Instant
     detail: str
+
+
+class Transact(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a step whose body writes in the transaction that records its end, and may take so long for it."""
+
+    run: int
+    epoch: int
+    generation: int
+    location: str
+    attempt: int
+    limit: timedelta
 
 
 class PutSchedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -203,6 +203,20 @@ async def test_the_stack_goes_on_into_the_next_life(make_engine):
     assert len(ended.compensation) == 3
 
 
+async def test_an_awaited_compensate_says_that_it_is_not_to_be_awaited(make_engine):
+    """B17 It is no verb: it returns at once, and a newcomer is told so."""
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step(do, 1)
+        await ctx.compensate(undo, 1)  # type: ignore[misc]  # the mistake that this is about
+
+    engine = await make_engine(work)
+    with pytest.raises(RunFailed) as failed:
+        await engine.execute(work)
+    assert str(failed.value.__cause__) == "ctx.compensate(undo, ...) only notes what to undo: write it without `await`"
+
+
 async def test_a_run_that_completes_or_handles_its_failure_undoes_nothing(make_engine):
     """B17 Only the end of the run counts."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually, moments
@@ -559,6 +561,39 @@ async def test_steps_that_end_side_by_side_while_a_run_is_paused_lead_on_when_it
     assert await run.status() == "paused"
     assert await run.resume()
     assert await run.result() == {"a": "a", "b": "b"}
+
+
+async def test_the_entries_of_a_run_whose_steps_ended_while_it_was_paused_keep_the_order_of_time(make_engine):
+    """B25 What the code asks for after the first of two ends is asked for when it goes on."""
+    gate = Gate()
+    gate.open("after")
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        async def branch(name: str) -> None:
+            await ctx.step(name, gate, name)
+            await ctx.step(f"after {name}", gate, "after")
+
+        await asyncio.gather(branch("a"), branch("b"))
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await gate.entered("a")
+    await gate.entered("b")
+    await run.pause()
+    await moments()
+    for name in ("a", "b"):
+        engine.jumping.advance(HOUR)
+        gate.open(name)
+        await eventually(partial(_completed, run, name))
+    await run.resume()
+    await run.result()
+    times = [entry.at for entry in await run.history()]
+    assert times == sorted(times)
+
+
+async def _completed(run: Any, name: str) -> bool:
+    return any(step.name == name and step.status == "completed" for step in await run.steps())
 
 
 async def test_a_race_both_of_whose_steps_end_while_it_is_paused_has_one_winner(make_engine):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually
@@ -21,7 +23,10 @@ from holdfast import (
     step_context,
     workflow,
 )
+from holdfast.engine.observers import TYPES
+from holdfast.engine.reports import _REPORTS
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.testing.clock import JumpingClock
 
 HOUR = timedelta(hours=1)
 restarts = pytest.mark.parametrize("mode", ["file", "evict"])
@@ -99,6 +104,40 @@ async def test_a_run_is_told_from_its_start_to_its_end(make_engine):
     assert (failed.status, failed.data["error"]["message"]) == ("failed", "pay is out of order")
     times = [change.at for change in told]
     assert times == sorted(times)
+
+
+class TickingClock(JumpingClock):
+    """A clock on which every look takes a microsecond."""
+
+    def now(self) -> int:
+        self._now += 1
+        return self._now
+
+
+async def test_what_comes_later_has_no_earlier_time(make_engine):
+    """S0-46 The start of a run is told after the commit that has its first steps, but with the time it had."""
+    gate = Gate()
+    gate.open("a", "b")
+
+    @workflow
+    async def parent(ctx: Context) -> str:
+        await ctx.step("a", gate, "a")
+        child = ctx.child(waits)
+        await ctx.receive("go")
+        await ctx.step("b", gate, "b")
+        return await child
+
+    told = Told()
+    engine = await make_engine(parent, waits, on_change=told, clock=TickingClock())
+    run = await engine.start(parent)
+    await engine.settle()
+    await run.send("go")
+    for each in await engine.runs(workflow="waits"):
+        await engine.send(each.id, "word", "hello")
+    assert await run.result() == "hello"
+    for one in {change.run_id for change in told}:
+        times = [change.at for change in told if change.run_id == one and change.type != "step.progress"]
+        assert times == sorted(times), [(change.type, change.at) for change in told if change.run_id == one]
 
 
 @restarts
@@ -234,6 +273,34 @@ async def test_a_watch_gives_what_happens_of_the_types_asked_for(make_engine):
     await engine.start(waits, id="c")
     await engine.settle()
     assert [change async for change in changes] == []
+
+
+async def test_a_watch_of_a_type_that_does_not_exist_is_refused(make_engine):
+    """S0-45 It would wait for ever; one that only `run.watch()` tells, too."""
+    engine = await make_engine(waits)
+    with pytest.raises(BadInput, match=r"'run\.complete'; did you mean 'run\.completed'\?"):
+        engine.watch(types=["run.failed", "run.complete"])
+    with pytest.raises(BadInput, match=r"'tpyo'; there are attempt\.failed"):
+        engine.watch("r", types=["tpyo"])
+    with pytest.raises(BadInput, match=r"as in \['run\.failed'\]"):
+        engine.watch(types="run.failed")
+    with pytest.raises(BadInput, match=r"run\.watch\(\)"):
+        engine.watch(types=["run.running"])
+
+
+def test_every_type_of_change_is_known_and_documented():
+    """S0-46 In the docstring of Change and in the documents; those that entries are told as are among them."""
+    told = {report.type for report in _REPORTS.values()} | {f"run.{status}" for status in Status}
+    assert told - TYPES == {"run.pending", "run.running"}
+    names = set(
+        re.findall(
+            r"\b(?:(?:run|step|attempt|compensation|message|attributes|evidence|deadletter|callback)\.[a-z]+|purged)\b",
+            Change.__doc__,
+        )
+    )
+    assert names == TYPES | {"run.pending", "run.running"}
+    page = (Path(__file__).parents[2] / "docs/how-to/watch.md").read_text()
+    assert [name for name in TYPES if f"`{name}`" not in page] == []
 
 
 async def test_closing_a_watch_ends_its_loop(make_engine):

@@ -105,7 +105,8 @@ class Listener:
 
     def _reserve(self) -> socket.socket:
         while True:
-            reserved = socket.socket()
+            # With the protocol spelt out asyncio sees that this is TCP, and switches off what delays small packets.
+            reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 reserved.bind(("127.0.0.1", self.port or free_port()))
@@ -117,13 +118,13 @@ class Listener:
                 self.port = reserved.getsockname()[1]
                 return reserved
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         """Do some work beside the rest; a failure other than of a connection is raised when the listener is closed."""
 
         async def guarded() -> None:
             try:
-                await work
-            except ConnectionError:
+                await work(*arguments)
+            except OSError:  # more than ConnectionError: a server that is away has no Unix socket to be found
                 pass
             except Exception as failure:
                 self._failures.append(failure)
@@ -134,7 +135,7 @@ class Listener:
         return task
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.spawn(self.serve(reader, writer)).add_done_callback(lambda _: reset(writer))
+        self.spawn(self.serve, reader, writer).add_done_callback(lambda _: reset(writer))
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

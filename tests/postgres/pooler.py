@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.listener import Listener, reset
-from tests.postgres.servers import free_port, unprivileged
+from tests.postgres.servers import free_port, short_place, unprivileged
 from tests.postgres.wire import (
     CANCEL_REQUEST,
     ENCRYPTION_REQUEST,
@@ -61,6 +62,7 @@ class Pooler(Listener):
                 writer.write(b"N")
             elif frame.code == CANCEL_REQUEST:
                 await self._cancel(frame.body[4:])
+                await _say_last(writer, b"")
                 return
             else:
                 await self._welcome(frame, writer, frames)
@@ -212,26 +214,34 @@ class _Backend:
         except OSError as error:
             raise _Refused(fatal("08006", f"cannot connect to the server: {error}")) from None
         backend = cls(writer)
-        writer.write(startup(parameters))
-        frames = _frames(reader, Frames())
-        async for frame in frames:
-            if frame.type == b"E":
-                reset(writer)
-                raise _Refused(frame.whole)
-            if frame.type == b"S":
-                backend.settings += frame.whole
-            if frame.type == b"K":
-                backend.key = frame.body
-            if frame.type == b"Z":
-                pooler.spawn(backend._listen(frames))
-                return backend
-        reset(writer)
-        raise _Refused(fatal("08006", "the server closed the connection"))
+        try:
+            await backend._open(pooler, reader, parameters)
+        except BaseException as error:
+            reset(writer)
+            if isinstance(error, OSError):
+                raise _Refused(fatal("08006", f"the server closed the connection: {error}")) from None
+            raise
+        return backend
 
     def close(self) -> None:
         """Break the connection off; the server rolls back what is open."""
         self.closed = True
         reset(self.writer)
+
+    async def _open(self, pooler: Pooler, reader: asyncio.StreamReader, parameters: dict[str, str]) -> None:
+        self.writer.write(startup(parameters))
+        frames = _frames(reader, Frames())
+        async for frame in frames:
+            if frame.type == b"E":
+                raise _Refused(frame.whole)
+            if frame.type == b"S":
+                self.settings += frame.whole
+            if frame.type == b"K":
+                self.key = frame.body
+            if frame.type == b"Z":
+                pooler.spawn(self._listen, frames)
+                return
+        raise ConnectionError("no answer")
 
     async def _listen(self, frames: AsyncIterator[Frame]) -> None:
         try:
@@ -266,10 +276,11 @@ class PgBouncer:
         target = conninfo_to_dict(url)
         self._database = target.get("dbname", "postgres")
         self._port = free_port()
+        self._size = size
         self._settings = _SETTINGS.format(
             host=target["host"], target_port=target.get("port") or 5432, port=self._port, size=size
         )
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-", dir=short_place()))
         self._process: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -301,6 +312,7 @@ class PgBouncer:
                 self.__exit__(None, None, None)
                 raise RuntimeError(f"pgbouncer does not start: {said}")
             time.sleep(0.02)
+        self._open_all()
         return self
 
     def __exit__(
@@ -310,6 +322,12 @@ class PgBouncer:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._folder)
+
+    def _open_all(self) -> None:
+        """Have as many transactions at once as it has server connections: it opens one only when none is free."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(self._size):
+                stack.enter_context(psycopg.connect(self.url)).execute("SELECT 1")
 
     def _accepts(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):

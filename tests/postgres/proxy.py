@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -217,13 +217,13 @@ class _Link:
 
     async def run(self) -> None:
         """Forward until both sides are done, or one was reset."""
-        tasks = [asyncio.create_task(self._guard(self._read(self._client_reader, Frames(opening=True), self._up)))]
+        tasks = [self._start(self._read, self._client_reader, Frames(opening=True), self._up)]
         try:
             await self._proxy._let_pass("up", 0.0)
             server_reader, self._server = await self._proxy.connect()
-            tasks.append(asyncio.create_task(self._guard(self._read(server_reader, Frames(), self._down))))
-            tasks.append(asyncio.create_task(self._guard(self._write_up(self._server))))
-            tasks.append(asyncio.create_task(self._guard(self._write_down())))
+            tasks.append(self._start(self._read, server_reader, Frames(), self._down))
+            tasks.append(self._start(self._write_up, self._server))
+            tasks.append(self._start(self._write_down))
             await self._over.wait()
         finally:
             if self._server is not None:
@@ -243,15 +243,17 @@ class _Link:
         self._proxy._links.discard(self)
         return 1
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         """Do one part of the link's work; if it fails the link is over."""
-        try:
-            await work
-        except ConnectionError:
-            self._over.set()
-        except Exception as failure:
-            self._proxy._failures.append(failure)
-            self._over.set()
+
+        async def whole() -> None:
+            try:
+                await work(*arguments)
+            except BaseException:
+                self._over.set()
+                raise
+
+        return self._proxy.spawn(whole)
 
     async def _read(self, reader: asyncio.StreamReader, frames: Frames, queue: asyncio.Queue[_Arrived]) -> None:
         now = self._proxy._loop.time

@@ -39,6 +39,7 @@ max_wal_size = 256MB
 fsync = off
 full_page_writes = off
 synchronous_commit = on
+track_commit_timestamp = on
 log_min_messages = warning
 log_checkpoints = off
 """
@@ -288,11 +289,16 @@ def _new_server(version: str) -> Server:
 def _quick_place() -> str:
     """Give a folder in memory if there is plenty of it: on some disks making a database costs twenty times as much."""
     try:
-        roomy = shutil.disk_usage("/dev/shm").free >= 4 << 30
+        roomy = os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free >= 4 << 30
         available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:
-        return "/tmp"
-    return "/dev/shm" if roomy and available is not None and int(available[1]) >= 8 << 20 else "/tmp"
+        return short_place()
+    return "/dev/shm" if roomy and available is not None and int(available[1]) >= 8 << 20 else short_place()
+
+
+def short_place() -> str:
+    """Give a folder for temporary files whose path is short, and that the server's account can reach."""
+    return "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
 
 
 _SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 
 import psycopg
 import pytest
 from tests.postgres.pooler import PgBouncer, Pooler
+from tests.postgres.servers import own_server
+from tests.postgres.wire import SYNC, Frame, Frames, message, startup
 
 CLASSES = [
     Pooler,
@@ -37,16 +40,15 @@ def backend(connection) -> int:
 
 
 def test_every_transaction_has_one_server_connection_and_the_next_has_another(any_pooler):
-    with connect(any_pooler.url) as one, connect(any_pooler.url) as other:
+    with connect(any_pooler.url) as connection:
         seen = []
         for _ in range(6):
-            for connection in (one, other):
-                first = backend(connection)
-                assert backend(connection) == first
-                connection.commit()
-                seen.append(first)
+            first = backend(connection)
+            assert backend(connection) == first
+            connection.commit()
+            seen.append(first)
     assert len(set(seen)) == 2
-    assert any(a != b for a, b in zip(seen[::2], seen[2::2], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(seen))
 
 
 def test_switches_are_counted(pooler):
@@ -110,6 +112,30 @@ def test_pipelines_and_lone_copies_work(pooler):
     assert pooler.switches > 5
 
 
+def test_requests_under_way_keep_their_server_connection(pooler):
+    asks = message(b"P", b"\0SELECT pg_backend_pid()\0\0\0") + message(b"B", bytes(8)) + message(b"E", bytes(5))
+    with socket.create_connection(("127.0.0.1", pooler.port), 10) as client:
+        frames = Frames()
+
+        def answers(count: int) -> list[Frame]:
+            """Everything up to and with the ReadyForQuery of that number."""
+            found: list[Frame] = []
+            while [frame.type for frame in found].count(b"Z") < count:
+                data = client.recv(1 << 16)
+                assert data
+                found += frames.feed(data)
+            return found
+
+        client.sendall(startup({"user": pooler.user, "database": pooler.database}))
+        answers(1)
+        client.sendall(asks + SYNC + asks + SYNC + asks)  # two that are complete, and one that is not
+        first = answers(2)
+        client.sendall(SYNC)
+        pids = [frame.body for frame in first + answers(1) if frame.type == b"D"]
+        assert len(pids) == 3
+        assert len(set(pids)) == 1
+
+
 def test_more_clients_than_server_connections_wait_for_their_turn(any_pooler, database):
     def work(name: int) -> None:
         with connect(any_pooler.url) as connection:
@@ -161,6 +187,20 @@ def test_idle_server_connections_that_died_are_replaced(pooler, database):
         assert not victims & {backend(connection) for _ in range(4)}
 
 
+def test_a_server_that_restarts_is_found_again():
+    with own_server("18") as server, Pooler(server.url()) as pooler:
+        with connect(pooler.url, autocommit=True) as connection:
+            before = {backend(connection) for _ in range(2)}
+            server.stop()
+            with pytest.raises(psycopg.OperationalError, match="cannot connect"):
+                backend(connection)
+            with pytest.raises(psycopg.OperationalError, match="cannot connect"):
+                connect(pooler.url)
+            server.start()
+        with connect(pooler.url, autocommit=True) as connection:
+            assert not before & {backend(connection) for _ in range(2)}
+
+
 def test_options_at_connecting_are_refused(any_pooler):
     with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter"):
         connect(any_pooler.url, options="-c search_path=elsewhere")
@@ -174,7 +214,8 @@ def test_a_database_that_is_not_there_is_reported(pooler):
 def test_a_query_can_be_cancelled(any_pooler):
     with connect(any_pooler.url, autocommit=True) as connection:
         backend(connection)
-        timer = threading.Timer(0.2, connection.cancel)
+        # Not `cancel`: it blocks with the interpreter's lock held, and the pooler runs in this process.
+        timer = threading.Timer(0.2, connection.cancel_safe)
         timer.start()
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("SELECT pg_sleep(20)")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
 import psycopg
 import pytest
 from psycopg import pq
 from tests.postgres.proxy import Proxy
+from tests.postgres.servers import own_server
 from tests.postgres.wire import Frame, Frames, Session, message, statements
 
 
@@ -64,13 +66,20 @@ def prepared(connection) -> None:
         raise psycopg.OperationalError(low.error_message)
 
 
+def copied_before(connection) -> None:
+    """After a COPY by the extended protocol, one of whose two Syncs goes unanswered."""
+    connection.execute("SELECT 1")
+    copied_by_the_extended_protocol(connection)
+    connection.commit()
+
+
 def at_once(connection) -> None:
     """Three statements in one Query."""
     connection.autocommit = True
     connection.execute("BEGIN; INSERT INTO notes VALUES ('a'); COMMIT")
 
 
-TRANSACTIONS = [simple, parameters, pipeline, prepared, at_once]
+TRANSACTIONS = [simple, parameters, pipeline, prepared, copied_before, at_once]
 
 
 def lone(connection) -> None:
@@ -94,7 +103,28 @@ def copied(connection) -> None:
         copy.write_row(["a"])
 
 
-LONE_STATEMENTS = [lone, lone_with_parameters, lone_in_pipeline, copied]
+def copied_by_the_extended_protocol(connection) -> None:
+    low = connection.pgconn
+    assert low.exec_params(b"COPY notes FROM STDIN", None).status == pq.ExecStatus.COPY_IN
+    low.put_copy_data(b"a\n")
+    low.put_copy_end()
+    low.flush()
+    result = next_result(low)
+    while next_result(low) is not None:
+        pass
+    if result is None or result.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.OperationalError(low.error_message)
+
+
+def next_result(low):
+    """Wait here: `get_result` would wait with the interpreter's lock held, and the proxy runs in this process."""
+    while low.is_busy():
+        time.sleep(0.001)
+        low.consume_input()
+    return low.get_result()
+
+
+LONE_STATEMENTS = [lone, lone_with_parameters, lone_in_pipeline, copied, copied_by_the_extended_protocol]
 
 
 def test_a_proxy_without_faults_only_passes_things_on(proxy, database):
@@ -293,12 +323,12 @@ def test_a_delay_makes_every_answer_late_but_does_not_add_up_in_a_pipeline(proxy
         with connection.pipeline():
             for _ in range(20):
                 connection.execute("SELECT 1")
-        assert 0.2 <= time.monotonic() - started < 1.0
-        assert proxy.bites["delay"] >= 2
+        assert 0.2 <= time.monotonic() - started < 2.0
+        bites = proxy.bites["delay"]
+        assert bites >= 2
         proxy.heal()
-        started = time.monotonic()
         connection.execute("SELECT 1")
-        assert time.monotonic() - started < 0.2
+        assert proxy.bites["delay"] == bites
 
 
 def test_a_slow_network_takes_its_time(proxy):
@@ -314,6 +344,15 @@ def test_a_slow_network_takes_its_time(proxy):
 def test_a_server_that_is_away_and_comes_back_is_passed_on(newest_server):
     with Proxy("postgresql://postgres@127.0.0.1:9/postgres") as nowhere, pytest.raises(psycopg.OperationalError):
         connect(nowhere)
+    with own_server("18") as server, Proxy(server.url()) as proxy:
+        open_one = connect(proxy)
+        server.stop("immediate")
+        with pytest.raises(psycopg.OperationalError):
+            open_one.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            connect(proxy)
+        server.start()
+        connect(proxy).close()
     with Proxy(newest_server.url(tcp=True)) as proxy, connect(proxy, autocommit=True) as connection:
         with pytest.raises(psycopg.errors.AdminShutdown):
             connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -322,22 +361,13 @@ def test_a_server_that_is_away_and_comes_back_is_passed_on(newest_server):
 
 def test_a_query_can_be_cancelled_through_the_proxy(proxy):
     with connect(proxy, autocommit=True) as connection:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CANCELS, proxy.url], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-        )
-        assert process.communicate(timeout=20)[0] == "cancelled\n"
+        # Not `cancel`: it blocks with the interpreter's lock held, and the proxy runs in this process.
+        timer = threading.Timer(0.2, connection.cancel_safe)
+        timer.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute("SELECT pg_sleep(20)")
+        timer.join()
         connection.execute("SELECT 1")
-
-
-_CANCELS = """
-import sys, threading, psycopg
-with psycopg.connect(sys.argv[1], autocommit=True) as connection:
-    threading.Timer(0.2, connection.cancel).start()
-    try:
-        connection.execute("SELECT pg_sleep(20)")
-    except psycopg.errors.QueryCanceled:
-        print("cancelled")
-"""
 
 
 @pytest.mark.parametrize(

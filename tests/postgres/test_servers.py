@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.postgres.servers import (
     own_server,
     session_folder,
     shared_server,
+    short_place,
 )
 
 VERSIONS = list(find_servers())
@@ -192,17 +194,32 @@ def test_whoever_comes_when_the_server_is_gone_gets_a_new_one(tmp_path):
     assert not second.folder.exists()
 
 
-def test_a_session_that_is_killed_while_the_server_is_being_made_leaves_nothing(tmp_path):
-    command = [sys.executable, "-c", USER, "18", str(tmp_path)]
+def test_whoever_comes_when_the_server_is_about_to_go_gets_a_new_one(tmp_path):
+    first = shared_server("18", tmp_path)
+    (first.folder / "closed").touch()  # as the watcher does when it has found no users, before it stops the server
+    second = shared_server("18", tmp_path)
+    assert second.folder != first.folder
+    for server in (first, second):
+        server.leave()
+        assert not server.folder.exists()
+
+
+MAKING = ["*", "*/users/*", "*/data", "*/data/PG_VERSION", "*/port", "*/data/log", "*/data/postmaster.pid"]
+
+
+@pytest.mark.parametrize("sign", MAKING)
+def test_a_session_that_is_killed_while_the_server_is_being_made_leaves_nothing(tmp_path, sign):
     root = Path(__file__).parent.parent.parent
-    for seconds in (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
-        places = [Path("/tmp"), Path("/dev/shm")]
-        before = {path for place in places for path in place.glob("holdfast-pg18-*")}
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=short_place()) as place:
+        Path(place).chmod(0o711)
+        program = f"from tests.postgres import servers\nservers._quick_place = lambda: {place!r}\n{USER}"
+        command = [sys.executable, "-c", program, "18", str(tmp_path)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=root, start_new_session=True)
-        time.sleep(seconds)
+        while not any(Path(place).glob(sign)):
+            time.sleep(0.001)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        for folder in {path for place in places for path in place.glob("holdfast-pg18-*")} - before:
+        for folder in Path(place).iterdir():
             wait_until_gone(folder)
 
 

@@ -227,17 +227,17 @@ def kill_at_statement(number: int) -> None:
             if met == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        def read(self, name, rows):
+        async def read(self, name, rows):
             self._meet()
-            return super().read(name, rows)
+            return await super().read(name, rows)
 
-        def write(self, name, rows):
+        async def write(self, name, rows):
             self._meet()
-            super().write(name, rows)
+            await super().write(name, rows)
 
-        def change(self, name, row):
+        async def change(self, name, row):
             self._meet()
-            return super().change(name, row)
+            return await super().change(name, row)
 
     sqlite.SetStatements = KillingStatements  # type: ignore[attr-defined]  # where the store looks it up
 

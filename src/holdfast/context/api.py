@@ -98,8 +98,9 @@ class Context(ABC):
         """Run a function once and remember its result for ever.
 
         The body runs outside the workflow, may do anything, and is retried by its policy. A result that was recorded is
-        never computed again. The body sees copies of the arguments. An exception comes back as its class if that is a
-        builtin or registered (`raises=`, `Engine(errors=)`), otherwise as StepFailed.
+        never computed again. The body sees copies of the arguments; if its activity has a `queue` it runs on whichever
+        worker serves that. An exception comes back as its class if that is a builtin or registered (`raises=`,
+        `Engine(errors=)`), otherwise as StepFailed.
         """
 
     @abstractmethod

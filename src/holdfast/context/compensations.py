@@ -30,13 +30,33 @@ _NAMED_PIECES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class UndoVerb(StepVerb):
     """A step that undoes: its end is the result, for one that fails does not stop the others."""
 
-    __slots__ = ()
+    __slots__ = ("where",)
+    where: str
+
+    @property
+    def call(self) -> str:
+        # Places on the stack shift when a run does things again in another order; the call that asks for it does not.
+        return self.where or self.location
 
     def apply(self, entry: Any) -> None:
         self.set_result(entry)
 
 
-def compensate(journal: Journal, scope: Scope, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+class NotAwaited:
+    """What `ctx.compensate` returns: nothing, but it says so to whoever awaits it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __await__(self) -> Iterator[None]:
+        raise BadInput(f"ctx.compensate({self._name}, ...) only notes what to undo: write it without `await`")
+
+
+def compensate(
+    journal: Journal, scope: Scope, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> NotAwaited:
     """Put something to undo on the run's stack, or find in history that it is there."""
     if isinstance(function, str):
         raise BadInput(f"ctx.compensate({function!r}, ...) needs a function first; it goes by the function's name")
@@ -59,6 +79,7 @@ def compensate(journal: Journal, scope: Scope, function: Any, args: tuple[Any, .
         )
     if compensation is not None:
         compensation.activity = activity
+    return NotAwaited(name)
 
 
 async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str, Any]]:
@@ -107,11 +128,12 @@ def _step(journal: Journal, workflow: Workflow[Any, Any], compensation: Compensa
     location = journal.locate(scope, entry.name, False)
     verb = UndoVerb(journal, location, activity, args, kwargs)
     digest = codec.digest((codec.decode(bytes(entry.args)), codec.decode(bytes(entry.kwargs))))
-    recorded = journal.begin(location, entries.StepBegun(digest))
+    verb.where = entry.where
+    recorded = journal.begin(location, entries.StepBegun(digest, verb.attempt))
     if journal.violation is not None:
         return verb
     if recorded is not None:
-        verb.recall()
+        verb.recall(recorded)
     journal.open[location] = verb
     journal.started.append(verb)
     return verb
@@ -172,7 +194,7 @@ def find_activity(function: Callable[..., Any], name: str) -> Activity[..., Any]
     A plain function has to be named where compensations are registered: elsewhere its name may mean anything.
     """
     plain: Callable[..., Any] | None = None
-    for value, near in _referred(function):
+    for value, near in referred(function):
         if isinstance(value, Activity):
             if value.name == name:
                 return value
@@ -181,7 +203,7 @@ def find_activity(function: Callable[..., Any], name: str) -> Activity[..., Any]
     return as_activity(plain) if plain is not None else None
 
 
-def _referred(function: Callable[..., Any]) -> Iterator[tuple[Any, bool]]:
+def referred(function: Callable[..., Any]) -> Iterator[tuple[Any, bool]]:
     """Go through the objects that a function and the functions it refers to name, the nearest first."""
     waiting: deque[Any] = deque([function])
     seen: set[int] = set()

@@ -131,10 +131,9 @@ class RunContext(Context):
             return children.NeverChild(self._never(), id or "")
         return children.child(self._journal, scope, workflow, args, kwargs, id, propagate, options)
 
-    def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+    def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = self._enter()
-        if scope is not None:
-            compensations.compensate(self._journal, scope, function, args, kwargs)
+        return compensations.compensate(self._journal, scope, function, args, kwargs) if scope is not None else None
 
     def set_attributes(self, attributes: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         scope = self._enter()

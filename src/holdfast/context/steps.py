@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast import codec
 from holdfast.definitions import Activity, as_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.replay import entry as entries
+from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
 _NOTHING: Any = object()
+_NONE = entries.Earlier()
+_NEVER: dict[str, int] = {}
 SUSPECT_AFTER = 2
-OVER_LIMIT = "limit "
-"""How the reason of a skip begins that no condition asked for."""
 
 
 class StepVerb(Verb):
@@ -57,6 +59,8 @@ class StepVerb(Verb):
         self.kwargs = kwargs
         self.called_at = journal.loop.now
         self.attempt = 1
+        if journal.before is not None:
+            self.attempt += journal.before.cut.get(journal.names.path(location), _NONE).attempt
         self.failures = 0
         self.crashes = 0
         self.lapses = 0
@@ -72,9 +76,10 @@ class StepVerb(Verb):
         """Whether a suspect showed in a child process that it does not crash, and now runs here again."""
         self.value = _NOTHING
 
-    def recall(self) -> None:
+    def recall(self, begun: entries.StepBegun) -> None:
         """Take in the attempts history recorded."""
         self.recalled = True
+        self.attempt = begun.attempt
         for row in self.journal.tries(self.location):
             mark, not_run = entries.decode_entry(row.kind, row.data), self.skipped
             self.retry_at = None
@@ -87,6 +92,8 @@ class StepVerb(Verb):
             if row.kind == entries.Reopened.kind:
                 self.failures = self.crashes = self.lapses = self.skips = 0
                 self.in_process = False
+                not_run = not_run and not mark.step.attempt
+                self.attempt = max(self.attempt, mark.step.attempt)
                 self.skipped, self.settled = not_run, not not_run  # an attempt that did not run is not counted
                 continue
             self.attempt = mark.attempt
@@ -97,6 +104,22 @@ class StepVerb(Verb):
                 self.crashes += mark.why == "crash"
                 self.lapses += mark.why == "lapse"
                 self.in_process = self.in_process or mark.why == "cleared"
+
+    @property
+    def call(self) -> str:
+        """The location that names this work to the outside world."""
+        return self.location
+
+    def idempotency_key(self, own: str | None = None) -> str:
+        """Return what names this work to the outside world, whichever attempt it is; `own` is the activity's key.
+
+        Work that was undone and is done again is other work.
+        """
+        journal, path = self.journal, self.journal.names.path(self.call)
+        undone = journal.before.undone if journal.before is not None else _NEVER
+        if own is not None:
+            return _again(own, path, undone)
+        return key_for(journal.run.id, journal.run.generation, path, undone)
 
     @property
     def suspect(self) -> bool:
@@ -156,7 +179,7 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
         digest = 0
     location = journal.locate(scope, name, explicit is not None)
     verb = StepVerb(journal, location, activity, *_copies(args, kwargs))
-    recorded = journal.begin(location, entries.StepBegun(digest))
+    recorded = journal.begin(location, entries.StepBegun(digest, verb.attempt))
     if journal.violation is not None:
         return verb
     if recorded is not None:
@@ -168,10 +191,25 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
                 "pass the same arguments (iterate over a sorted list rather than a set), or use check_args=False",
             )
             return verb
-        verb.recall()
+        verb.recall(recorded)
     journal.open[location] = verb
     journal.started.append(verb)
     return verb
+
+
+def key_for(run_id: str, generation: int, path: str, undone: Mapping[str, int]) -> str:
+    """Return the key of a step, or of a call of `compensate`, in one life of a run; see `Reopened.undone`."""
+    life = f":{generation}" if generation else ""
+    return _again(f"{run_id}{life}:{path}", path, undone)
+
+
+def _again(key: str, path: str, undone: Mapping[str, int]) -> str:
+    if not undone:
+        return key
+    times = undone.get(path, 0)
+    while path := path[: path.rstrip("/").rfind("/") + 1]:
+        times += undone.get(path, 0)
+    return f"{key}~{times + 1}" if times else key
 
 
 def _copies(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.context.api import Context
 from holdfast.declarative.graph_run import Plan, run_graph
 from holdfast.declarative.parts import Declared, DeclaredStep, Part, as_part, require_list, require_unique
-from holdfast.definitions import Activity, source_line
+from holdfast.definitions import DEFAULT_QUEUE, Activity, source_line
 from holdfast.errors import DefinitionError
 from holdfast.policy import Retry
 
@@ -45,6 +45,7 @@ def graph(
     version: str = "1",
     timeout: timedelta | None = None,
     retry: Retry = Retry.handbook,
+    queue: str = DEFAULT_QUEUE,
 ) -> Graph:
     """Declare a workflow as a graph: `{fetch: [], build: [fetch], test: [build], lint: [fetch]}`.
 
@@ -56,7 +57,8 @@ def graph(
 
     When a node fails nothing more is begun, what is under way finishes, and the run fails with that node's error.
 
-    `timeout` and `retry` are for plain functions; activities keep their own.
+    `timeout` and `retry` are for plain functions; activities keep their own. Runs are advanced by engines that serve
+    `queue`.
 
     Raises:
         DefinitionError: a cycle (which is named), an unknown dependency, two nodes of one name, or a parameter that
@@ -91,7 +93,7 @@ def graph(
     async def run(ctx: Context, input: Any = None) -> dict[str, Any]:
         return await run_graph(ctx, plan, input)
 
-    declared = Graph(run, name, version, [by_name[each] for each in order], needed)
+    declared = Graph(run, name, version, [by_name[each] for each in order], needed, queue)
     declared.dependencies = needed
     return declared
 

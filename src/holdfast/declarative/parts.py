@@ -13,7 +13,16 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from holdfast.definitions import Activity, ActivityOptions, NotReady, Workflow, function_name, source_line
+from holdfast.definitions import (
+    DEFAULT_QUEUE,
+    Activity,
+    ActivityOptions,
+    NotReady,
+    Workflow,
+    check_queue,
+    function_name,
+    source_line,
+)
 from holdfast.errors import DefinitionError
 from holdfast.policy import Retry
 from holdfast.replay.location import check_name
@@ -208,13 +217,20 @@ class Declared(Workflow[Any, Any]):
     """A workflow that was declared as data."""
 
     def __init__(
-        self, function: Callable[..., Any], name: str, version: str, parts: Iterable[Part], shape: object
+        self,
+        function: Callable[..., Any],
+        name: str,
+        version: str,
+        parts: Iterable[Part],
+        shape: object,
+        queue: str = DEFAULT_QUEUE,
     ) -> None:
         try:
             check_name(name, "workflow name")
+            check_queue(queue, f"queue of workflow {name!r}")
         except ValueError as unfit:
             raise DefinitionError(str(unfit)) from None
-        super().__init__(_at_declaration(function), name, version, check=False)
+        super().__init__(_at_declaration(function), name, version, check=False, queue=queue)
         self.parts = tuple(parts)
         self._shape = repr(shape)
         self.activities = tuple(part.name for part in self.parts)

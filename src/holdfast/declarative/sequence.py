@@ -19,7 +19,7 @@ from holdfast.declarative.parts import (
     require_unique,
     unknown,
 )
-from holdfast.definitions import Hooks, Workflow
+from holdfast.definitions import DEFAULT_QUEUE, Hooks, Workflow
 from holdfast.errors import DefinitionError
 from holdfast.policy import Retry
 
@@ -34,6 +34,7 @@ def sequence(
     version: str = "1",
     timeout: timedelta | None = timedelta(seconds=25),
     retry: Retry = Retry.mobile,
+    queue: str = DEFAULT_QUEUE,
 ) -> Workflow[..., dict[str, Any]]:
     """Declare a workflow as a list of functions, activities, `step(...)` and `parallel([...])`.
 
@@ -46,6 +47,7 @@ def sequence(
     known is held until a worker knows it.
 
     `timeout` and `retry` are for plain functions, which by default are tried once, for 25 s; activities keep their own.
+    Runs are advanced by engines that serve `queue`.
     The callbacks get the id of the run, its state and, if it failed, the error, once the end is durable.
 
     Raises:
@@ -67,7 +69,7 @@ def sequence(
     async def run(ctx: Context, input: dict[str, Any], begin_at: str | None = None) -> dict[str, Any]:
         return await _run(ctx, plan, input, begin_at)
 
-    declared = Declared(run, name, version, parts, [[part.name for part in group] for group in groups])
+    declared = Declared(run, name, version, parts, [[part.name for part in group] for group in groups], queue)
     declared.hooks = _hooks(name, on_complete, on_failed, on_cancelled)
     return declared
 

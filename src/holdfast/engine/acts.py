@@ -277,8 +277,8 @@ class Acts:
         for workflow in self._registry.all():
             outcome = await link.apply(Unblock(at=now, workflow=workflow.name, fingerprint=workflow.fingerprint))
             unblocked += outcome.count if isinstance(outcome, Done) else 0
-        due = await link.store.next_due(self._registry.names())
-        link.worker.wake()
+        due = await link.store.next_due(link.worker.queues.workflows)
+        link.worker.look()
         return RecoveryReport(dead, unblocked, due is not None and due <= now)
 
     async def bulk(self, action: Action, run_ids: Sequence[str], by: str | None, reason: str) -> BulkReport:

@@ -18,14 +18,17 @@ from holdfast import codec
 from holdfast.clock import Instant, micros
 from holdfast.codec import ErrorData, error_from_data, error_to_data, qualified_name
 from holdfast.commits import LeaveKey
-from holdfast.context.steps import OVER_LIMIT, StepVerb
+from holdfast.context.steps import StepVerb
 from holdfast.definitions import NotReady
+from holdfast.engine.admission import asking, not_ready
+from holdfast.engine.elsewhere import Elsewhere
 from holdfast.engine.executor import Attempt, Executor
 from holdfast.engine.extras import letter
 from holdfast.engine.resident import Resident
 from holdfast.engine.step_context import StepContext
 from holdfast.engine.step_keys import key_of, leave
 from holdfast.engine.suspects import SuspectTurns
+from holdfast.engine.transactions import Transactions
 from holdfast.errors import (
     DefinitionError,
     KeyConflict,
@@ -38,7 +41,9 @@ from holdfast.errors import (
 from holdfast.operations import KeepResult, KeyAnswer
 from holdfast.policy import Retry
 from holdfast.replay import entry as entries
+from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.turn import Turn
+from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
     from holdfast.engine.runner import Runner
@@ -54,20 +59,25 @@ Notes = list[tuple[str, entries.Entry]]
 class Attempts:
     """The steps of all runs in memory."""
 
-    def __init__(self, runner: Runner, executor: Executor, errors: dict[str, type[BaseException]]) -> None:
+    def __init__(
+        self, runner: Runner, executor: Executor, store: Store, errors: dict[str, type[BaseException]]
+    ) -> None:
         self._runner = runner
         self._executor = executor
         self._errors = errors
         self._suspects = SuspectTurns()
         self._draw = random.random
+        self._transactions = Transactions(runner, store, self._left)
+        self.elsewhere = Elsewhere(runner, self)
+        """Those that other workers run."""
 
     # Beginning.
 
     def recall(self, resident: Resident, turn: Turn, lost: str, now: Instant) -> list[StepVerb]:
         """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
 
-        Steps that wait for a retry go on waiting. The others were lost with their worker, as `lost` says, which is
-        noted in the turn.
+        Steps that wait for a retry go on waiting, and so do those whose attempt is elsewhere. The others were lost with
+        their worker, as `lost` says, which is noted in the turn.
         """
         notes: Notes = []
         begin: list[StepVerb] = []
@@ -77,25 +87,30 @@ class Attempts:
             if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
+            if resident.queued and verb.location in resident.queued:
+                continue
             if not verb.settled and not verb.skipped:
-                # A suspect runs in a child process where it can: that its worker died is no evidence against it.
-                why = "bystander" if lost == "crash" and self._executor.isolates(verb) else lost
-                notes.append((verb.location, entries.AttemptLost(verb.attempt, why)))
-                verb.crashes += why == "crash"
-                verb.lapses += why == "lapse"
-                verb.settled = True
+                notes.append((verb.location, self._counted_loss(verb, lost)))
             if not _convicted(verb):
                 begin.append(verb)
         if notes and turn.outcome is None:
             turn.entries.extend(resident.execution.note(notes, now).entries)
         return self.may_begin(resident, begin)
 
+    def _counted_loss(self, verb: StepVerb, why: str) -> entries.AttemptLost:
+        # A suspect runs in a child process where it can: that its worker died is no evidence against it.
+        why = "bystander" if why == "crash" and self._executor.isolates(verb) else why
+        verb.crashes += why == "crash"
+        verb.lapses += why == "lapse"
+        verb.settled = True
+        return entries.AttemptLost(verb.attempt, why)
+
     def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
         """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
         ready: list[StepVerb] = []
         for verb in verbs:
-            if not verb.suspect or self._executor.isolates(verb):
-                ready.append(verb)
+            if not verb.suspect or verb.activity.queue is not None or self._executor.isolates(verb):
+                ready.append(verb)  # the worker that takes it from its queue sees to it itself
                 continue
             verb.settled = True
             resident.active.add(verb.location)
@@ -122,46 +137,45 @@ class Attempts:
         """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow."""
         if self._runner.stopping or resident.deaf:
             return
-        context = self._context(resident, verb)
+        context = self.context(resident, verb)
         if answer is not None and answer.outcome != "taken":
             if answer.outcome != "held":
-                self._watch(resident, verb, context)
+                self.watch(resident, verb, context)
             self._not_taken(resident, verb, answer)
             return
-        settings, asked = verb.activity.settings, "Engine(context=...)"
+        settings = verb.activity.settings
         try:
-            if self._runner.app is not None:
-                context.app = dict(self._runner.app())
-            asked = "idempotency_key"
+            if verb.activity.queue is not None:
+                self.elsewhere.committed(resident, verb)
+                return
             if settings.idempotency_key is not None:
-                key = settings.idempotency_key(*verb.args, **verb.kwargs)
+                with asking("idempotency_key", settings):
+                    key = settings.idempotency_key(*verb.args, **verb.kwargs)
                 if key is not None:
-                    context.idempotency_key = str(key)
-            if settings.run_when is not None:
-                asked = "run_when"
-                ready = settings.run_when(context)
-                if not ready:
-                    why = ready if isinstance(ready, NotReady) else NotReady()
-                    self._watch(resident, verb, context)
-                    self._skip(resident, verb, why)
-                    return
+                    context.idempotency_key = verb.idempotency_key(str(key))
+            why = not_ready(context, settings, self._runner.app)
         except Exception as error:
-            error.add_note(f"raised by {asked} of activity {verb.activity.name!r}")
             attempt = Attempt(self._executor, verb, resident, context, self._done)
             resident.attempts[verb.location] = attempt
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
+        if why is not None:
+            self.watch(resident, verb, context)
+            self.skip(resident, verb, why)
+            return
         gated = settings.limit is not None or verb.activity.watched or self._runner.deadline is not None
         admit = partial(self._admit, resident, context) if gated else None
-        attempt = self._executor.run(verb, resident, context, self._done, admit)
+        inside = self._transactions if settings.transaction else None
+        attempt = self._executor.run(verb, resident, context, self._done, admit, inside)
         if not attempt.refused:
             resident.attempts[verb.location] = attempt
         if settings.idempotency_key is not None:
             attempt.late = partial(self._late, resident.key, verb)
 
-    def _context(self, resident: Resident, verb: StepVerb) -> StepContext:
+    def context(self, resident: Resident, verb: StepVerb) -> StepContext:
+        """Return what the present attempt of a step, or whoever is told of it, may know."""
         path = partial(resident.execution.journal.names.path, verb.location)
-        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt, resident.generation)
+        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt)
         context.report = partial(self._progress, resident, verb)
         context.verb, context.clock = verb, self._runner.clock
         return context
@@ -184,6 +198,8 @@ class Attempts:
     def _not_taken(self, resident: Resident, verb: StepVerb, answer: KeyAnswer) -> None:
         """Do without running a body: another step holds the key, or has left a result, or had other arguments."""
         resident.active.discard(verb.location)
+        if resident.queued:
+            resident.queued.pop(verb.location, None)  # the store has left it out
         if answer.outcome == "held":
             resident.held = {**(resident.held or {}), verb.location: verb}
             verb.settled = True
@@ -191,7 +207,7 @@ class Attempts:
             self._runner.advance(resident, resident.execution.note([note], self._runner.clock.now()))
             return
         if answer.outcome == "hit":
-            unfit = self._succeeded(resident, verb, verb.attempt, answer.result.encode(), keep_key=True)
+            unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)
             if unfit is not None:
                 self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(unfit)), keep_key=True)
             return
@@ -199,7 +215,7 @@ class Attempts:
         error = KeyConflict(f"step {path!r}: its idempotency key {key_of(verb)!r} was used with other arguments")
         self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)), keep_key=True)
 
-    def _skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
+    def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""
         settings, now = verb.activity.settings, self._runner.clock.now()
         resident.active.discard(verb.location)
@@ -210,9 +226,9 @@ class Attempts:
             error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
             self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
             return
-        self._put_off(resident, verb, why.reason, now + micros(why.retry_in))
+        self.put_off(resident, verb, why.reason, now + micros(why.retry_in))
 
-    def _put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
+    def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
         """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
         if resident.deaf or verb.done():
             return
@@ -227,6 +243,7 @@ class Attempts:
     def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
         verb, settings = attempt.verb, attempt.verb.activity.settings
+        assert isinstance(verb, StepVerb)
         if self._runner.too_late(settings):
             return self._refuse(resident, attempt)  # it is handed back when the engine stops
         now = self._runner.clock.now()
@@ -234,19 +251,21 @@ class Attempts:
             turn = self._runner.limits.turn_of(settings.limit, (resident.key, verb.location), now)
             if turn > now:
                 reason = f"{OVER_LIMIT}{settings.limit!r}"
-                asyncio.get_running_loop().call_soon(self._put_off, resident, verb, reason, turn)
+                asyncio.get_running_loop().call_soon(self.put_off, resident, verb, reason, turn)
                 return self._refuse(resident, attempt)
         if verb.activity.watched:
-            self._watch(resident, verb, context)
+            self.watch(resident, verb, context)
             self._runner.reporter.started(resident, verb.location)
         return True
 
     def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
         attempt.refused = True
+        assert isinstance(attempt.verb, StepVerb)
         resident.attempts.pop(attempt.verb.location, None)
         return False
 
-    def _watch(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+    def watch(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+        """Remember whom to call back about a step."""
         if verb.activity.watched:
             resident.watched = {**(resident.watched or {}), verb.location: (verb.activity, context)}
 
@@ -275,7 +294,12 @@ class Attempts:
         attempt = resident.attempts.pop(location, None)
         if attempt is not None:
             attempt.stop(reason)
-            self._suspects.leave(attempt.verb)
+            self._left(attempt)
+
+    def _left(self, attempt: Attempt) -> None:
+        assert isinstance(attempt.verb, StepVerb)
+        attempt.owner.attempts.pop(attempt.verb.location, None)
+        self._suspects.leave(attempt.verb)
 
     def stop_all(self, resident: Resident, reason: str) -> None:
         """Give up every attempt of a run that leaves this worker."""
@@ -287,7 +311,8 @@ class Attempts:
         """Stop what is under way and return the notes that say so: an orderly stop does not count as a loss."""
         notes: Notes = []
         for location, attempt in list(resident.attempts.items()):
-            notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
+            if attempt.inside is None:  # what is inside a transaction may still be committed
+                notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
             self.stop(resident, location, "the worker stops")
         return notes
 
@@ -300,19 +325,17 @@ class Attempts:
 
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
-        resident.attempts.pop(verb.location, None)
-        self._suspects.leave(verb)
+        assert isinstance(verb, StepVerb)
+        self._left(attempt)
         if resident.gone or verb.done() or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)
         if result is not None:
-            error = self._succeeded(resident, verb, attempt.number, result)
+            error = self.succeeded(resident, verb, result)
         if error is not None:
-            self._failed(resident, attempt, error)
+            self.failed(resident, verb, error, isolated=attempt.isolated)
 
-    def _succeeded(
-        self, resident: Resident, verb: StepVerb, number: int, result: bytes, keep_key: bool = False
-    ) -> Exception | None:
+    def succeeded(self, resident: Resident, verb: StepVerb, result: bytes, keep_key: bool = False) -> Exception | None:
         """End a step with a result; return what is wrong with it if it does not fit."""
         try:
             verb.decoded(result)
@@ -321,48 +344,53 @@ class Attempts:
             return UndecodablePayload(f"step {path!r} is declared to return {declared!r}: {unfit}")
         except Exception as unfit:
             return unfit
-        self._end(resident, verb, entries.StepCompleted(number, msgspec.Raw(result)), result, keep_key)
+        self._end(resident, verb, entries.StepCompleted(verb.attempt, msgspec.Raw(result)), result, keep_key)
         return None
 
-    def _failed(self, resident: Resident, attempt: Attempt, error: BaseException | ErrorData) -> None:
-        verb, now = attempt.verb, self._runner.clock.now()
-        policy = verb.activity.settings.retry
+    def failed(
+        self, resident: Resident, verb: StepVerb, error: BaseException | ErrorData, *, isolated: bool = False
+    ) -> None:
+        """End an attempt that failed, and the step with it if no other may follow.
+
+        `isolated` tells that it ran in a child process because it was a suspect.
+        """
+        now, policy = self._runner.clock.now(), verb.activity.settings.retry
         if isinstance(error, ErrorData):
             data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
         else:
             data, raised = error_to_data(error), error
-        if attempt.isolated and verb.activity.settings.isolate is None:
-            self._judge(resident, attempt, raised, now)
+        if isolated:
+            self._judge(resident, verb, raised)
             return
         if isinstance(raised, RetryAfter):
-            self._come_back_later(resident, attempt, raised, data)
+            self._come_back_later(resident, verb, raised, data)
             return
         verb.failures += 1
         hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
         if hopeless or not policy.allows(raised, verb.failures):
             if hopeless or not policy.is_retryable(raised):
                 data = msgspec.structs.replace(data, retryable=False)
-            self._end(resident, verb, entries.StepFailed(attempt.number, data))
+            self._end(resident, verb, entries.StepFailed(verb.attempt, data))
             return
         retry_at = now + micros(policy.delay(verb.failures, self._draw()))
-        step = attempt.context.step
-        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, attempt.number, step, data.message)
+        step = resident.execution.journal.names.path(verb.location)
+        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
         verb.settled = True
         verb.retry_at = retry_at
         resident.retries[verb.location] = (retry_at, verb)
-        note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
+        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
         self._runner.advance(resident, resident.execution.note([note], now))
 
-    def _come_back_later(self, resident: Resident, attempt: Attempt, asked: RetryAfter, data: ErrorData) -> None:
+    def _come_back_later(self, resident: Resident, verb: StepVerb, asked: RetryAfter, data: ErrorData) -> None:
         """Make an attempt again when a service said so, and let nobody else under its limit ask before that."""
-        verb, now = attempt.verb, self._runner.clock.now()
+        now = self._runner.clock.now()
         retry_at = now + micros(asked.delay, "delay of RetryAfter")
         limit = verb.activity.settings.limit
         if limit is not None:
             self._runner.limits.hold(limit, retry_at)
         verb.settled, verb.retry_at = True, retry_at
         resident.retries[verb.location] = (retry_at, verb)
-        note = (verb.location, entries.AttemptFailed(attempt.number, data, retry_at))
+        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
         self._runner.advance(resident, resident.execution.note([note], now))
 
     def _end(
@@ -405,16 +433,22 @@ class Attempts:
 
         asyncio.get_running_loop().call_soon(begin)
 
-    def _judge(self, resident: Resident, attempt: Attempt, error: BaseException, now: Instant) -> None:
+    def _judge(self, resident: Resident, verb: StepVerb, error: BaseException) -> None:
         """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
-        verb = attempt.verb
         verb.settled = True
         crashed = isinstance(error, StepCrashed)
         verb.crashes += crashed
         verb.in_process = not crashed
-        why = "crash" if crashed else "cleared"
-        turn = resident.execution.note([(verb.location, entries.AttemptLost(attempt.number, why))], now)
+        self._lose(resident, verb, entries.AttemptLost(verb.attempt, "crash" if crashed else "cleared"))
+
+    def lost(self, resident: Resident, verb: StepVerb, why: str) -> None:
+        """End an attempt of which nothing came, as `why` says, and begin the next, unless it crashed too often."""
+        self._lose(resident, verb, self._counted_loss(verb, why))
+
+    def _lose(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
+        turn = resident.execution.note([(verb.location, loss)], self._runner.clock.now())
         if _convicted(verb):
+            resident.active.add(verb.location)  # not to be let go yet
             self._runner.advance(resident, turn)
             self._convict(resident, verb)
         else:
@@ -424,7 +458,7 @@ class Attempts:
         path = resident.execution.journal.names.path(verb.location)
         error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
         resident.active.discard(verb.location)
-        self._watch(resident, verb, self._context(resident, verb))
+        self.watch(resident, verb, self.context(resident, verb))
         self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
 
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
-from holdfast.definitions import Registry, Workflow, check_run_id, is_async
+from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
 from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
 from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
@@ -23,6 +23,7 @@ from holdfast.engine.link import Link
 from holdfast.engine.maintenance import Maintenance
 from holdfast.engine.observers import Observers, Watch
 from holdfast.engine.outcomes import Endings
+from holdfast.engine.queues import Queues
 from holdfast.engine.run_filter import run_filter
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.settings import Settings
@@ -65,7 +66,8 @@ class Engine:
     Args:
         database: `sqlite:///path`, a path, `:memory:`, or `postgresql://user@host/database`.
         workflows: the definitions this engine can run.
-        activities: functions that compensations of runs may name though the workflow's code does not any more.
+        activities: functions that compensations of runs may name though the workflow's code does not any more, and
+            those that this engine runs for the queues it serves though none of its workflows refers to them.
         errors: exception classes that steps may raise into workflows as themselves.
         events: how events of some names are delivered, see Event; others by the defaults.
         limits: how many steps of activities that share a resource run at once, and how often; see Limit.
@@ -73,6 +75,8 @@ class Engine:
             readable on the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
         dialect: what a server lacks that speaks PostgreSQL's protocol: `pooler`, `cockroachdb`, `yugabytedb`, `citus`.
+        queues: the queues this engine serves: it advances runs of workflows, and runs attempts of activities, that
+            wait there, of those it knows.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
         on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
         tracing: what is entered around every step's body, see `holdfast.ops.tracing.Tracing`.
@@ -93,6 +97,7 @@ class Engine:
         context: Callable[[], Mapping[str, Any]] | None = None,
         durability: str = "power",
         dialect: str | Dialect | None = None,
+        queues: Iterable[str] = (DEFAULT_QUEUE,),
         run_workflows: bool = True,
         on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),
         tracing: Any = None,
@@ -108,6 +113,7 @@ class Engine:
             known = ", ".join(field.name for field in fields(Settings))
             raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
         self.registry = Registry(workflows, errors, activities)
+        self._queues = Queues(queues, self.registry)
         self.store = store if store is not None else open_store(os.fspath(database), durability, dialect)
         self.clock = clock or self.store.clock
         self._events = Events(events)
@@ -123,7 +129,7 @@ class Engine:
         self._link = Link(self.store, self.clock, self._observers, actor)
         self._link.applied = self._applied
         self._acts = Acts(self._link, self.registry, Endings(self._events))
-        self._starts = Starts(self._link, self.registry, run_workflows)
+        self._starts = Starts(self._link, self.registry, self._queues, run_workflows)
         self._talks = Talks(self._link, self._events)
         self.dead_letters = DeadLetters(self._link, self._events, self._acts.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
@@ -164,6 +170,7 @@ class Engine:
                 self._events,
                 self._observers,
                 self._limits,
+                self._queues,
                 self._context,
             )
             worker.runner.deadline = self._deadline
@@ -265,6 +272,7 @@ class Engine:
         attributes: Mapping[str, Any] | None = None,
         actor: str | None = None,
         tenant: str | None = None,
+        connection: object = None,
         **kwargs: Any,
     ) -> RunHandle[R]:
         """Start a run and return its handle once that is durable.
@@ -282,6 +290,8 @@ class Engine:
             attributes: searchable: `engine.runs(attributes={"move_id": 123})`.
             actor: who started it.
             tenant: for whom.
+            connection: a connection of psycopg to the same PostgreSQL database: the run is started if and when the
+                transaction commits that is open there.
 
         Raises:
             RunConflict: the id belongs to a run with other input or of another workflow.
@@ -307,9 +317,12 @@ class Engine:
             "timeout": timeout,
         }
         said |= {"attributes": attributes, "actor": actor, "tenant": tenant, "priority": priority or None}
+        said["connection"] = connection
         given = [name for name, value in said.items() if value is not None]
         given += ["on_conflict"] if on_conflict != "raise" else []
-        run_id, result_type = await self._starts.start(workflow, args, kwargs, id, options, on_conflict, given)
+        run_id, result_type = await self._starts.start(
+            workflow, args, kwargs, id, options, on_conflict, given, connection
+        )
         return RunHandle(self, run_id, result_type)
 
     async def start_many(
@@ -393,18 +406,26 @@ class Engine:
     # Messages and events.
 
     async def send(
-        self, run_id: str, name: str, payload: object = None, *, id: str | None = None, dead_letter: bool = False
+        self,
+        run_id: str,
+        name: str,
+        payload: object = None,
+        *,
+        id: str | None = None,
+        dead_letter: bool = False,
+        connection: object = None,
     ) -> bool:
         """Send a message to a run; when this returns it is durable and will be delivered exactly once.
 
         With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
-        run that has ended is kept as a dead letter.
+        run that has ended is kept as a dead letter. With a `connection` of psycopg to the same PostgreSQL database it
+        is sent if and when the transaction commits that is open there.
 
         Raises:
             NoSuchRun, RunTerminal: nobody will ever take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
-        return await self._talks.send(run_id, name, payload, id, dead_letter)
+        return await self._talks.send(run_id, name, payload, id, dead_letter, connection)
 
     async def ask(
         self, run_id: str, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None

@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from holdfast import codec
 from holdfast.clock import micros
 from holdfast.codec import ErrorData
-from holdfast.context.steps import StepVerb
 from holdfast.definitions import Activity
 from holdfast.engine.isolated import IsolatedBody, importable
 from holdfast.engine.step_context import STEP, StepContext
@@ -33,6 +32,35 @@ Kind = Literal["async", "thread", "process"]
 Around = Callable[[StepContext], AbstractContextManager[Any]]
 
 
+class Inside(Protocol):
+    """What a sync body runs inside of (a transaction), and who is told what came of that."""
+
+    def run(self, attempt: Attempt, body: Callable[[], Any]) -> Any:
+        """Run the body, in its thread, and return what came of it."""
+        ...
+
+    def ended(self, attempt: Attempt, outcome: Any) -> None:
+        """Take what `run` returned, on the event loop, instead of the attempt's `done`."""
+        ...
+
+
+class Work(Protocol):
+    """What an attempt is of: a step of a run that is here, or one that another worker's run called."""
+
+    activity: Activity[..., Any]
+    attempt: int
+    in_process: bool
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it was lost with its worker so often that it may be the reason."""
+        ...
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments for a body to keep and change as it likes."""
+        ...
+
+
 class Attempt:
     """One attempt of one step, from its start to its one report."""
 
@@ -47,6 +75,7 @@ class Attempt:
         "context",
         "done",
         "finished",
+        "inside",
         "isolated",
         "kind",
         "late",
@@ -58,7 +87,7 @@ class Attempt:
         "verb",
     )
 
-    def __init__(self, executor: Executor, verb: StepVerb, owner: Any, context: StepContext, done: Done) -> None:
+    def __init__(self, executor: Executor, verb: Work, owner: Any, context: StepContext, done: Done) -> None:
         self._executor = executor
         self.verb = verb
         self.owner = owner
@@ -72,12 +101,12 @@ class Attempt:
         """Whether it was not admitted: it has not run, and will not."""
         self.admit: Callable[[], bool] | None = None
         """Asked when it has a place and is about to begin: whether it still may."""
+        self.inside: Inside | None = None
+        """What the body runs inside of; it also limits its time."""
         self.late: Callable[[bytes], None] | None = None
         """Takes the result of a thread that came back after its attempt was given up."""
         self.activity: Activity[..., Any] = executor.stand_in(verb.activity)
-        self.kind: Kind = "async" if self.activity.is_async else "thread"
-        if self.activity.settings.isolate:
-            self.kind = "process"
+        self.kind = _kind(self.activity)
         self.priority = verb.activity.settings.priority
         self.limit = verb.activity.settings.limit
         self._body: Any = None
@@ -87,7 +116,7 @@ class Attempt:
 
     def isolate(self) -> None:
         """Run a suspect in a child process, if its function can be found there."""
-        if self.kind != "process" and importable(self.activity.function, main=False) is not None:
+        if self.kind != "process" and not self.inside and importable(self.activity.function, main=False) is not None:
             self.isolated = True
             self.kind = "process"
 
@@ -95,7 +124,7 @@ class Attempt:
         """Run the body."""
         settings = self.verb.activity.settings
         loop = self._executor.loop
-        if settings.timeout:
+        if settings.timeout and self.inside is None:
             self._deadline = loop.call_later(micros(settings.timeout) / 1e6, self._timed_out)
         if settings.heartbeat_timeout:
             self.context.beat = self._beat
@@ -155,6 +184,8 @@ class Attempt:
         body = partial(function, *args, **kwargs)
         if self._executor.around is not None:
             body = partial(_around, self._executor.around, self.context, body)
+        if self.inside is not None:
+            body = partial(self.inside.run, self, body)
         self._body = self._executor.threads.submit(body, context, report)
 
     def _run_async(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
@@ -179,6 +210,10 @@ class Attempt:
             _discard(result)
         elif error is not None:
             self.finish(None, error)
+        elif self.inside is not None:
+            self.finished = True
+            self._release()
+            self.inside.ended(self, result)
         elif inspect.isawaitable(result):
             self._executor.left_thread(self)
             self._run_async(_awaited(result), context)
@@ -220,9 +255,10 @@ class Attempt:
 
     def _timed_out(self) -> None:
         allowed = self.verb.activity.settings.timeout
-        self._give_up(StepTimeout(f"step {self.context.step!r} did not finish within {allowed}"))
+        self.give_up(StepTimeout(f"step {self.context.step!r} did not finish within {allowed}"))
 
-    def _give_up(self, error: StepTimeout) -> None:
+    def give_up(self, error: StepTimeout) -> None:
+        """End the attempt with an error, whatever its body still does."""
         if not self.finished:
             self.stop("timeout")
             self.done(self, None, error)
@@ -241,7 +277,7 @@ class Attempt:
     def _watch_heartbeat(self, allowed: float) -> None:
         loop = self._executor.loop
         if loop.time() >= self._last_beat + allowed:
-            self._give_up(HeartbeatTimeout(f"step {self.context.step!r} sent no heartbeat for {allowed:g} s"))
+            self.give_up(HeartbeatTimeout(f"step {self.context.step!r} sent no heartbeat for {allowed:g} s"))
         else:
             self._heartbeat = loop.call_at(self._last_beat + allowed, self._watch_heartbeat, allowed)
 
@@ -317,6 +353,19 @@ class Executor:
         """Tell whether an attempt is under way, and not waiting for a place."""
         return attempt in self._running
 
+    def free(self, activity: Activity[..., Any]) -> int:
+        """Return how many more attempts of an activity could begin at once."""
+        kind, limit = _kind(self.stand_in(activity)), activity.settings.limit
+        room = self._rooms[kind]
+        if kind == "thread" and not self.healthy:
+            return 0
+        free = max(min(self._max - self.active, room.size - room.taken - len(room.waiting)), 0)
+        if free and limit is not None:
+            free = int(self._limits.enter(limit))  # whether there is a place: it is given back at once
+            if free:
+                self._limits.leave(limit)
+        return free
+
     def running(self) -> list[Attempt]:
         """Return the attempts under way."""
         waiting = (attempt for room in self._rooms.values() for attempt in room.waiting)
@@ -325,14 +374,17 @@ class Executor:
 
     def run(
         self,
-        verb: StepVerb,
+        verb: Work,
         owner: Any,
         context: StepContext,
         done: Done,
         admit: Callable[[Attempt], bool] | None = None,
+        inside: Inside | None = None,
     ) -> Attempt:
         """Start an attempt as soon as there is room for it, if `admit` then still says so."""
         attempt = Attempt(self, verb, owner, context, done)
+        if attempt.kind == "thread":
+            attempt.inside = inside
         if admit is not None:
             attempt.admit = partial(admit, attempt)
         if verb.suspect:
@@ -350,10 +402,12 @@ class Executor:
         self._fill()
         return attempt
 
-    def isolates(self, verb: StepVerb) -> bool:
+    def isolates(self, verb: Work) -> bool:
         """Tell whether an attempt of this step runs in a child process, so that the worker's death is not its doing."""
         if verb.activity.settings.isolate is not None:
             return True
+        if verb.activity.settings.transaction:
+            return False
         return verb.suspect and not verb.in_process and importable(verb.activity.function, main=False) is not None
 
     def released(self, attempt: Attempt) -> None:
@@ -469,6 +523,12 @@ class _Room:
         self.size = size
         self.taken = 0
         self.waiting = WaitingRoom(numbers)
+
+
+def _kind(activity: Activity[..., Any]) -> Kind:
+    if activity.settings.isolate:
+        return "process"
+    return "async" if activity.is_async else "thread"
 
 
 def _next_of(room: _Room) -> tuple[int, int]:

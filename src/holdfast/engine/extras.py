@@ -1,4 +1,4 @@
-"""What few turns ask for, in the form that is committed: waits for events, keys, dead letters, events to publish."""
+"""What few turns ask for, in the form that is committed: waits for events, keys, tasks, dead letters, events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     extras, journal = turn.extras, resident.execution.journal
     asked = extras or turn.sends or resident.leaving or resident.letters or resident.reclaimed or resident.unversioned
-    if not (asked or journal.keyed or journal.receivers or resident.waiting or journal.inbox):
+    if not (
+        asked
+        or resident.tasks
+        or resident.untasks
+        or journal.keyed
+        or journal.receivers
+        or resident.waiting
+        or journal.inbox
+    ):
         return None
     for number, send in enumerate(turn.sends):
         limit = events.get(send.name).max_pending
@@ -44,6 +52,11 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
     if takes:
         extras = extras or Extras()
         extras.takes.extend(takes)
+    if resident.tasks or resident.untasks:
+        extras = extras or Extras()
+        extras.tasks.extend(resident.tasks or ())
+        extras.untasks.extend(resident.untasks or ())
+        resident.tasks = resident.untasks = None
     if turn.outcome is None:
         extras = _waits(resident, extras, events, now)
     elif turn.outcome.ending is Ending.RENEWED:

@@ -127,14 +127,20 @@ class RunHandle(Generic[R]):
     # Talking to it. Every verb is the engine's of the same name, on this run.
 
     async def send(
-        self, name: str, payload: object = None, *, id: str | None = None, dead_letter: bool = False
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        id: str | None = None,
+        dead_letter: bool = False,
+        connection: object = None,
     ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
         Raises:
             NoSuchRun, RunTerminal: nobody will ever take it.
         """
-        return await self._engine.send(self.id, name, payload, id=id, dead_letter=dead_letter)
+        return await self._engine.send(self.id, name, payload, id=id, dead_letter=dead_letter, connection=connection)
 
     async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
         """Send the run a request and wait for its reply."""
@@ -191,7 +197,7 @@ class RunHandle(Generic[R]):
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         row, store = await self._engine._row(self.id), self._engine.store
-        return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended)
+        return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended, row.generation)
 
     async def progress(self) -> Progress | None:
         """Return how far the run of a sequence or graph has come; None if its workflow is code, or not known here."""

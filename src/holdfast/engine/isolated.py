@@ -22,7 +22,8 @@ from typing import Any
 
 from holdfast import codec
 from holdfast.codec import ErrorData
-from holdfast.engine.isolated_child import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
+from holdfast.engine.crossing import write_arguments
+from holdfast.engine.isolated_child import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call
 from holdfast.engine.step_context import StepContext
 from holdfast.errors import DefinitionError, NotSerializable, StepCrashed
 
@@ -186,18 +187,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             f"step {context.step!r} is to run in a child process, which imports its function by name: "
             f"define it at the top of a module ({function!r} is not)"
         )
-    where = f"the arguments of step {context.step!r}"
-    payload = codec.encode([list(args), kwargs], where)
-    crossed, crossed_named = typed_arguments(function, *codec.decode(payload))
-    for name, before, after in [
-        *((str(number), *pair) for number, pair in enumerate(zip(args, crossed, strict=True), 1)),
-        *((name, value, crossed_named[name]) for name, value in kwargs.items()),
-    ]:
-        if type(before) is not type(after) or (before != after and codec.encode(before) != codec.encode(after)):
-            raise DefinitionError(
-                f"argument {name} of step {context.step!r} is a {type(before).__name__} and would reach the child "
-                f"process as a {type(after).__name__}: annotate the parameter with its type"
-            )
+    payload = write_arguments(function, args, kwargs, context.step, "the child process")
     path, spec = _main_place() if place[0] == "__main__" else ("", "")
     return Call(
         module=place[0],

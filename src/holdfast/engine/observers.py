@@ -7,19 +7,19 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, Self
 
 from holdfast import codec
 from holdfast.changes import Change
-from holdfast.clock import Clock, to_datetime
+from holdfast.clock import Clock, Instant, to_datetime
 from holdfast.codec import ErrorData
-from holdfast.context.steps import OVER_LIMIT
 from holdfast.definitions import check_plain
 from holdfast.engine.reports import changes_of
 from holdfast.engine.resident import Resident
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.records import TERMINAL, EntryRow, Status
-from holdfast.replay.entry import AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
+from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
@@ -27,6 +27,40 @@ _MOST_WAITING = 10_000
 _SKIPPED = codec.qualified_name(StepSkipped)
 
 Callback = Callable[[Change], None]
+
+TYPES = frozenset(
+    {
+        "run.started",
+        "run.suspended",
+        "run.paused",
+        "run.resumed",
+        "run.reopened",
+        "run.cancelling",
+        "run.compensating",
+        "run.completed",
+        "run.failed",
+        "run.cancelled",
+        "run.blocked",
+        "run.skewed",
+        "step.started",
+        "step.completed",
+        "step.failed",
+        "step.skipped",
+        "step.progress",
+        "attempt.failed",
+        "attempt.lost",
+        "compensation.started",
+        "compensation.completed",
+        "compensation.failed",
+        "message.received",
+        "attributes.set",
+        "evidence.added",
+        "deadletter.added",
+        "purged",
+        "callback.error",
+    }
+)
+"""What an engine tells. Where a run stands, `run.pending` and `run.running` too, is told by `RunHandle.watch`."""
 
 
 class Observers:
@@ -56,8 +90,12 @@ class Observers:
         return unsubscribe
 
     def watch(self, run_id: str = "", types: Iterable[str] = ()) -> Watch:
-        """Return an iterator over the changes (of one run, of some types) from now on."""
-        watch = Watch(frozenset(types), self._watches.discard)
+        """Return an iterator over the changes (of one run, of some types) from now on.
+
+        Raises:
+            BadInput: a type that no change has.
+        """
+        watch = Watch(_check_types(types), self._watches.discard)
         watch.unsubscribe = self.subscribe(watch.put, run_id)
         self._watches.add(watch)
         return watch
@@ -111,14 +149,29 @@ class Reporter:
         self._observers = observers
         self._clock = clock
 
-    def tell(self, type: str, resident: Resident, data: dict[str, Any] | None = None, **fields: Any) -> None:
-        """Tell of something that happened to a run as a whole."""
-        if self._observers:
-            at = to_datetime(self._clock.now())
-            change = Change(
-                type=type, at=at, run_id=resident.id, workflow=resident.workflow.name, data=data or {}, **fields
+    def tell(
+        self,
+        type: str,
+        resident: Resident,
+        data: dict[str, Any] | None = None,
+        at: Instant | None = None,
+        **fields: Any,
+    ) -> None:
+        """Tell of something that happened to a run as a whole, now or at an instant."""
+        if not self._observers:
+            return
+        if type == "run.started":
+            at = resident.execution.loop.origin  # the time of its first entries, which were made before the commit
+        self._observers.notify(
+            Change(
+                type=type,
+                at=to_datetime(self._clock.now() if at is None else at),
+                run_id=resident.id,
+                workflow=resident.workflow.name,
+                data=data or {},
+                **fields,
             )
-            self._observers.notify(change)
+        )
 
     def turn(self, resident: Resident, turn: Turn) -> None:
         """Tell of what a committed turn recorded, and of the end it came to."""
@@ -126,26 +179,26 @@ class Reporter:
             self._call_back(resident, turn.entries)
         if not self._observers:
             return
-        journal = resident.execution.journal
+        journal, at = resident.execution.journal, turn.entries[-1].at if turn.entries else None
         for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
             self._observers.notify(change)
             if change.type == "compensation.failed":
-                self.tell("deadletter.added", resident, {"kind": "work", **change.data}, step=change.step)
+                self.tell("deadletter.added", resident, {"kind": "work", **change.data}, at, step=change.step)
         outcome = turn.outcome
         if outcome is None:
-            self._status(resident)
+            self._status(resident, at)
         elif outcome.ending.value in TERMINAL:
             error = {"type": outcome.error.type, "message": outcome.error.message} if outcome.error else None
             data = {"error": error} if error else {}
-            self.tell(f"run.{outcome.ending.value}", resident, data, status=outcome.ending.value)
+            self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
             if outcome.ending is Ending.FAILED:
-                self.tell("deadletter.added", resident, {"kind": "work", **data})
+                self.tell("deadletter.added", resident, {"kind": "work", **data}, at)
 
-    def _status(self, resident: Resident) -> None:
+    def _status(self, resident: Resident, at: Instant | None) -> None:
         status, waits, _ = resident.written
         if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.told != resident.written:
             resident.told = resident.written
-            self.tell(f"run.{status}", resident, {"waiting_for": waits}, status=str(status))
+            self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
 
     # The callbacks of activities and workflows.
 
@@ -250,6 +303,19 @@ class Watch:
         self._forget(self)
         self._closed = True
         self._more.set()
+
+
+def _check_types(types: Iterable[str]) -> frozenset[str]:
+    if isinstance(types, str):
+        raise BadInput(f"types must be several types, as in [{types!r}], not one")
+    wanted = frozenset(types)
+    for unknown in sorted(wanted - TYPES, key=str):
+        if unknown in ("run.pending", "run.running"):
+            raise BadInput(f"an engine does not tell of {unknown!r}: follow one run with run.watch()")
+        near = get_close_matches(str(unknown), TYPES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(TYPES))}"
+        raise BadInput(f"no change is of type {unknown!r}; {hint}")
+    return wanted
 
 
 def _check(callback: object, field: str) -> None:

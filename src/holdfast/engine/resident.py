@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.commits import LeaveKey, NewLetter, State
+from holdfast.commits import LeaveKey, NewLetter, NewTask, State
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import Activity, Workflow
 from holdfast.engine.executor import Attempt
@@ -56,6 +56,7 @@ class Resident:
         "lost",
         "next_life",
         "pausing",
+        "queued",
         "reclaimed",
         "releasing",
         "retries",
@@ -63,9 +64,11 @@ class Resident:
         "seen",
         "stale_waits",
         "taken",
+        "tasks",
         "told",
         "touched",
         "unsure",
+        "untasks",
         "unversioned",
         "waiting",
         "watched",
@@ -105,6 +108,12 @@ class Resident:
         self.scheduled: Instant | None = None
         self.held: dict[str, StepVerb] | None = None
         """Steps that wait for an idempotency key that another step holds."""
+        self.queued: dict[str, StepVerb] | None = None
+        """Steps whose attempt is in a queue, or with the worker that took it from there."""
+        self.tasks: list[NewTask] | None = None
+        """Attempts to put into queues with the next commit."""
+        self.untasks: list[str] | None = None
+        """Locations of attempts to withdraw with the next commit."""
         self.leaving: list[LeaveKey] | None = None
         """Idempotency keys to give up with the next commit."""
         self.letters: list[NewLetter] | None = None
@@ -190,6 +199,8 @@ class Resident:
         journal = self.execution.journal
         waits = [f"message {','.join(verb.names)}" for verb in list((journal.receivers or {}).values())[:_MAX_WAITS]]
         waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
+        for location, verb in list((self.queued or {}).items())[:_MAX_WAITS]:
+            waits.append(f"step {journal.names.path(location)} (queue {verb.activity.queue})")
         if self.retries:
             waits.append("retry")
         if self.held:

@@ -22,7 +22,7 @@ from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
 from holdfast.definitions import ActivityOptions, Registry, Workflow
 from holdfast.engine.attempts import Attempts
-from holdfast.engine.committer import Committer
+from holdfast.engine.committer import Committer, Done
 from holdfast.engine.departures import Departures
 from holdfast.engine.executor import Executor
 from holdfast.engine.extras import extras_of, letter
@@ -30,22 +30,26 @@ from holdfast.engine.lives import Lives
 from holdfast.engine.observers import Reporter
 from holdfast.engine.outcomes import Endings
 from holdfast.engine.pauses import ACTS, Pauses, standing_pause
+from holdfast.engine.queues import Queues
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.timers import Timers
 from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
-from holdfast.operations import Beat, Committed, KeepResult, Outcome, Started
+from holdfast.operations import Beat, Committed, Delivered, KeepResult, Outcome, Started
 from holdfast.records import Claim, History, Message, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.turn import Ending, Turn, first_entries
 from holdfast.replay.turn import Outcome as TurnOutcome
+from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
 _workflow_logger = logging.getLogger("holdfast.workflow")
+_FOR_WORKERS = ACTS | {"key", "task"}
+"""Kinds of inbox rows that the code does not see."""
 
 
 class Runner:
@@ -56,12 +60,14 @@ class Runner:
         registry: Registry,
         settings: Settings,
         clock: Clock,
+        store: Store,
         committer: Committer,
         executor: Executor,
         ended: Callable[[str, Status], None],
         events: Events,
         reporter: Reporter,
         limits: Limits,
+        queues: Queues,
         app: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.residents: dict[int, Resident] = {}
@@ -69,6 +75,11 @@ class Runner:
         """Called when a run becomes claimable by anybody, with the instant from which it wants to be."""
         self.stirred: Callable[[bool], None] = lambda everybody: None
         """Called when a commit put rows into other runs' inboxes or started runs, or (True) may have ended others."""
+        self.delivered: Callable[[Delivered, Message], None] = lambda outcome, message: None
+        """Called when this process put a row into the inbox of one of these runs."""
+        self.handed_out: Callable[[], None] = lambda: None
+        """Called when attempts that this engine may take were put into queues."""
+        self.queues = queues
         self._registry = registry
         self._settings = settings
         self.lives = Lives(registry, settings)
@@ -81,7 +92,7 @@ class Runner:
         """What says, anew each time, what an attempt should know of the world."""
         self.deadline: float | None = None
         """When, by the event loop's clock, this engine stops: what cannot finish before that is not begun."""
-        self._loop = executor.loop
+        self.loop = executor.loop
         self.endings = Endings(events)
         self.clock = clock
         self.ended = ended
@@ -89,7 +100,7 @@ class Runner:
         """Called when a run answered a request."""
         self.stopping = False
         self.timers = Timers(clock, self._wake)
-        self.attempts = Attempts(self, executor, registry.errors)
+        self.attempts = Attempts(self, executor, store, registry.errors)
         self.departures = Departures(self, committer)
         self.pauses = Pauses(self)
 
@@ -107,6 +118,7 @@ class Runner:
         resident.finishing = turn.outcome is not None
         self._activate(resident, turn)
         operation = self._operation(resident, turn)
+        done = self._then_tell_queues(resident, operation, done)
         self._committer.submit(StartRun(run=run, turn=operation), partial(self._started, resident, turn, done))
 
     def start_plain(
@@ -171,6 +183,7 @@ class Runner:
             self.departures.cancel_outright(resident)
             return
         messages = self._set_aside_acts(resident, history.messages)
+        ends = [message for message in history.messages if message.kind == "task"]
         pause = standing_pause(history.messages)
         if pause is not None:
             self.pauses.begin(resident, pause)
@@ -181,6 +194,7 @@ class Runner:
         turn = resident.execution.begin(history.entries or life, messages, now)
         turn.entries[:0] = life
         resident.reclaimed = True
+        ends = self.attempts.elsewhere.recall(resident, turn, history, ends)
         begin = self.attempts.recall(resident, turn, claim.lost or "handed back", now)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
@@ -190,14 +204,18 @@ class Runner:
         if over and not resident.gone:
             resident.active.discard(CANCEL)
             self._out_of_grace(resident)
+        for end in ends:
+            self.attempts.elsewhere.ended(resident, end)
 
     def _set_aside_acts(self, resident: Resident, messages: Sequence[Message]) -> list[Message]:
-        """Return the inbox rows that are for the code; the others were for its workers, and are deleted as read."""
+        """Return the inbox rows that are for the code; the others are for its workers.
+
+        Those are deleted as read, but for the ends of attempts, which have to be recorded.
+        """
         acts = [message.n for message in messages if message.kind in ACTS or message.kind == "key"]
-        if not acts:
-            return list(messages)
-        resident.taken = [*(resident.taken or ()), *acts]
-        return [message for message in messages if message.kind not in ACTS and message.kind != "key"]
+        if acts:
+            resident.taken = [*(resident.taken or ()), *acts]
+        return [message for message in messages if message.kind not in _FOR_WORKERS]
 
     def _out_of_grace(self, resident: Resident) -> None:
         """Stop a run that did not stop by itself, undoing what it did if that was asked for."""
@@ -231,10 +249,13 @@ class Runner:
         if events:
             resident.stale_waits = (resident.stale_waits or set()) | events
         begin = [verb for row in fresh if row.kind == "key" for verb in self.attempts.retake(resident, row.name)]
-        if begin or not ours:
+        ends = self.attempts.elsewhere.expected(resident, [row for row in fresh if row.kind == "task"])
+        if begin or not (ours or ends):
             self.advance(resident, resident.execution.note([], self.clock.now()), begin)
         if ours:
             self._turn(resident, lambda: resident.execution.deliver(ours, self.clock.now()))
+        for end in ends:
+            self.attempts.elsewhere.ended(resident, end)
 
     def _turn(self, resident: Resident, drive: Callable[[], Turn]) -> None:
         """Drive a turn and make it durable; a failure of ours gives the run back rather than leaving it stuck."""
@@ -288,21 +309,31 @@ class Runner:
         if operation is None:
             self._committed(resident, turn, begin, Committed(resident.key))
         else:
-            self._committer.submit(operation, partial(self._committed, resident, turn, begin), resident)
+            done = self._then_tell_queues(resident, operation, partial(self._committed, resident, turn, begin))
+            self._committer.submit(operation, done, resident)
 
     def _activate(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
-        active = resident.active
+        active, elsewhere = resident.active, self.attempts.elsewhere
         for verb in turn.started:
             if verb.done() or verb.location in resident.retries or (isinstance(verb, ChildVerb) and not verb.refused):
                 continue
+            if isinstance(verb, StepVerb) and (
+                (resident.queued and verb.location in resident.queued)
+                or (verb.activity.queue is not None and not verb.recalled and elsewhere.hand_out(resident, verb))
+            ):
+                continue  # another worker's business
             active.add(verb.location)
         for verb in begin:
             active.add(verb.location)
+            if verb.activity.queue is not None and not verb.done() and elsewhere.hand_out(resident, verb):
+                active.discard(verb.location)
         for verb in turn.abandoned:
             active.discard(verb.location)
             resident.retries.pop(verb.location, None)
             if resident.held:
                 resident.held.pop(verb.location, None)
+            if (resident.queued and resident.queued.pop(verb.location, None) is not None) or _transacts(verb):
+                resident.untasks = [*(resident.untasks or ()), verb.location]
             if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None:
                 self.limits.forget(resident.key, verb.location)
 
@@ -352,6 +383,22 @@ class Runner:
             extras=extras,
         )
 
+    def _then_tell_queues(self, resident: Resident, operation: CommitTurn | None, done: Done) -> Done:
+        """Let this engine look for attempts, once a commit that puts some into queues is durable."""
+        tasks = operation.extras.tasks if operation is not None and operation.extras is not None else ()
+        ours = False
+        for task in tasks:
+            verb = (resident.queued or {})[task.location]
+            ours = self.queues.takes(verb.activity, resident.id) or ours
+        if not ours:
+            return done
+
+        def then(outcome: Outcome | Exception) -> None:
+            done(outcome)
+            self.handed_out()
+
+        return then
+
     def _give_up(self, resident: Resident, outcome: TurnOutcome, end: End) -> None:
         """Keep what failed as a dead letter, written with the end of its run."""
         journal = resident.execution.journal
@@ -372,6 +419,8 @@ class Runner:
             if outcome.stirred or turn.children or cancelled:
                 self.stirred(cancelled)
                 self._warn_of_strangers(turn)
+            if any(isinstance(verb, StepVerb) and verb.activity.queue is not None for verb in turn.abandoned):
+                self.stirred(False)  # this worker may be running what was withdrawn
             if extras is not None and extras.replies:
                 self.replied(resident.id)
             self._log(resident, turn)
@@ -390,13 +439,14 @@ class Runner:
     def _warn_of_strangers(self, turn: Turn) -> None:
         for child in turn.children:
             name = child.run.workflow
-            if name not in self._registry.names() and name not in self._strangers:
+            if name not in self.queues.workflows and name not in self._strangers:
                 self._strangers.add(name)
                 _logger.warning(
-                    "run %s waits for a worker that knows workflow %r; this engine does not: if no other does, "
-                    "add it to Engine(workflows=[...])",
+                    "run %s waits for a worker that %s workflow %r; this engine does not: if no other does, %s",
                     child.run.id,
+                    "serves the queue of" if name in self._registry.names() else "knows",
                     name,
+                    self.queues.remedy(name),
                 )
 
     def _act_on(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Committed) -> None:
@@ -502,12 +552,12 @@ class Runner:
         """Tell whether an attempt could not finish before this engine stops."""
         if self.deadline is None:
             return False
-        left = self.deadline - self._loop.time()
+        left = self.deadline - self.loop.time()
         return left <= (micros(settings.timeout) / 1e6 if settings.timeout else 0.0)
 
     def beat(self, resident: Resident, location: str, progress: str) -> None:
         """Record that a step reported progress; called from any thread."""
-        self._loop.call_soon_threadsafe(self._beat, resident, location, progress)
+        self.loop.call_soon_threadsafe(self._beat, resident, location, progress)
 
     def _beat(self, resident: Resident, location: str, progress: str) -> None:
         if not resident.gone:
@@ -548,6 +598,11 @@ class Runner:
                 resident.id,
                 resident.workflow.name,
             )
+
+
+def _transacts(verb: Any) -> bool:
+    """Whether the end of a step comes by the inbox, perhaps just before it is given up."""
+    return isinstance(verb, StepVerb) and verb.activity.settings.transaction
 
 
 def _nothing(outcome: Outcome | Exception) -> None:

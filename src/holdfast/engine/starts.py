@@ -16,6 +16,7 @@ from holdfast.context.notes import encode_attributes
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.committer import resolving
 from holdfast.engine.link import Link
+from holdfast.engine.queues import Queues
 from holdfast.engine.worker import Worker
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.operations import Existing, KeyHeld, Outcome
@@ -27,9 +28,10 @@ MOST_PRIORITY = 100
 class Starts:
     """What starts runs for an engine."""
 
-    def __init__(self, link: Link, registry: Registry, here: bool) -> None:
+    def __init__(self, link: Link, registry: Registry, queues: Queues, here: bool) -> None:
         self._link = link
         self._registry = registry
+        self._queues = queues
         self._here = here
 
     async def start(
@@ -41,6 +43,7 @@ class Starts:
         options: RunOptions,
         on_conflict: OnConflict = "raise",
         given: Iterable[str] = (),
+        connection: object = None,
     ) -> tuple[str, Any]:
         """Start a run, or find the one that is there; return its id and the type of its result."""
         if on_conflict not in ("raise", "return"):
@@ -49,7 +52,7 @@ class Starts:
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
         new = check_run_id(run_id) if run_id is not None else new_id()
-        if run_id is not None and (row := await self._link.store.get(new)) is not None:
+        if connection is None and run_id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
             return _same(new, name, digest, row.workflow, row.digest), result_type
         run = NewRun(
@@ -62,7 +65,10 @@ class Starts:
             at=self._link.clock.now(),
             options=options,
         )
-        outcome = await self._insert(worker, run, definition)
+        if connection is not None:
+            outcome = await self._link.store.enclose(connection, StartRun(run=run))
+        else:
+            outcome = await self._insert(worker, run, definition)
         if isinstance(outcome, Existing):
             return _same(new, name, digest, outcome.workflow, outcome.digest), result_type
         if isinstance(outcome, KeyHeld):
@@ -73,7 +79,7 @@ class Starts:
 
     async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
         later = run.options.begins is not None and run.options.begins > run.at
-        if not self._here or later or definition is None:
+        if not self._here or later or definition is None or not self._queues.serves(definition):
             outcome = await worker.committer.apply(StartRun(run=run))
             worker.look()
             return outcome

@@ -84,7 +84,7 @@ class CancelSignal:
 class StepContext:
     """One attempt of one step, as its body sees it."""
 
-    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int, generation: int = 0) -> None:
+    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int) -> None:
         self.run_id = run_id
         self.workflow = workflow
         self.attempt = attempt
@@ -97,7 +97,20 @@ class StepContext:
         self.verb: StepVerb | None = None
         self.clock: Clock | None = None
         self._step = step
-        self._generation = generation
+        self.transaction: Any = None
+        """The connection of an activity with transaction=True, while its body runs."""
+
+    @property
+    def connection(self) -> Any:
+        """The database connection in whose transaction a step of an activity with `transaction=True` is recorded.
+
+        Write your own tables with it; holdfast commits when the body returns, and rolls back when it raises.
+        """
+        if self.transaction is not None:
+            return self.transaction
+        if "connection" in self.app:
+            return self.app["connection"]
+        raise HoldfastError("only the body of an activity with transaction=True has a connection, while it runs")
 
     @property
     def input(self) -> Any:
@@ -134,10 +147,11 @@ class StepContext:
     def idempotency_key(self) -> str:
         """What to hand to services that can tell a repeated call: run and step, unless the activity makes its own.
 
-        In a later life of a run (continue-as-new) the same step is another one, and its key tells which.
+        It is the same for every attempt, and when the step is made again after a retry or rerun. Another one is given
+        to a step that was undone by its compensation and is done anew (`~2`, `~3` at the end), to what then undoes it,
+        and in a later life of the run (continue-as-new), where the same step is another one.
         """
-        life = f":{self._generation}" if self._generation else ""
-        return f"{self.run_id}{life}:{self.step}"
+        return self.verb.idempotency_key() if self.verb is not None else f"{self.run_id}:{self.step}"
 
     def heartbeat(self, progress: object = None) -> None:
         """Report progress; without it an activity with a heartbeat_timeout is given up.

@@ -11,14 +11,15 @@ from typing import Any
 from holdfast import codec
 from holdfast.clock import Instant, to_datetime
 from holdfast.codec import ErrorData
-from holdfast.context.steps import OVER_LIMIT
+from holdfast.context.steps import key_for
 from holdfast.definitions import Workflow
 from holdfast.records import EntryRow
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import decode_entry
+from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry
 from holdfast.replay.location import Names
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
+_COMPENSATION = entries.CompensationAdded.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Step:
     result: Any
     error: ErrorData | None
     idempotency_key: str
+    """That of run and step, also where the activity makes one of its own."""
     compensation: bool
     heartbeat_at: datetime | None = None
     """When the body of the present attempt last reported progress."""
@@ -58,19 +60,30 @@ def steps_of(
     rows: list[EntryRow],
     beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({}),
     ended: Instant | None = None,
+    generation: int = 0,
 ) -> list[Step]:
     """Return the steps of a history in order of their first call.
 
     `beats` says when they last reported progress. Of a run that has `ended` no step is still under way.
     """
     names = names_of(rows)
+    calls = {row.location: decode_entry(row.kind, row.data).where for row in rows if row.kind == _COMPENSATION}
+    cut: dict[str, Earlier] = {}
+    undone: dict[str, int] = {}
     steps: dict[str, Step] = {}
     for row in rows:
+        if row.kind == entries.Reopened.kind:
+            mark = decode_entry(row.kind, row.data)
+            cut, undone = mark.cut or cut, mark.undone or undone
         if row.kind == entries.StepBegun.kind:
-            steps[row.location] = _begun(run_id, names.path(row.location), row)
+            path = names.path(row.location)
+            steps[row.location] = _begun(path, row, cut.get(path, Earlier()))
         elif row.location in steps and (change := _CHANGES.get(row.kind)):
             step = steps[row.location]
             steps[row.location] = replace(step, **change(step, decode_entry(row.kind, row.data), to_datetime(row.at)))
+    for location, step in steps.items():
+        named = names.path(calls.get(location.partition("/")[0]) or location)
+        steps[location] = replace(step, idempotency_key=key_for(run_id, generation, named, undone))
     for location, (at, detail) in beats.items():
         if location in steps:
             steps[location] = replace(steps[location], heartbeat_at=to_datetime(at), progress=codec.decode(detail))
@@ -91,7 +104,7 @@ class Progress:
     name: str
     total: int
     fraction: float
-    """(index + 1) / total: what people see of it."""
+    """(index + 1) / total: the present activity counts as if it were done, so that the last one shows 1.0."""
     done: bool
     """Whether nothing is left to do."""
 
@@ -133,15 +146,15 @@ def names_of(rows: list[EntryRow]) -> Names:
     return names
 
 
-def _begun(run_id: str, path: str, row: EntryRow) -> Step:
+def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
     at = to_datetime(row.at)
     return Step(
         path=path,
         name=path.rpartition("/")[2].partition("#")[0],
         status="running",
-        attempts=1,
-        failures=0,
-        skips=0,
+        attempts=decode_entry(row.kind, row.data).attempt,
+        failures=earlier.failures,
+        skips=earlier.skips,
         started_at=at,
         first_started_at=at,
         last_attempt_at=None,
@@ -149,7 +162,7 @@ def _begun(run_id: str, path: str, row: EntryRow) -> Step:
         next_attempt_at=None,
         result=None,
         error=None,
-        idempotency_key=f"{run_id}:{path}",
+        idempotency_key="",
         compensation=row.location.startswith("^"),
     )
 
@@ -214,7 +227,12 @@ def _cancelled(step: Step, mark: entries.Cancelled, at: datetime) -> dict[str, A
 
 
 def _reopened(step: Step, mark: entries.Reopened, at: datetime) -> dict[str, Any]:
-    return {"status": "pending", "finished_at": None, "next_attempt_at": None}
+    counts = {
+        "attempts": max(step.attempts, mark.step.attempt),
+        "failures": step.failures + mark.step.failures,
+        "skips": step.skips + mark.step.skips,
+    }
+    return {"status": "pending", "finished_at": None, "next_attempt_at": None, **counts}
 
 
 def _ran(step: Step, attempt: int, at: datetime) -> dict[str, Any]:

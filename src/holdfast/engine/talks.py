@@ -26,7 +26,15 @@ class Talks:
         self._link = link
         self._events = events
 
-    async def send(self, run_id: str, name: str, payload: object, message_id: str | None, dead_letter: bool) -> bool:
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: object,
+        message_id: str | None,
+        dead_letter: bool,
+        connection: object = None,
+    ) -> bool:
         """Send a message; False if one with this id was sent before."""
         check_run_id(run_id)
         check_name(name, "message name")
@@ -44,7 +52,10 @@ class Talks:
             max_pending=self._events.get(name).max_pending,
         )
         message = Message(0, "message", name, operation.id, encoded, now)
-        outcome = await self._link.deliver(operation, message)
+        if connection is not None:
+            outcome = await self._link.store.enclose(connection, operation)
+        else:
+            outcome = await self._link.deliver(operation, message)
         _raise_refusal(outcome, run_id, name)
         return not (isinstance(outcome, Delivered) and outcome.duplicate)
 

@@ -287,7 +287,10 @@ def _run_failed(entry: entries.Ended, place: _Place) -> Words:
 
 
 _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
-    entries.StepBegun.kind: lambda _, place: (place.kind("compensation started", "attempt begun"), {"attempt": 1}),
+    entries.StepBegun.kind: lambda entry, place: (
+        place.kind("compensation started", "attempt begun"),
+        {"attempt": entry.attempt},
+    ),
     entries.AttemptBegun.kind: _plain("attempt begun", "attempt"),
     entries.AttemptFailed.kind: _attempt_failed,
     entries.AttemptLost.kind: _plain("attempt lost", "attempt", "why"),

@@ -16,9 +16,11 @@ from holdfast.engine.committer import Committer
 from holdfast.engine.executor import Executor
 from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.observers import Observers, Reporter
+from holdfast.engine.queues import Queues
 from holdfast.engine.resident import Resident
 from holdfast.engine.runner import Runner
 from holdfast.engine.settings import Settings
+from holdfast.engine.tasks import Tasks
 from holdfast.errors import RunBlocked, StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits
@@ -47,11 +49,13 @@ class Worker:
         events: Events,
         observers: Observers,
         limits: Limits,
+        queues: Queues,
         app: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.id = new_id()
         self._store = store
         self._registry = registry
+        self.queues = queues
         self._settings = settings
         self._clock = clock
         loop = asyncio.get_running_loop()
@@ -60,10 +64,25 @@ class Worker:
         self.committer = Committer(store, lambda: not self.executor.active)
         reporter = Reporter(observers, clock)
         self.runner = Runner(
-            registry, settings, clock, self.committer, self.executor, ended, events, reporter, limits, app
+            registry,
+            settings,
+            clock,
+            store,
+            self.committer,
+            self.executor,
+            ended,
+            events,
+            reporter,
+            limits,
+            queues,
+            app,
         )
         self.runner.released = self._released
         self.runner.stirred = self.look
+        self.runner.handed_out = self.wake
+        self.runner.delivered = self.delivered
+        self.tasks = Tasks(store, queues, self.runner, self.executor, self.committer, observers, self.delivered)
+        self.tasks.wake = self.wake
         self._lease: LeaseKeeper | None = None
         self._wake = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
@@ -204,6 +223,7 @@ class Worker:
             or self.claiming
             or self._wake.is_set()
             or self._handed
+            or self.tasks.busy
             or (self._looker is not None and not self._looker.done())
             or (self._suspect is not None and not self._suspect.done())
             or any(resident.commits or resident.active for resident in runner.residents.values())
@@ -224,6 +244,7 @@ class Worker:
         _logger.warning("worker %s was declared dead while it hung; it goes on under a new name", self.id)
         self.lapses += 1
         self.runner.drop_all()
+        self.tasks.drop_all()
         former = self.id
         self.id = new_id()
 
@@ -258,6 +279,8 @@ class Worker:
             try:
                 self.claiming = True
                 more = await self._claim()
+                if not self._stopping:
+                    more = await self.tasks.claim(self.id) or more
                 pause = 0.05
             except Exception as error:
                 self.doubt = True
@@ -277,7 +300,7 @@ class Worker:
         if self.executor.active + self.committer.waiting > _MAX_UNDER_WAY:
             await asyncio.sleep(TICK)
             return True
-        names, one_in_hand = self._registry.names(), self._suspect is not None and not self._suspect.done()
+        names, one_in_hand = self.queues.workflows, self._suspect is not None and not self._suspect.done()
         claims = await self._store.claim(self.id, self._clock.now(), _BATCH, names, _POISON, suspects=not one_in_hand)
         if claims and claims[0].claims > 1:
             self._suspect = self._loop.create_task(self._adopt_suspect(claims))
@@ -286,7 +309,7 @@ class Worker:
         elif one_in_hand:
             self.next_due = self._clock.now() + _PATIENCE  # the earliest due may be a suspect, which has to wait
         else:
-            self.next_due = await self._store.next_due(self._registry.names())
+            self.next_due = await self._store.next_due(names)
         return bool(claims)
 
     async def _adopt(self, claims: list[Claim]) -> None:
@@ -393,6 +416,7 @@ class Worker:
 
     async def _look_once(self) -> None:
         if self._lease is not None:
+            await self._store.relay()
             due = await self._store.due(self.id, self._clock.now())
             residents = self.runner.residents
             seen = {key: residents[key].seen for key in due if key in residents}
@@ -400,6 +424,8 @@ class Worker:
                 if messages:
                     self._loop.call_soon(self.runner.take, key, messages)
             self.wake()
+            if self.tasks.holding:
+                await self.tasks.check(self.id)
         if self._everybody:
             self._everybody = False
             self.looked()
@@ -407,7 +433,9 @@ class Worker:
     async def _take_over(self) -> None:
         try:
             if await self._store.take_over(self._clock.now()):
-                self.wake()
+                self.look()
+            if self.doubt or self.tasks.holding:
+                await self.tasks.check(self.id)
             if self.doubt:
                 await self._look_for_lost()
             if self._foreign:
@@ -439,6 +467,7 @@ class Worker:
             resident = residents.get(key)
             if resident is not None and resident.epoch == epoch and held.get(key) != epoch and not resident.commits:
                 self._loop.call_soon(self.runner.drop, resident)
+                self.runner.limits.forget(key)
 
     def _evict(self) -> None:
         runner = self.runner

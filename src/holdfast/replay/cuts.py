@@ -17,11 +17,20 @@ from holdfast.clock import Instant
 from holdfast.errors import CannotReopen
 from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import decode_entry, encode_entry
+from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
 from holdfast.replay.location import DEADLINE, Names
+from holdfast.replay.undone import undone_in
 
 _STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 _UNDOABLE = _STEP_ENDS | {entries.ChildEnded.kind}
+_OF_STEPS = _STEP_ENDS | {
+    entries.StepBegun.kind,
+    entries.AttemptBegun.kind,
+    entries.AttemptFailed.kind,
+    entries.AttemptLost.kind,
+    entries.AttemptSkipped.kind,
+    entries.Reopened.kind,
+}
 _NOT_COMPLETED = frozenset({"failed", "cancelled"})
 _MAX_LISTED = 20
 
@@ -114,6 +123,7 @@ class _Past:
         self.run_id = run_id
         self.names = Names()
         self.calls: dict[str, EntryRow] = {}
+        self._undone = undone_in(rows)
         self.ends: dict[str, EntryRow] = {}
         self.facts: list[EntryRow] = []
         for row in rows:
@@ -189,15 +199,24 @@ class _Past:
                 f"{self._run()} continued as new, and its compensations undid what it had done before that; "
                 "that history is gone: start a new run",
             )
-        seq = own[0].seq
-        done = [row for row in self.facts if row.seq < seq and row.kind in _UNDOABLE and not _undoing(row.location)]
-        following = self._stretch(seq)[1]
-        points = [self._undone_with(row) for row in done[-sum(row.seq < following for row in own) :]]
-        return points or [_Point(seq, "the first compensation, which was added before anything had been done")]
+        seq, undone = own[0].seq, self._undone
+        under_way = self.calls.get(undone.stands_for.get(own[0].location, ""))
+        if under_way and under_way.seq < seq and not self._ended_before(under_way, seq):
+            calls = [under_way]
+        else:
+            done = [row for row in self.facts if row.seq < seq and row.kind in _UNDOABLE and not _undoing(row.location)]
+            following = self._stretch(seq)[1]
+            calls = [self.calls[row.location] for row in done[-sum(row.seq < following for row in own) :]]
+        points = [self._undone_with(call) for call in calls]
+        points = points or [_Point(seq, "the first compensation, which was added before anything had been done")]
+        return points + [self._undone_with(self.calls[step]) for step in undone.steps]
 
-    def _undone_with(self, end: EntryRow) -> _Point:
-        """Return the earliest end of a step called side by side with the call that ended here."""
-        call = self.calls[end.location]
+    def _ended_before(self, call: EntryRow, seq: int) -> bool:
+        end = self.ends.get(call.location)
+        return end is not None and end.seq < seq
+
+    def _undone_with(self, call: EntryRow) -> _Point:
+        """Return the earliest end of a step called side by side with a call, which was undone."""
         low, high = self._stretch(call.seq)
         beside = [each for each in self.calls.values() if low < each.seq < high]
         ends = [self.ends[each.location] for each in beside if each.location in self.ends]
@@ -234,21 +253,44 @@ class _Past:
         kept = self.rows[: bisect_left(self.rows, seq, key=_seq)]
         gone = self.rows[len(kept) :]
         open_calls = {row.location: row for row in kept if row.kind in entries.CALLS}
-        again = [
-            location
-            for location, call in open_calls.items()
-            if call.kind == entries.StepBegun.kind and (end := self.ends.get(location)) and end.seq >= seq
-        ]
         now = max(at, kept[-1].at) if kept else at
-        mark = encode_entry(entries.Reopened(how))
         marks = [
-            EntryRow(location, seq + n, entries.Reopened.kind, now, mark) for n, location in enumerate(again or ["!"])
+            EntryRow(location, seq + n, entries.Reopened.kind, now, encode_entry(mark))
+            for n, (location, mark) in enumerate(self._marks(how, open_calls, gone))
         ]
         messages, children, unheard = self._others(gone, open_calls)
         begun = [row for row in gone if row.kind == entries.ChildBegun.kind]
         calls = [(decode_entry(row.kind, row.data), self.names.path(row.location)) for row in begun]
         restarted = tuple((call.id, path) for call, path in calls if not call.refused)
         return Cut(seq, marks, messages, tuple(children), point.reason, tuple(unheard), restarted)
+
+    def _marks(
+        self, how: str, open_calls: dict[str, EntryRow], gone: list[EntryRow]
+    ) -> list[tuple[str, entries.Reopened]]:
+        """Return the marks of a reopening: one for each step that is tried again, and what the run no longer has."""
+        lost = _lost(gone)
+        again = [
+            location
+            for location, call in open_calls.items()
+            if call.kind == entries.StepBegun.kind and location in lost
+        ]
+        cut: dict[str, Earlier] = {}
+        undone: dict[str, int] = {}
+        for row in self.rows:
+            if row.kind == entries.Reopened.kind:  # each repeats what those before it said
+                before = decode_entry(row.kind, row.data)
+                cut, undone = before.cut or cut, before.undone or undone
+        cut, undone = dict(cut), dict(undone)
+        for location, earlier in lost.items():
+            if location not in open_calls:
+                path = self.names.path(location)
+                cut[path] = _sum(cut.get(path, Earlier()), earlier)
+        for location in (*self._undone.steps, *self._undone.compensations, *self._undone.forgotten):
+            path = self.names.path(location)
+            undone[path] = undone.get(path, 0) + 1
+        first, *others = again or ["!"]
+        told = entries.Reopened(how, lost.get(first, Earlier()), cut, undone)
+        return [(first, told), *((location, entries.Reopened(how, lost[location])) for location in others)]
 
     def _others(
         self, gone: Iterable[EntryRow], open_calls: dict[str, EntryRow]
@@ -301,6 +343,30 @@ class _Past:
 
     def _run(self) -> str:
         return f"run {self.run_id}" if self.run_id else "the run"
+
+
+def _lost(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
+    """Return what entries that are cut away say about steps, by location."""
+    lost: dict[str, Earlier] = {}
+    for row in gone:
+        if row.kind not in _OF_STEPS or row.location == "!":
+            continue
+        entry = decode_entry(row.kind, row.data)
+        if row.kind == entries.Reopened.kind:
+            told = entry.step
+        else:
+            begun = row.kind in (entries.StepBegun.kind, entries.AttemptBegun.kind)
+            failed = row.kind == entries.StepFailed.kind or (
+                row.kind == entries.AttemptFailed.kind and "RetryAfter" not in entry.error.bases
+            )
+            skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(OVER_LIMIT)
+            told = Earlier(entry.attempt if begun else 0, int(failed), int(skipped))
+        lost[row.location] = _sum(lost.get(row.location, Earlier()), told)
+    return lost
+
+
+def _sum(one: Earlier, other: Earlier) -> Earlier:
+    return Earlier(max(one.attempt, other.attempt), one.failures + other.failures, one.skips + other.skips)
 
 
 def _seq(row: EntryRow) -> int:

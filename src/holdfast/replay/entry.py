@@ -14,6 +14,8 @@ import msgspec
 from holdfast.codec import ErrorData
 
 CALL, FACT, MARK = "call", "fact", "mark"
+OVER_LIMIT = "limit "
+"""How the reason of a skip begins that no condition asked for."""
 _NULL = msgspec.Raw(b"null")
 
 
@@ -37,6 +39,8 @@ class StepBegun(Entry, frozen=True):
 
     kind, role, word = 1, CALL, "step"
     digest: int
+    attempt: int = 1
+    """More than 1 if an earlier call of this step was cut away: no number is given twice."""
 
 
 class StepCompleted(Entry, frozen=True):
@@ -237,13 +241,33 @@ class CompensationAdded(Entry, frozen=True):
     name: str
     args: msgspec.Raw
     kwargs: msgspec.Raw
+    before: int = 0
+    """The seq of the first fact that the code had not seen yet, if the run was paused meanwhile; see `Withheld`."""
+
+
+class Earlier(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What a step had come to in entries that a reopening cut away: its highest attempt, its failures and skips."""
+
+    attempt: int = 0
+    failures: int = 0
+    skips: int = 0
 
 
 class Reopened(Entry, frozen=True):
-    """The run had ended here and goes on (retry, resume, rerun); a step's location gets a fresh budget of attempts."""
+    """The run had ended here and goes on (retry, resume, rerun); a step's location gets a fresh budget of attempts.
+
+    The first mark of a reopening also says what the run no longer has, by the readable paths of steps, for the numbers
+    of names may be given anew: `cut` are those whose call was cut away, `undone` how often each step was undone by its
+    compensation, and each compensation did undo; a path that ends in a slash stands for every step under it. Both hold
+    for all reopenings so far.
+    """
 
     kind, role, word = 27, MARK, "reopened"
     how: str
+    step: Earlier = Earlier()
+    """About the step at this location, whose call was kept."""
+    cut: dict[str, Earlier] = {}
+    undone: dict[str, int] = {}
 
 
 class PublishBegun(Entry, frozen=True):

@@ -91,6 +91,7 @@ class Journal:
         "_withheld",
         "abandoned",
         "activities",
+        "before",
         "cancelling",
         "children",
         "compensating",
@@ -152,6 +153,8 @@ class Journal:
         """What ends the polls that this turn began, to be called when it is over."""
         self.pauses: deque[tuple[int, int]] | None = None
         """Where in the history the run was reopened, and for how long it had ended then."""
+        self.before: entries.Reopened | None = None
+        """The mark that says what reopenings cut away and what was undone before them, None if nothing was."""
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
@@ -223,7 +226,9 @@ class Journal:
                 )
             elif kind in _ATTEMPT_KINDS:
                 tries.setdefault(row.location, []).append(row)
-                reopened = reopened or kind == entries.Reopened.kind
+                if kind == entries.Reopened.kind:
+                    reopened, mark = True, decode_entry(kind, row.data)
+                    self.before = mark if mark.cut or mark.undone else self.before
             elif kind == entries.CompensationAdded.kind:
                 added = decode_entry(kind, row.data)
                 self._push(row.location, added)
@@ -391,8 +396,8 @@ class Journal:
         seq = self.next_seq
         self.next_seq = seq + 1
         at = self.loop.now
-        if self.pauses is not None and at < self.recorded_at:
-            at = self.recorded_at  # a reopened run asks for it now, not when it came here for the first time
+        if at < self.recorded_at:
+            at = self.recorded_at  # a run that was reopened or paused asks for it now, not when it first came here
         self.new.append(EntryRow(location, seq, entry.kind, at, encode_entry(entry)))
         return seq
 
@@ -445,12 +450,14 @@ class Journal:
             self._unexpected(added.where, added)
             return None
         location = compensation_location(len(self.compensations or ()))
+        if self._facts:
+            added = msgspec.structs.replace(added, before=self._facts[0].seq)
         self.record(location, added)
         return self._push(location, added)
 
     def carried(self) -> list[Entry]:
         """Return what is on the stack as a new life takes it over: its calls are not made there."""
-        return [msgspec.structs.replace(each.entry, where="") for each in self.compensations or ()]
+        return [msgspec.structs.replace(each.entry, where="", before=0) for each in self.compensations or ()]
 
     def _push(self, location: str, added: entries.CompensationAdded) -> Compensation:
         if self.compensations is None:

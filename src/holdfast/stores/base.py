@@ -22,11 +22,14 @@ Terminal is final
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from holdfast.clock import Clock, Instant
-from holdfast.operations import Operation, Outcome
+from holdfast.commits import StartRun
+from holdfast.errors import BadInput, DefinitionError
+from holdfast.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.records import (
     AuditRow,
     Claim,
@@ -130,6 +133,47 @@ class Store(ABC):
         A shortcut for stores in this process. When it raises, nothing was written, as with `apply`.
         """
         return None
+
+    def transact(
+        self,
+        attempt: Transact,
+        body: Callable[[Any], str],
+        now: Callable[[], Instant],
+        expired: Callable[[], None],
+    ) -> Delivered | Fenced:
+        """Call `body` with a connection in a write transaction, and record there what it returns: all or nothing.
+
+        What it returns is the payload of a `task` row (name = location, id = attempt) in the inbox of the run
+        (`Delivered`). `Fenced` if the run has ended, is held under another epoch, or has begun a new life: then body is
+        not called or, should that happen meanwhile, nothing of it is written. When body raises, nothing is written, and
+        what it raised comes out. The body must not end the transaction itself.
+
+        Blocking: called from a thread of its own. A body that takes longer than `attempt.limit` loses its connection,
+        nothing of it is written, and `expired` is called from any thread; where the store cannot do that, body comes to
+        its end first.
+
+        Raises:
+            StepTimeout: body took too long; nothing was written.
+            DefinitionError: the limit is more than the store allows, the body did what it must not, or the store has no
+                such transactions; nothing was written.
+            StoreError: of the store's own doing; whether it was written is not known.
+        """
+        raise DefinitionError(f"{type(self).__name__} has no transactions for steps")
+
+    async def enclose(self, connection: object, operation: StartRun | SendMessage) -> Outcome:
+        """Start a run or send a message inside the transaction that the caller has open on a connection of their own.
+
+        It takes effect if and when that transaction commits. A run is started without owner; a message is delivered by
+        the next worker that calls `relay`.
+
+        Raises:
+            BadInput: this store cannot, or the connection is not one that it could use.
+        """
+        raise BadInput("connection= needs a PostgreSQL database: a file has no transactions to share")
+
+    async def relay(self) -> int:
+        """Deliver messages that were sent inside transactions of others and committed since; return how many."""
+        return 0
 
     @abstractmethod
     async def claim(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
 from holdfast.commits import Extras
-from holdfast.operations import BeatTask, Committed, Delivered, Fenced, FinishTask, KeyAnswer, Outcome
+from holdfast.operations import BeatTask, Committed, Delivered, Fenced, FinishTask, KeyAnswer, Outcome, Transact
 from holdfast.stores.run_state import Row, RunState
 
 if TYPE_CHECKING:
@@ -55,6 +55,19 @@ class Tasks:
             return Committed(run.key)
         await statements.write("delete_tasks", [place])
         batch.put(run, "task", operation.location, str(operation.attempt), operation.payload, operation.at)
+        return Delivered(run.key, run.inbox, run.owner)
+
+    async def may_record(self, attempt: Transact) -> RunState | None:
+        """Return the run of an attempt that is to run in this transaction, None if it is another's by now."""
+        run = await self._batch.run(attempt.run)
+        if run is None or run.ended is not None or (run.epoch, run.generation) != (attempt.epoch, attempt.generation):
+            return None
+        return run
+
+    async def record(self, run: RunState, attempt: Transact, payload: str, at: Instant) -> Delivered:
+        """Tell a run what came of an attempt that ran in this transaction."""
+        self._batch.put(run, "task", attempt.location, str(attempt.attempt), payload, at)
+        await self._batch.flush()
         return Delivered(run.key, run.inbox, run.owner)
 
     async def lose(self, worker: str, how: str, at: Instant | None = None) -> None:

@@ -8,30 +8,34 @@ import random
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+import msgspec
 import psycopg
 from psycopg import AsyncConnection
 
 from holdfast.clock import Instant, micros, new_id
-from holdfast.commits import CommitTurn
-from holdfast.errors import BadInput, OutcomeUnknown, StoreBusy, StoreUnreachable
-from holdfast.operations import Committed, Fenced, Operation, Outcome
+from holdfast.commits import CommitTurn, StartRun
+from holdfast.errors import BadInput, OutcomeUnknown, StoreUnreachable
+from holdfast.operations import Delivered, Fenced, Operation, Outcome, Refused, SendMessage, Transact
 from holdfast.records import Claim, Status, Task
 from holdfast.stores.batch import Batch
-from holdfast.stores.postgres_connections import Connections, Listener
+from holdfast.stores.postgres_batch import Attempt, Lost, facts_of, lock_gate, outcome_of
+from holdfast.stores.postgres_connections import Connections, Line, Listener, Work
 from holdfast.stores.postgres_dialect import Dialect, dialect_of
-from holdfast.stores.postgres_errors import AGAIN, UNPREPARED, is_lost, translate
-from holdfast.stores.postgres_locks import Locks, locks_of, only_facts
+from holdfast.stores.postgres_enclosed import enclose
+from holdfast.stores.postgres_errors import AGAIN, UNPREPARED, translate
+from holdfast.stores.postgres_locks import only_facts
 from holdfast.stores.postgres_schema import check_schema_name, prepare_schema
 from holdfast.stores.postgres_statements import NotLocked, Statements, encoded, found, new_keys, sql
+from holdfast.stores.postgres_transactions import Transactions
 from holdfast.stores.run_state import Row
 from holdfast.stores.sql_store import Look, SQLStore
 from holdfast.stores.statements import Statements as AnyStatements
-from holdfast.stores.worker_lock import machine
+from holdfast.stores.worker_lock import machine, process_exists
 
 T = TypeVar("T")
 
@@ -40,8 +44,12 @@ POLL = 0.2
 POLL_LISTENING = 1.0
 """How often, in seconds, to look what others did when nobody says: more often when nobody can."""
 STIR = 0.02
-_TRIES = 60
-_PATIENCE = 10.0
+SILENCE = timedelta(seconds=5)
+"""For how long a process may keep everybody from being alone without a word, before its transaction is ended."""
+PATIENCE = 10.0
+OUTAGE = 4.0
+"""For how many seconds to try again while others are always faster, and while there is no server to be reached."""
+_RELAYED = 500
 
 
 class PostgresStore(SQLStore):
@@ -70,15 +78,18 @@ class PostgresStore(SQLStore):
         self._stirring: asyncio.Task[None] | None = None
         self._token = ""
         self._workers: dict[str, timedelta] = {}
+        self._transactions = Transactions(self._connections, self.schema)
         self.is_open = False
-        self.commits = 0
         self.collisions = 0
         """How often a batch was done again because somebody else was faster."""
+        self.kept_out = 0
+        """How many batches kept everybody else out."""
 
     async def open(self) -> None:
         if self.is_open:
             return
         self._connections.open()
+        self._transactions = Transactions(self._connections, self.schema)
         try:
             await self._connections.writer.use(self._prepare)
         except psycopg.Error as error:
@@ -105,13 +116,14 @@ class PostgresStore(SQLStore):
             await asyncio.wait([self._stirring])
         if self._listener is not None:
             await self._listener.stop()
+        self._transactions.close()
         await self._connections.close()
 
     # Looking.
 
     async def look(self, look: Look[T], *, together: bool = False) -> T:
         async def work(connection: AsyncConnection[Any]) -> T:
-            statements = Statements(connection, self.schema, self._keys)
+            statements = self._on(connection)
             if not together:
                 return await look(statements)
             async with connection.pipeline():
@@ -143,6 +155,9 @@ class PostgresStore(SQLStore):
         self._looked = now
         return True
 
+    def _on(self, connection: AsyncConnection[Any]) -> Statements:
+        return Statements(connection, self.schema, self._keys, skip_locked=self.dialect.skip_locked)
+
     async def _ask(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.look(lambda db: db.read(name, [values]))
 
@@ -151,7 +166,7 @@ class PostgresStore(SQLStore):
     async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         facts = only_facts(operations)
         if all(facts):
-            return await self._insisting(lambda: self._append(operations))
+            return await self._append(operations)
         outcomes = await self._commit(operations, facts)
         self._stir()
         return outcomes
@@ -159,10 +174,10 @@ class PostgresStore(SQLStore):
     async def _append(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Write turns that only add facts, in one statement; doing it twice changes nothing."""
         turns = [turn for turn in operations if isinstance(turn, CommitTurn)]
-        rows = _facts(turns)
+        rows = facts_of(turns)
 
         async def work(connection: AsyncConnection[Any]) -> set[Row]:
-            statements = Statements(connection, self.schema, self._keys)
+            statements = self._on(connection)
             if self.dialect.lock_table:
                 return set(await statements.read("append_facts", rows))
             async with connection.pipeline():
@@ -172,56 +187,62 @@ class PostgresStore(SQLStore):
                 await connection.execute("COMMIT")
             return fenced
 
-        fenced = await self._connections.writer.use(work)
-        return [_outcome(turn, fenced) for turn in turns]
+        fenced = await self._insisting(self._connections.writer, work)
+        return [outcome_of(turn, fenced) for turn in turns]
 
     async def _commit(self, operations: Sequence[Operation], facts: Sequence[bool]) -> list[Outcome]:
-        attempt = _Attempt(self, operations, facts)
+        attempt = Attempt(self.schema, self.dialect, self._keys, operations, facts)
+        attempt.before = self._token
         while True:
             try:
-                return await self._insisting(lambda: self._connections.writer.use(attempt.make))
+                outcomes = await self._insisting(self._connections.writer, attempt.make)
+                self._token = attempt.token
+                self.kept_out += attempt.alone
+                return outcomes
             except NotLocked:
                 attempt.alone = True
-            except _Lost as lost:
+            except Lost as lost:
+                await self._connections.writer.drop()
                 if await self._happened(attempt.token, lost):
                     return attempt.outcomes
 
-    async def _happened(self, token: str, lost: _Lost) -> bool:
+    async def _happened(self, token: str, lost: Lost) -> bool:
         """Find out whether a commit happened whose answer never came; if not, it never will."""
 
         async def ask(connection: AsyncConnection[Any]) -> bool:
-            cursor = await Statements(connection, self.schema, self._keys).execute("void_token", (token,))
+            cursor = await self._on(connection).execute("void_token", (token,))
             happened = cursor.rowcount == 0
             await connection.execute(self._sql["drop_token"].replace("$1", "%s"), (token,))
             return happened
 
         try:
-            return await self._insisting(lambda: self._connections.writer.use(ask))
+            return await self._insisting(self._connections.writer, ask)
         except StoreUnreachable as error:
             raise OutcomeUnknown(
                 f"{self._connections.where}: the connection broke while committing, and the server cannot be asked "
                 f"what became of it: {lost}"
             ) from error
 
-    async def _insisting(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something again while somebody else is in the way, for as long as that is likely to help."""
-        deadline = time.monotonic() + _PATIENCE
-        for number in range(_TRIES):
+    async def _insisting(self, line: Line, work: Work[T], *, twice: bool = True) -> T:
+        """Do something again while somebody else is in the way, for as long as that is likely to help.
+
+        After a lost connection only what may be done `twice` is: what takes something for a worker may have taken it.
+        """
+        began, pause = time.monotonic(), 0.002
+        while True:
             try:
-                return await work()
+                return await line.use(work)
             except psycopg.Error as error:
-                line = self._connections.writer
                 lost = line.connection is None
-                if not (lost or isinstance(error, AGAIN + UNPREPARED)) or number == _TRIES - 1:
-                    raise translate(error, self._connections.where) from error
-                if time.monotonic() > deadline:
+                again = (lost and twice) or isinstance(error, AGAIN + UNPREPARED)
+                if not again or time.monotonic() - began > (OUTAGE if lost else PATIENCE):
                     raise translate(error, self._connections.where) from error
                 self.collisions += not lost
             except StoreUnreachable:
-                if time.monotonic() > deadline or number > 6:
+                if time.monotonic() - began > OUTAGE:
                     raise
-            await asyncio.sleep(random.uniform(0, min(0.5, 0.002 * 2**number)))
-        raise StoreBusy(f"{self._connections.where}: others were always faster")
+            await asyncio.sleep(random.uniform(0, pause))
+            pause = min(pause * 2, 0.5)
 
     def _stir(self) -> None:
         """Hint to other processes that something was committed: soon, once for many, and not in the commit itself."""
@@ -239,6 +260,36 @@ class PostgresStore(SQLStore):
         finally:
             self._stirring = None
 
+    # What others commit.
+
+    async def enclose(self, connection: object, operation: StartRun | SendMessage) -> Outcome:
+        self._connections.ready()
+        return await enclose(connection, self.schema, self._keys, operation)
+
+    def transact(
+        self,
+        attempt: Transact,
+        body: Callable[[Any], str],
+        now: Callable[[], Instant],
+        expired: Callable[[], None],
+    ) -> Delivered | Fenced:
+        self._connections.ready()
+        return self._transactions.run(attempt, body, now, expired)
+
+    async def relay(self) -> int:
+        rows = await self._ask("read_outbox", _RELAYED)
+        if not rows:
+            return 0
+        # Each has an id that is remembered, so that one which is delivered twice counts once.
+        outcomes = await self.apply([msgspec.json.decode(message, type=SendMessage) for _, message in rows])
+        done = [row for row, outcome in zip(rows, outcomes, strict=True) if not _full(outcome)]
+        await self._insisting(self._connections.writer, lambda conn: self._forget_outbox(conn, done))
+        return len(done)
+
+    async def _forget_outbox(self, connection: AsyncConnection[Any], rows: Sequence[tuple[Any, ...]]) -> None:
+        statements = self._on(connection)
+        await statements.write("drop_outbox", [(n,) for n, _ in rows])
+
     # Claiming.
 
     async def claim(
@@ -247,8 +298,9 @@ class PostgresStore(SQLStore):
         known = encoded(workflows)
         rows = await self._taking("claim_runs", worker, now, limit, known) if limit > 0 else []
         if not rows and limit > 0 and suspects:
+            line = self._connections.writer
             rows = await self._insisting(
-                lambda: self._connections.writer.use(lambda conn: self._suspect(conn, worker, now, known, poison))
+                line, lambda conn: self._suspect(conn, worker, now, known, poison), twice=False
             )
         return [_claim(row) for row in sorted(rows)]
 
@@ -262,8 +314,8 @@ class PostgresStore(SQLStore):
         """Run one statement that takes something; what it took, should its answer be lost, its worker is told later."""
 
         async def work(connection: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
-            statements = Statements(connection, self.schema, self._keys)
-            if self.dialect.lock_table and self.dialect.skip_locked:
+            statements = self._on(connection)
+            if self.dialect.lock_table:
                 return await found([await statements.execute(name, values)])
             await connection.execute("BEGIN")
             await statements.execute("share_gate_row", ())
@@ -271,13 +323,13 @@ class PostgresStore(SQLStore):
             await connection.execute("COMMIT")
             return rows
 
-        return list(await self._insisting(lambda: self._connections.reader.use(work)))
+        return await self._insisting(self._connections.reader, work, twice=False)
 
     async def _suspect(
         self, connection: AsyncConnection[Any], worker: str, now: Instant, known: str, poison: str
     ) -> list[tuple[Any, ...]]:
         """Take the next run that was claimed before without progress; those that never get anywhere are blocked."""
-        statements = Statements(connection, self.schema, self._keys)
+        statements = self._on(connection)
         await connection.execute("BEGIN")
         await statements.execute("share_gate_row", ())
         rows: list[tuple[Any, ...]] = []
@@ -321,6 +373,10 @@ class PostgresStore(SQLStore):
             rows = psycopg.RawCursor(connection).execute(self._sql["renew_worker"], (worker, session, begun)).fetchall()
             for (now,) in rows:
                 self._clock.told(now)
+            if self.dialect.sessions:
+                silence = min(self._workers.get(worker, SILENCE), SILENCE)
+                gate = f'"{self.schema}".gate'
+                psycopg.RawCursor(connection).execute(self._sql["end_silent"], (micros(silence), gate))
             return bool(rows)
 
         return self._connections.renew(work)
@@ -368,7 +424,7 @@ class PostgresStore(SQLStore):
         rows = await self._ask("other_workers", encoded([*self._workers]), machine())
         longest = max((lease.total_seconds() for lease in self._workers.values()), default=0.0)
         returned = line.broken_before and time.monotonic() - line.opened < longest
-        died = {str(worker): here and not _exists(pid) for worker, pid, _, here in rows}
+        died = {str(worker): here and not process_exists(pid) for worker, pid, _, here in rows}
         return {worker: died[worker] for worker, _, lapsed, _ in rows if died[worker] or (lapsed and not returned)}
 
     async def _hangs(self, statements: AnyStatements, worker: str) -> bool:
@@ -377,111 +433,19 @@ class PostgresStore(SQLStore):
     async def alone(self, work: Look[T]) -> T:
 
         async def transaction(connection: AsyncConnection[Any]) -> T:
-            statements = Statements(connection, self.schema, self._keys)
+            statements = self._on(connection)
             async with connection.pipeline():
                 await connection.execute("BEGIN")
-                await statements.execute("lock_gate" if self.dialect.lock_table else "lock_gate_row", ())
+                await lock_gate(statements, self.dialect)
                 result = await work(statements)
                 await connection.execute("COMMIT")
             return result
 
-        return await self._insisting(lambda: self._connections.writer.use(transaction))
+        return await self._insisting(self._connections.writer, transaction)
 
 
-class _Lost(Exception):
-    """The connection broke after a commit was sent: whether it happened, nobody said."""
-
-
-class _Attempt:
-    """One batch on its way into the database, made again until somebody says what became of it."""
-
-    def __init__(self, store: PostgresStore, operations: Sequence[Operation], facts: Sequence[bool]) -> None:
-        self._store = store
-        self._operations = operations
-        self._facts = facts
-        self._locks = locks_of(each for each, fact in zip(operations, facts, strict=True) if not fact)
-        self.alone = self._locks.alone
-        self.token = ""
-        self.outcomes: list[Outcome] = []
-
-    async def make(self, connection: AsyncConnection[Any]) -> list[Outcome]:
-        """Apply the batch in one transaction: one round trip to lock and read, one to write and commit.
-
-        Raises:
-            NotLocked: it needs what it could not know beforehand, and is to be made alone.
-            _Lost: the connection broke, perhaps after the commit.
-        """
-        store, sent = self._store, False
-        statements = Statements(connection, store.schema, store._keys)
-        before, self.token = store._token, new_id()
-        try:
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
-                self.outcomes = await (self._by_itself(statements) if self.alone else self._beside_others(statements))
-                await statements.execute("put_token", (self.token,))
-                if before:
-                    await statements.execute("drop_token", (before,))
-                sent = True
-                await connection.execute("COMMIT")
-        except psycopg.Error as error:
-            if sent and is_lost(error, connection):
-                await store._connections.writer.drop()
-                raise _Lost(str(error)) from error
-            raise
-        store._token = self.token
-        return self.outcomes
-
-    async def _by_itself(self, statements: Statements) -> list[Outcome]:
-        await statements.execute("lock_gate" if self._store.dialect.lock_table else "lock_gate_row", ())
-        return await Batch(statements).apply(self._operations)
-
-    async def _beside_others(self, statements: Statements) -> list[Outcome]:
-        locks, operations, facts = self._locks, self._operations, self._facts
-        turns = [turn for turn, fact in zip(operations, facts, strict=True) if fact and isinstance(turn, CommitTurn)]
-        others = [each for each, fact in zip(operations, facts, strict=True) if not fact]
-        batch = Batch(statements)
-        if not self._store.dialect.lock_table:
-            await statements.execute("share_gate_row", ())
-        fenced = await _prefetch(statements, batch, locks, turns)
-        made = iter(await batch.apply(others, prefetch=False))
-        pairs = zip(operations, facts, strict=True)
-        return [_outcome(each, fenced) if fact and isinstance(each, CommitTurn) else next(made) for each, fact in pairs]
-
-
-async def _prefetch(statements: Statements, batch: Batch, locks: Locks, turns: Sequence[CommitTurn]) -> set[Row]:
-    """Lock what a batch may change and read what its rules will ask for, in one round trip; return who is fenced."""
-    ask, execute = statements.ask, statements.execute
-    wanted = (encoded([*locks.ids]), encoded([*locks.ending]), encoded([*locks.events]), encoded([*locks.freed]))
-    if locks.slots:
-        await execute("lock_slots", (encoded([*locks.slots]),))
-    locked = await execute("lock_runs", (encoded([*locks.keys, *(turn.key for turn in turns)]), *wanted))
-    runs = await execute("locked_runs", (encoded([*locks.keys]), *wanted))
-    alive = await execute("live_workers", ())
-    buried = await ask("tombstone", [(id,) for id in locks.new_ids]) if locks.new_ids else []
-    unread = await ask("unread", [*locks.parked.items()]) if locks.parked else []
-    held = await ask("keys_held", [(key,) for key in locks.ending]) if locks.ending else []
-    statements.slots = frozenset(locks.slots)
-    names = [name for name in locks.waited if name]
-    pending = await ask("pending_of", [(name,) for name in names]) if names else []
-    fenced = await ask("fenced_facts", [(turn.key, turn.epoch) for turn in turns]) if turns else []
-    if turns:
-        await statements.write("insert_facts", _facts(turns))
-    statements.locked = {int(key or 0) for (key,) in await found([locked])}
-    batch.know_runs(locks.ids, await found([runs]))
-    batch.know_alive(str(worker) for (worker,) in await found([alive]))
-    batch.know_buried(locks.new_ids, await found(buried))
-    batch.know_unread(locks.parked, await found(unread))
-    batch.keys.know_held(locks.ending, await found(held))
-    batch.events.know_pending(names, await found(pending))
-    return set(await found(fenced))
-
-
-def _facts(turns: Iterable[CommitTurn]) -> list[Row]:
-    return [(turn.key, turn.epoch, *entry) for turn in turns for entry in turn.entries]
-
-
-def _outcome(turn: CommitTurn, fenced: set[Row]) -> Outcome:
-    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)
+def _full(outcome: Outcome) -> bool:
+    return isinstance(outcome, Refused) and outcome.reason == "full"
 
 
 def _claim(row: Sequence[Any]) -> Claim:
@@ -496,24 +460,14 @@ def _claim(row: Sequence[Any]) -> Claim:
     )  # fmt: skip
 
 
-def _exists(pid: int) -> bool:
-    """Whether there is a process of this number on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _split(url: str) -> tuple[str, str]:
     """Return what libpq understands of an address, and the schema."""
     parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    schema = next((value for name, value in query if name == "schema"), "holdfast")
-    rest = urlencode([(name, value) for name, value in query if name != "schema"], safe="/:,")
-    address = urlunsplit(parts._replace(query=rest))
+    # Taken apart by hand: libpq knows no plus signs for spaces.
+    given = [part for part in parts.query.split("&") if part]
+    named = [part.removeprefix("schema=") for part in given if part.startswith("schema=")]
+    schema = unquote(named[-1]) if named else "holdfast"
+    address = urlunsplit(parts._replace(query="&".join(part for part in given if not part.startswith("schema="))))
     if not parts.netloc:  # a socket's folder is given as ?host=, and urlunsplit drops what it takes for nothing
         address = re.sub(r"^(\w+):/*", r"\1:///", address)
     try:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection, AsyncRawCursor
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 
 from holdfast.clock import new_number
 from holdfast.stores.run_state import Row, Value
@@ -23,9 +23,9 @@ SLOTS = 1024
 
 _FILES = ("batch", "many", "claims", "reads", "workers", "moving", "postgres")
 _TABLES = (
-    "gate", "slots", "commits", "runs", "inputs", "results", "entries", "inbox", "workers", "attributes", "archive",
-    "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors", "keys", "key_waiters",
-    "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
+    "gate", "slots", "commits", "outbox", "runs", "inputs", "results", "entries", "inbox", "workers", "attributes",
+    "archive", "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors", "keys",
+    "key_waiters", "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
 )  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
@@ -62,9 +62,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 @cache
-def sql(schema: str) -> Mapping[str, str]:
+def sql(schema: str, skip_locked: bool = True) -> Mapping[str, str]:
     """Return every statement by name, its tables those of a schema."""
-    return MappingProxyType({name: _filled(statement, schema) for name, statement in statements(*_FILES).items()})
+    found = {name: _filled(statement, schema) for name, statement in statements(*_FILES).items()}
+    if not skip_locked:
+        found = {name: text.replace(" SKIP LOCKED", "") for name, text in found.items()}
+    return MappingProxyType(found)
 
 
 def _filled(statement: Statement, schema: str) -> str:
@@ -115,11 +118,14 @@ class Statements:
     `locked` are the runs that may be changed, None when nobody else writes; `slots` likewise.
     """
 
-    def __init__(self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int], *, skip_locked: bool = True
+    ) -> None:
         self._connection = connection
         self._schema = schema
-        self._sql = sql(schema)
+        self._sql = sql(schema, skip_locked)
         self._keys = keys
+        self._numbers = new_keys()
         self.locked: set[int] | None = None
         self.slots: frozenset[int] = frozenset()
 
@@ -132,6 +138,8 @@ class Statements:
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         if name == "last_key":
             return [(self._keys() - 1,)]
+        if name == "insert_event":
+            rows = [(*row, self._numbers()) for row in rows]
         return await found(await self.ask(name, rows))
 
     async def ask(self, name: str, rows: Sequence[Row]) -> list[AsyncRawCursor[Any]]:
@@ -176,6 +184,31 @@ class Statements:
             self.locked.update(int(row[0] or 0) for row in rows)
         elif (name in _SLOTTED and not self.slots.issuperset(_SLOTTED[name](row) for row in rows)) or name in _ALONE:
             raise NotLocked
+
+
+class BlockingStatements(Statements):
+    """The same on a connection that is waited for: what is written with them runs at once."""
+
+    def __init__(self, connection: Connection[Any], schema: str) -> None:
+        super().__init__(connection, schema, new_keys())  # type: ignore[arg-type]  # it is only used by `execute`
+        self._blocking = connection
+
+    async def execute(self, name: str, values: Sequence[Value]) -> Any:
+        cursor: RawCursor[Any] = RawCursor(self._blocking)
+        cursor.execute(self._sql[name], values)
+        return Waited(cursor)
+
+
+class Waited:
+    """A cursor of a blocking connection that was waited for."""
+
+    def __init__(self, cursor: RawCursor[Any]) -> None:
+        self._cursor = cursor
+        self.rowcount = cursor.rowcount
+
+    async def fetchall(self) -> list[Any]:
+        """Return what was found."""
+        return self._cursor.fetchall()
 
 
 def _event(row: Row) -> int:

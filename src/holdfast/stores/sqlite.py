@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from holdfast.clock import Instant, micros
 from holdfast.commits import CommitTurn, PublishEvent
-from holdfast.operations import Committed, Fenced, Operation, Outcome, Purge
+from holdfast.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.records import Claim, Task
 from holdfast.stores import sqlite_claims, sqlite_workers
 from holdfast.stores.batch import Batch
@@ -20,6 +20,7 @@ from holdfast.stores.sql_store import Look, SQLStore
 from holdfast.stores.sqlite_connections import Connections, alone
 from holdfast.stores.sqlite_file import MEMORY
 from holdfast.stores.sqlite_statements import SQL, PlainStatements, SetStatements
+from holdfast.stores.sqlite_transactions import run_in_memory
 from holdfast.stores.statements import at_once
 from holdfast.stores.worker_lock import WorkerLock, remove_lock
 
@@ -88,6 +89,19 @@ class SQLiteStore(SQLStore):
         if outcomes is not None:
             return outcomes
         return await connections.write(lambda db: at_once(Batch(SetStatements(db)).apply(operations)))
+
+    def transact(
+        self,
+        attempt: Transact,
+        body: Callable[[Any], str],
+        now: Callable[[], Instant],
+        expired: Callable[[], None],
+    ) -> Delivered | Fenced:
+        connections = self._connections
+        connections.ready()
+        if connections.loop is not None:
+            return run_in_memory(connections.writer, connections.loop, attempt, body, now)
+        return connections.transactions.run(attempt, body, now, expired)
 
     async def claim(
         self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from holdfast.errors import StoreClosed
 from holdfast.stores import sqlite_file, sqlite_guard
 from holdfast.stores.checkpoints import Checkpoints, grow_wal
 from holdfast.stores.sqlite_errors import translate
+from holdfast.stores.sqlite_transactions import Transactions
 from holdfast.stores.thread import JobThread
 from holdfast.stores.worker_lock import WorkerLock
 
@@ -54,12 +56,15 @@ class Connections:
         self._average = 0.0
         self._slow_until = 0.0
         self.locks: dict[str, WorkerLock | None] = {}
+        self.transactions = Transactions(path, durability, patience)
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
         """Open everything, migrating if need be; harmless when it is open."""
         if self.is_open:
             return
         if self.path == sqlite_file.MEMORY:
+            self.loop = asyncio.get_running_loop()
             self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
             sqlite_guard.opened(self, None)
         else:
@@ -70,6 +75,7 @@ class Connections:
                 thread.stop()
                 raise
             self.thread = thread
+            self.transactions = Transactions(self.path, self._durability, self._patience)
             self.checkpoints = Checkpoints(self.writer, self._another)
         self.refusal, self.is_open = "", True
 
@@ -102,6 +108,7 @@ class Connections:
         sqlite_guard.closed(self, self.file.stat if self.file else None)
 
     def _close_writers(self) -> None:
+        self.transactions.close()
         if self.checkpoints is not None:
             self.checkpoints.stop()
         with self._renewing:
@@ -115,7 +122,8 @@ class Connections:
         self.is_open = False
         self.refusal = f"{self.path}: the store was inherited through a fork; open one of its own in this process"
         self._release_locks()
-        return [self.writer, self.reader, self._renewer, self.checkpoints and self.checkpoints.connection]
+        ours = [self.writer, self.reader, self._renewer, self.checkpoints and self.checkpoints.connection]
+        return [*ours, *self.transactions.handles()]
 
     def _release_locks(self) -> None:
         for lock in self.locks.values():

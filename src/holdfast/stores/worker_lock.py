@@ -79,3 +79,14 @@ def machine() -> str:
         return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return new_id()
+
+
+def process_exists(pid: int) -> bool:
+    """Whether there is a process of this number on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -2,6 +2,7 @@
 
 from holdfast.testing.clock import JumpingClock
 from holdfast.testing.engine import TestEngine
+from holdfast.testing.exported import exported_run
 from holdfast.testing.replaying import RecordedRun, record, replay
 
-__all__ = ["JumpingClock", "RecordedRun", "TestEngine", "record", "replay"]
+__all__ = ["JumpingClock", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]

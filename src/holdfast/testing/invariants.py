@@ -92,7 +92,7 @@ def _of_step(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
     current, open_ = 0, False
     for row, entry in facts:
         if row.kind == entries.StepBegun.kind:
-            current, open_ = 1, True
+            current, open_ = entry.attempt, True
         elif row.kind == entries.AttemptBegun.kind:
             if open_:
                 yield f"attempt {entry.attempt} begins while {current} is under way"
@@ -100,7 +100,7 @@ def _of_step(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
                 yield f"attempt {entry.attempt} follows {current}"
             current, open_ = entry.attempt, True
         elif row.kind == entries.Reopened.kind:
-            open_ = False
+            current, open_ = max(current, entry.step.attempt), False
         elif row.kind == entries.AttemptSkipped.kind:
             current, open_ = current - 1, False
         elif row.kind in (entries.AttemptFailed.kind, entries.AttemptLost.kind, *_STEP_ENDS):

@@ -79,11 +79,11 @@ DELETE FROM events WHERE name = $1 AND at < $2;
 
 -- name: first_waiter
 -- Who has waited longest for a name.
-SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run LIMIT 1;
+SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run, location LIMIT 1;
 
 -- name: all_waiters
 -- Everybody who waits for a name, longest first.
-SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run;
+SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run, location;
 
 -- name: insert_waiters
 -- rows: run int, location text, name text, since int
@@ -357,12 +357,13 @@ SELECT n, name, id, payload, at FROM events WHERE at < $1 ORDER BY at LIMIT $2;
 -- name: purge_keys
 -- Results under idempotency keys that have expired.
 DELETE FROM keys WHERE result IS NOT NULL AND (activity, key) IN (
-    SELECT activity, key FROM keys WHERE result IS NOT NULL AND expires < $1 LIMIT $2);
+    SELECT activity, key FROM keys WHERE result IS NOT NULL AND expires < $1 ORDER BY expires LIMIT $2);
 
 -- name: purge_tombstones
 -- Ids that may be used again.
-DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE expires < $1 LIMIT $2);
+DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE expires < $1 ORDER BY expires LIMIT $2);
 
 -- name: purge_event_ids
 -- Ids of events published long ago.
-DELETE FROM message_ids WHERE run = 0 AND id IN (SELECT id FROM message_ids WHERE run = 0 AND at < $1 LIMIT $2);
+DELETE FROM message_ids WHERE run = 0 AND id IN (SELECT id FROM message_ids WHERE run = 0 AND at < $1
+                                         ORDER BY at, id LIMIT $2);

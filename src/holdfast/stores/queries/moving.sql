@@ -132,9 +132,15 @@ SELECT id, workflow, digest, expires FROM tombstones WHERE id > $1 ORDER BY id L
 SELECT id, workflow, spec, input, next, paused, last_run, created, updated FROM schedules
 WHERE id > $1 ORDER BY id LIMIT $2;
 
+-- name: order_events
+-- Which events wait, in the order of their numbers.
+SELECT n, name FROM events WHERE (n, name) > ($1, $2) ORDER BY n, name LIMIT $3;
+
 -- name: stray_events
--- Events that wait, of each name in their order.
-SELECT name, n, id, payload, at FROM events WHERE (name, n) > ($1, $2) ORDER BY name, n LIMIT $3;
+-- rows: n int, name text
+-- Some of them. They come before the runs, which say how many they have not seen.
+SELECT events.name, events.n, events.id, events.payload, events.at
+FROM {rows} AS wanted {join} events ON events.name = wanted.name AND events.n = wanted.n;
 
 -- name: stray_event_queues
 -- Names under which events were queued.

@@ -44,10 +44,10 @@ SELECT new.run, new.location, new.seq, new.kind, new.at, new.data FROM {rows} AS
 JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL ON CONFLICT DO NOTHING;
 
 -- name: insert_event
--- An event that waits, with the next number of its name.
+-- An event that waits. Its number ($5) says when it was published, and is higher than every other of its name.
 WITH next AS (
-    INSERT INTO event_queues (name, pending, last) VALUES ($1, 0, 1)
-    ON CONFLICT (name) DO UPDATE SET last = event_queues.last + 1 RETURNING last
+    INSERT INTO event_queues (name, pending, last) VALUES ($1, 0, $5)
+    ON CONFLICT (name) DO UPDATE SET last = greatest(event_queues.last + 1, excluded.last) RETURNING last
 )
 INSERT INTO events (name, n, id, payload, at) SELECT $1, next.last, $2, $3, $4 FROM next RETURNING n;
 
@@ -196,6 +196,14 @@ WHERE state = 'live' AND id NOT IN (SELECT value FROM jsonb_array_elements_text(
 SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.session AND backend_start::text = workers.begun
 WHERE workers.id = $1;
 
+-- name: end_silent
+-- End transactions whose process has said nothing for so many microseconds ($1): it hangs, and keeps others from the
+-- gate ($2). No timeout of the server does that, since a pipeline that is not finished counts as active.
+SELECT pg_terminate_backend(pg_locks.pid) FROM pg_locks JOIN pg_stat_activity ON pg_stat_activity.pid = pg_locks.pid
+WHERE pg_locks.relation = to_regclass($2) AND pg_locks.granted AND pg_stat_activity.usename = current_user
+AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - $1 * interval '1 microsecond';
+
 -- name: declare_dead
 -- Unless it renewed its lease since it was looked at ($2 = 1: known to have died, whatever its lease says).
 UPDATE workers SET state = 'dead' WHERE id = $1 AND state = 'live' AND ($2 = 1 OR lease_until < {clock});
@@ -208,6 +216,10 @@ SELECT {clock};
 -- Everybody thought to be alive.
 SELECT id FROM workers WHERE state = 'live';
 
+-- name: hurry
+-- Wait for no lock longer than a second.
+SET LOCAL lock_timeout = 1000;
+
 -- name: lock_gate
 -- Keep everybody else out.
 LOCK TABLE gate IN ACCESS EXCLUSIVE MODE;
@@ -219,3 +231,16 @@ SELECT 1 FROM gate WHERE id = 1 FOR UPDATE;
 -- name: share_gate_row
 -- What everybody else does there.
 SELECT 1 FROM gate WHERE id = 1 FOR SHARE;
+
+-- name: put_outbox
+-- A message for whoever looks into the outbox.
+INSERT INTO outbox (n, message) VALUES ($1, $2);
+
+-- name: read_outbox
+-- The oldest of them.
+SELECT n, message FROM outbox ORDER BY n LIMIT $1;
+
+-- name: drop_outbox
+-- rows: n int
+-- Those that were delivered.
+DELETE FROM outbox WHERE n IN (SELECT n FROM {rows} AS gone);

@@ -48,7 +48,9 @@ from holdfast.testing.conformance.samples import (
 )
 from holdfast.testing.conformance.schedules import ScheduleConformance
 from holdfast.testing.conformance.starts import StartConformance
+from holdfast.testing.conformance.tasks import TaskConformance
 from holdfast.testing.conformance.trails import TrailConformance
+from holdfast.testing.conformance.transactions import TransactionConformance
 from holdfast.testing.conformance.turns import TurnConformance
 from holdfast.testing.conformance.uniqueness import UniquenessConformance
 from holdfast.testing.conformance.unread import UnreadConformance
@@ -60,7 +62,8 @@ class StoreConformance(
     TurnConformance, ClaimConformance, WorkerConformance, ReadConformance, EventConformance, QueueConformance,
     BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
-    UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance,
+    UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
+    TransactionConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -90,9 +93,11 @@ __all__ = [
     "ScheduleConformance",
     "StartConformance",
     "StoreConformance",
+    "TaskConformance",
     "TerminalConformance",
     "TerminateConformance",
     "TrailConformance",
+    "TransactionConformance",
     "TurnConformance",
     "UniquenessConformance",
     "UnreadConformance",

@@ -88,13 +88,13 @@ class WorkerConformance:
     async def test_a_hung_worker_loses_its_runs_when_its_lease_lapses(self, store: Store, another: Another) -> None:
         """G5, B24: its lease lapsed, so its next renewal and its late writes are refused."""
         hung = await another()
-        await hung.join("h", timedelta(milliseconds=50))
+        await hung.join("h", timedelta(milliseconds=500))
         first, parks = new_run(owner="h"), new_run(owner="h")
         key = (await one(hung, StartRun(run=first), Started)).key
         sleeping = (await one(hung, StartRun(run=parks, turn=turn(0, state=parked(NOW))), Started)).key
         await store.join("w", LEASE)
         assert await store.take_over(NOW) == 0
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert await store.take_over(NOW) == 1
         assert await asyncio.to_thread(hung.renew, "h") is False
         await one(hung, turn(key, entries=[entry("a0", 1)]), Fenced)

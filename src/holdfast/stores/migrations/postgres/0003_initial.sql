@@ -12,6 +12,9 @@ INSERT INTO slots (slot) SELECT generate_series(0, 1023);
 -- A row per commit whose outcome may have to be asked for; each deletes the one before it.
 CREATE TABLE commits (token TEXT COLLATE "C" PRIMARY KEY);
 
+-- Messages sent inside transactions of others, until a worker delivers them.
+CREATE TABLE outbox (n BIGINT PRIMARY KEY, message TEXT COLLATE "C" NOT NULL);
+
 -- A run: small and hot. Big values live in inputs and results, so that a change of status never rewrites them.
 CREATE TABLE runs (
     key             BIGINT PRIMARY KEY,
@@ -163,7 +166,7 @@ CREATE TABLE waiters (
     since    BIGINT NOT NULL,
     PRIMARY KEY (run, location, name)
 );
-CREATE INDEX waiters_name ON waiters (name, since, run);
+CREATE INDEX waiters_name ON waiters (name, since, run, location);
 CREATE TABLE cursors (
     run BIGINT NOT NULL, name TEXT COLLATE "C" NOT NULL, n BIGINT NOT NULL, PRIMARY KEY (run, name)
 );

@@ -1,0 +1,129 @@
+"""One batch on its way into PostgreSQL: locked and read in one round trip, decided here, written in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast.clock import new_id
+from holdfast.commits import CommitTurn
+from holdfast.operations import Committed, Fenced, Operation, Outcome
+from holdfast.stores.batch import Batch
+from holdfast.stores.postgres_dialect import Dialect
+from holdfast.stores.postgres_errors import is_lost
+from holdfast.stores.postgres_locks import Locks, locks_of
+from holdfast.stores.postgres_statements import Statements, encoded, found
+from holdfast.stores.run_state import Row
+
+
+class Lost(Exception):
+    """The connection broke after a commit was sent: whether it happened, nobody said."""
+
+
+class Attempt:
+    """One batch on its way into the database, made again until somebody says what became of it."""
+
+    def __init__(
+        self,
+        schema: str,
+        dialect: Dialect,
+        keys: Callable[[], int],
+        operations: Sequence[Operation],
+        facts: Sequence[bool],
+    ) -> None:
+        self._schema = schema
+        self._dialect = dialect
+        self._keys = keys
+        self._operations = operations
+        self._facts = facts
+        self._locks = locks_of(each for each, fact in zip(operations, facts, strict=True) if not fact)
+        self.alone = self._locks.alone
+        self.before = ""
+        """The token of the commit before it, which needs it no more."""
+        self.token = ""
+        self.outcomes: list[Outcome] = []
+
+    async def make(self, connection: AsyncConnection[Any]) -> list[Outcome]:
+        """Apply the batch in one transaction: one round trip to lock and read, one to write and commit.
+
+        Raises:
+            NotLocked: it needs what it could not know beforehand, and is to be made alone.
+            Lost: the connection broke, perhaps after the commit.
+        """
+        statements, sent = Statements(connection, self._schema, self._keys), False
+        self.token = new_id()
+        try:
+            async with connection.pipeline():
+                await connection.execute("BEGIN")
+                self.outcomes = await (self._by_itself(statements) if self.alone else self._beside_others(statements))
+                await statements.execute("put_token", (self.token,))
+                if self.before:
+                    await statements.execute("drop_token", (self.before,))
+                sent = True
+                await connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if sent and is_lost(error, connection):
+                raise Lost(str(error)) from error
+            raise
+        return self.outcomes
+
+    async def _by_itself(self, statements: Statements) -> list[Outcome]:
+        await lock_gate(statements, self._dialect)
+        return await Batch(statements).apply(self._operations)
+
+    async def _beside_others(self, statements: Statements) -> list[Outcome]:
+        locks, operations, facts = self._locks, self._operations, self._facts
+        turns = [turn for turn, fact in zip(operations, facts, strict=True) if fact and isinstance(turn, CommitTurn)]
+        others = [each for each, fact in zip(operations, facts, strict=True) if not fact]
+        batch = Batch(statements)
+        if not self._dialect.lock_table:
+            await statements.execute("share_gate_row", ())
+        fenced = await _prefetch(statements, batch, locks, turns)
+        made = iter(await batch.apply(others, prefetch=False))
+        kept = iter(turns)
+        return [outcome_of(next(kept), fenced) if fact else next(made) for fact in facts]
+
+
+async def lock_gate(statements: Statements, dialect: Dialect) -> None:
+    """Keep everybody else out. Who waits for that gives up after a second and tries again, for all queue behind him."""
+    await statements.execute("hurry", ())
+    await statements.execute("lock_gate" if dialect.lock_table else "lock_gate_row", ())
+
+
+async def _prefetch(statements: Statements, batch: Batch, locks: Locks, turns: Sequence[CommitTurn]) -> set[Row]:
+    """Lock what a batch may change and read what its rules will ask for, in one round trip; return who is fenced."""
+    ask, execute = statements.ask, statements.execute
+    wanted = (encoded([*locks.ids]), encoded([*locks.ending]), encoded([*locks.events]), encoded([*locks.freed]))
+    if locks.slots:
+        await execute("lock_slots", (encoded([*locks.slots]),))
+    locked = await execute("lock_runs", (encoded([*locks.keys, *(turn.key for turn in turns)]), *wanted))
+    runs = await execute("locked_runs", (encoded([*locks.keys]), *wanted))
+    alive = await execute("live_workers", ())
+    buried = await ask("tombstone", [(id,) for id in locks.new_ids]) if locks.new_ids else []
+    unread = await ask("unread", [*locks.parked.items()]) if locks.parked else []
+    held = await ask("keys_held", [(key,) for key in locks.ending]) if locks.ending else []
+    statements.slots = frozenset(locks.slots)
+    names = [name for name in locks.waited if name]
+    pending = await ask("pending_of", [(name,) for name in names]) if names else []
+    fenced = await ask("fenced_facts", [(turn.key, turn.epoch) for turn in turns]) if turns else []
+    if turns:
+        await statements.write("insert_facts", facts_of(turns))
+    statements.locked = {int(key or 0) for (key,) in await found([locked])}
+    batch.know_runs(locks.ids, await found([runs]))
+    batch.know_alive(str(worker) for (worker,) in await found([alive]))
+    batch.know_buried(locks.new_ids, await found(buried))
+    batch.know_unread(locks.parked, await found(unread))
+    batch.keys.know_held(locks.ending, await found(held))
+    batch.events.know_pending(names, await found(pending))
+    return set(await found(fenced))
+
+
+def facts_of(turns: Iterable[CommitTurn]) -> list[Row]:
+    return [(turn.key, turn.epoch, *entry) for turn in turns for entry in turn.entries]
+
+
+def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
+    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)

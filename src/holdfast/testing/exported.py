@@ -1,0 +1,40 @@
+"""Runs out of files that `holdfast export` wrote, to be replayed elsewhere."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.errors import CannotMove, NoSuchRun
+from holdfast.moving import check_file
+from holdfast.moving.tables import MovedRun
+from holdfast.records import EntryRow
+from holdfast.testing.replaying import RecordedRun
+
+
+def exported_run(file: str | os.PathLike[str], run_id: str | None = None) -> RecordedRun:
+    """Return a run of an export, for `replay`; which one need not be said if there is one only.
+
+    Raises:
+        CannotMove: the file is damaged, or has several runs and none is named.
+        NoSuchRun: the file has no run of that id.
+    """
+    checked = check_file(file)
+    if run_id is None and checked.header.runs != 1:
+        raise CannotMove(f"{checked.reader.path}: has {checked.header.runs} runs; say which one")
+    run: MovedRun | None = None
+    text = ""
+    entries: list[EntryRow] = []
+    for table, row in checked.reader.rows(checked.footer.sha256):
+        if table == "runs":
+            found = MovedRun(*row)  # type: ignore[arg-type]  # columns as in MovedRun
+            run = found if run_id in (None, found.id) else run
+        elif run is not None and row[:1] == (run.key,):
+            if table == "inputs":
+                text = str(row[1])
+            elif table == "entries":
+                entries.append(EntryRow(*row[1:]))  # type: ignore[arg-type]  # columns as in EntryRow
+    if run is None:
+        raise NoSuchRun(str(run_id))
+    entries.sort(key=lambda entry: entry.seq)
+    begun = entries[0].at if run.generation and entries else run.begins or run.created
+    return RecordedRun(run.id, run.workflow, text, run.generation, run.seed, begun, entries, run.deadline, run.reopens)
