@@ -74,6 +74,13 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def old_id(age: timedelta) -> str:
+    """Return what sorts after every id that was made so long ago or earlier."""
+    stamp = time.time_ns() // 1_000_000 - age // timedelta(milliseconds=1)
+    text = f"{stamp:012x}"
+    return f"{text[:8]}-{text[8:]}-"
+
+
 def new_number() -> int:
     """Return a number of 63 bits that rises with time and that no other process makes, but for rare accidents."""
     return (time.time_ns() // 1000 - _YEAR_2025) << 12 | secrets.randbits(12)

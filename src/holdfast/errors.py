@@ -59,7 +59,9 @@
         |   `-- SchemaTooNew
         |-- StoreReplaced          the file was deleted or swapped underneath
         |-- StoreFull
+        |-- BadData                the database refused a value
         |-- StoreBusy
+        |   `-- Contended              somebody's open transaction holds what one operation needs
         |-- StoreUnreachable       the database server cannot be reached at present
         |-- OutcomeUnknown         the connection broke while committing, and nobody could be asked since
         |-- StoreCorrupt
@@ -381,6 +383,14 @@ class StoreFull(StoreError):
 
 class StoreBusy(StoreError):
     """Another process kept the database locked for too long."""
+
+
+class Contended(StoreBusy):
+    """A transaction that is still open, perhaps a caller's own, holds what one operation needs; nothing was written."""
+
+
+class BadData(StoreError):
+    """The database refused a value; nothing was written."""
 
 
 class StoreUnreachable(StoreError):

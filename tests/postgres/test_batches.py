@@ -66,7 +66,7 @@ class Both:
     def differences(self) -> dict[str, tuple[list[Any], list[Any]]]:
         """Return what is not alike: of each table the rows that only one of them has."""
         found = {}
-        with psycopg.connect(make_conninfo(self.postgres._connections._conninfo)) as connection:
+        with psycopg.connect(make_conninfo(self.postgres._connections.conninfo)) as connection:
             for name, columns in self.tables().items():
                 listed = ", ".join(columns)
                 here = {tuple(row) for row in self._in_memory(f"SELECT {listed} FROM {name}")}

@@ -135,7 +135,7 @@ async def play(seed: int, url: str, together: bool, monkeypatch: pytest.MonkeyPa
         batches = [player.batch(player.random.choice([1, 3, 8])) for player in players]
         names = [f"{number}-{place}" for place in range(STORES)]
         found = await asyncio.gather(*(s.first(n, b) for s, n, b in zip(stores, names, batches, strict=True)))
-        order = _committed(serial, [store._token for store in stores])
+        order = _committed(serial, [next(iter(store._tokens)) for store in stores])
         bases = [store.base for store in stores]
         # A batch that looked for a run which another was just inserting comes before it, though it committed later.
         orders = [order, *(list(other) for other in permutations(order))]
@@ -157,7 +157,7 @@ async def play(seed: int, url: str, together: bool, monkeypatch: pytest.MonkeyPa
 
 def _committed(serial: Serial, tokens: list[str]) -> list[int]:
     """Return which of the stores committed first, second and last."""
-    with psycopg.connect(serial.postgres._connections._conninfo) as connection:
+    with psycopg.connect(serial.postgres._connections.conninfo) as connection:
         rows = connection.execute(
             f'SELECT token, pg_xact_commit_timestamp(xmin) FROM "{serial.postgres.schema}".commits', ()
         ).fetchall()

@@ -30,6 +30,9 @@ def set_attributes(journal: Journal, scope: Scope, attributes: Mapping[str, Any]
         journal.extra().attributes.update(encoded)
 
 
+_LONGEST = 1024
+
+
 def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     """Return attributes as JSON text by name; None stands for one to remove.
 
@@ -47,6 +50,8 @@ def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
         if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
             value = int(value)  # so that 1 and 1.0 find each other
         encoded[name] = codec.encode(value, f"attribute {name!r}").decode() if value is not None else None
+        if len((encoded[name] or "").encode()) > _LONGEST:
+            raise BadInput(f"attribute {name!r} is too long to search by: at most {_LONGEST} bytes")
     return encoded
 
 

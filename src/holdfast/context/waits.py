@@ -221,6 +221,16 @@ def check_message_id(message_id: object) -> None:
     """Refuse what cannot be the id of a message or event; None is left to be made up."""
     if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 255):
         raise BadInput(f"id {message_id!r} must be a text of 1 to 255 characters")
+    if isinstance(message_id, str) and ("\0" in message_id or (not message_id.isascii() and _broken(message_id))):
+        raise BadInput(f"id {message_id!r} has characters that cannot be stored")
+
+
+def _broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id: str | None) -> PublishVerb:

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.errors import StoreBusy, StoreError, StoreFull
-from holdfast.operations import Operation, Outcome
+from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
+from holdfast.operations import Fenced, Operation, Outcome
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
@@ -63,6 +63,8 @@ class Committer:
         self._depth = 0
         self.crowd = 0
         """How many outcomes are being handed out together."""
+        self.hurry = False
+        """Whether there is no time any more to try again what the store cannot do at present."""
 
     @property
     def waiting(self) -> int:
@@ -133,9 +135,30 @@ class Committer:
         outcomes: list[Any]
         try:
             outcomes = list(await self._insist(operations))
+        except (BadData, Contended) as error:
+            # One of them is to blame, and must not take the others with it.
+            outcomes = [error] if len(operations) == 1 else await self._one_by_one(batch)
         except Exception as error:
             outcomes = [error] * len(batch)
         self._loop.call_soon(self._committed, batch, outcomes)
+
+    async def _one_by_one(self, batch: Batch) -> list[Outcome | Exception]:
+        """Apply operations each by itself, but none of a holder after one of it that failed."""
+        outcomes: list[Outcome | Exception] = []
+        lost: set[int] = set()
+        for operation, _, holder in batch:
+            try:
+                if id(holder) in lost:
+                    raise StoreError("an earlier commit of this run failed")
+                [outcome] = await self._store.apply([operation])
+                outcomes.append(outcome)
+                failed = isinstance(outcome, Fenced)
+            except Exception as error:
+                outcomes.append(error)
+                failed = True
+            if failed and holder is not None:
+                lost.add(id(holder))
+        return outcomes
 
     def _committed(self, batch: Batch, outcomes: list[Any]) -> None:
         self._task = None
@@ -146,7 +169,7 @@ class Committer:
             try:
                 return await self._store.apply(operations)
             except (StoreBusy, StoreFull) as error:
-                if pause is None:
+                if pause is None or self.hurry or isinstance(error, Contended):
                     raise
                 _logger.warning("the store cannot commit, trying again: %s", error)
                 await asyncio.sleep(pause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from holdfast import codec
@@ -9,6 +10,8 @@ from holdfast.clock import Instant, micros
 from holdfast.commits import LeaveKey, TakeKey
 from holdfast.context.steps import StepVerb
 from holdfast.engine.resident import Resident
+
+_LONGEST = 255
 
 
 def key_of(verb: StepVerb) -> str | None:
@@ -18,9 +21,17 @@ def key_of(verb: StepVerb) -> str | None:
         return None
     try:
         key: object = make(*verb.args, **verb.kwargs)
-        return str(key) if key is not None else None
+        return _fit(str(key)) if key is not None else None
     except Exception:
         return None  # the attempt meets the same error, and fails with it
+
+
+def _fit(key: str) -> str:
+    """Return a key as it is stored: a long one, or one that is no Unicode, by what stands for it."""
+    encoded = key.encode("utf-8", "surrogatepass")
+    if len(encoded) <= _LONGEST and key.isprintable():
+        return key
+    return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 def takes(verbs: Iterable[object]) -> list[TakeKey]:

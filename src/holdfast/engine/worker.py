@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +34,7 @@ _TAKE_OVER_TICKS = 50
 _BATCH = 200
 _PATIENCE = 500_000
 _MAX_UNDER_WAY = 4000
+_LAST_WORDS = 5.0
 
 
 class Worker:
@@ -141,28 +142,34 @@ class Worker:
             return
         self._stopping = True
         self._wake.set()
-        if self._claimer is not None:
-            await self._claimer
+        await self._leave_behind([self._claimer])
         self.runner.stopping = True
         await self._drain(self._settings.stop_grace if grace is None else grace)
         done = self._loop.create_future()
         self._loop.call_soon(self._hand_back, done)
         await done
-        await self.committer.stop()
+        self.committer.hurry = True
+        await self._leave_behind([self._loop.create_task(self.committer.stop())])
         await asyncio.sleep(0)
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        for task in (self._looker, self._rescuer, self._suspect, self._rejoining):
-            if task is not None:
-                await asyncio.wait([task])
+        await self._leave_behind([self._looker, self._rescuer, self._suspect, self._rejoining])
         self.runner.timers.close()
         self.executor.close()
         if self._lease is not None:
             self._lease.stop()
             try:
-                await self._store.leave(self.id)
-            except StoreError as error:
-                _logger.error("worker %s could not leave in order: %s", self.id, error)
+                await asyncio.wait_for(self._store.leave(self.id), _LAST_WORDS)
+            except (StoreError, TimeoutError) as error:
+                _logger.error("worker %s could not leave in order: %s", self.id, repr(error))
+
+    async def _leave_behind(self, tasks: Iterable[asyncio.Task[None] | None]) -> None:
+        """Wait for tasks, but not for ever: the store may be away, and whoever stops us may be in a hurry."""
+        waiting = [task for task in tasks if task is not None]
+        _, pending = await asyncio.wait(waiting, timeout=_LAST_WORDS) if waiting else ((), ())
+        for task in pending:
+            _logger.warning("%s takes too long while the worker stops; it is left behind", task.get_name())
+            task.cancel()
 
     def delivered(self, outcome: Delivered, message: Message) -> None:
         """Act on a row that this process put into a run's inbox."""

@@ -50,7 +50,7 @@ class House:
 
     async def look(self, work: Look[T]) -> T:
         """Read in one transaction, however long that takes, while others go on."""
-        return await self._store.look(work, together=True)
+        return await self._store.look(work, together=True, patient=True)
 
     async def change(self, work: Look[T]) -> T:
         """Write in one transaction: all or nothing."""
@@ -95,7 +95,7 @@ class SQLiteHouse(House):
         store = SQLiteStore(self._store.path, durability=self._store.durability)
         await store.open()
         try:
-            return await store.look(work, together=True)
+            return await store.look(work, together=True, patient=True)
         finally:
             await store.close()
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import re
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
+from uuid import UUID
 
 import msgspec
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast.clock import Instant, micros, new_id
+from holdfast.clock import Instant, micros, new_id, old_id
 from holdfast.commits import CommitTurn, StartRun
-from holdfast.errors import BadInput, OutcomeUnknown, StoreUnreachable
+from holdfast.errors import BadData, BadInput, OutcomeUnknown, StoreError, StoreUnreachable
 from holdfast.operations import Delivered, Fenced, Operation, Outcome, Refused, SendMessage, Transact
 from holdfast.records import Claim, Status, Task
 from holdfast.stores.batch import Batch
-from holdfast.stores.postgres_batch import Attempt, Lost, facts_of, lock_gate, outcome_of
-from holdfast.stores.postgres_connections import Connections, Line, Listener, Work
+from holdfast.stores.postgres_batch import BEGIN, Attempt, Lost, facts_of, lock_gate, outcome_of
+from holdfast.stores.postgres_connections import ANSWER, Connections, Line, Listener, Work
+from holdfast.stores.postgres_connections import together as in_pipeline
 from holdfast.stores.postgres_dialect import Dialect, dialect_of
 from holdfast.stores.postgres_enclosed import enclose
 from holdfast.stores.postgres_errors import AGAIN, UNPREPARED, translate
@@ -34,22 +38,27 @@ from holdfast.stores.postgres_statements import NotLocked, Statements, encoded, 
 from holdfast.stores.postgres_transactions import Transactions
 from holdfast.stores.run_state import Row
 from holdfast.stores.sql_store import Look, SQLStore
+from holdfast.stores.statements import MAX_PARAMETER
 from holdfast.stores.statements import Statements as AnyStatements
-from holdfast.stores.worker_lock import machine, process_exists
+from holdfast.stores.worker_lock import boot_time, machine, process_exists
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("holdfast.store")
 
 POISON_CLAIMS = 3
 POLL = 0.2
 POLL_LISTENING = 1.0
 """How often, in seconds, to look what others did when nobody says: more often when nobody can."""
 STIR = 0.02
-SILENCE = timedelta(seconds=5)
+SILENCE = timedelta(seconds=10)
 """For how long a process may keep everybody from being alone without a word, before its transaction is ended."""
 PATIENCE = 10.0
 OUTAGE = 4.0
 """For how many seconds to try again while others are always faster, and while there is no server to be reached."""
 _RELAYED = 500
+_OLD = timedelta(days=1)
+_EXPIRES = 20_000_000
 
 
 class PostgresStore(SQLStore):
@@ -66,8 +75,7 @@ class PostgresStore(SQLStore):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
         conninfo, self.schema = _split(url)
         self.durability = durability
-        self.dialect = dialect_of(dialect)
-        self._connections = Connections(conninfo, _masked(conninfo), self.dialect, durability)
+        self._connections = Connections(conninfo, _masked(conninfo), dialect_of(dialect), durability)
         self.clock = self._clock = self._connections.clock
         self._sql = sql(self.schema)
         self._me = new_id()
@@ -76,7 +84,10 @@ class PostgresStore(SQLStore):
         self._listener: Listener | None = None
         self._looked = 0.0
         self._stirring: asyncio.Task[None] | None = None
-        self._token = ""
+        self._tokens: set[str] = set()
+        """Tokens of commits whose outcome is known: the next one deletes them."""
+        self._opening = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self._workers: dict[str, timedelta] = {}
         self._transactions = Transactions(self._connections, self.schema)
         self.is_open = False
@@ -85,9 +96,17 @@ class PostgresStore(SQLStore):
         self.kept_out = 0
         """How many batches kept everybody else out."""
 
+    @property
+    def dialect(self) -> Dialect:
+        """What the server can do, as far as is known."""
+        return self._connections.dialect
+
     async def open(self) -> None:
-        if self.is_open:
-            return
+        async with self._opening:
+            if not self.is_open:
+                await self._open()
+
+    async def _open(self) -> None:
         self._connections.open()
         self._transactions = Transactions(self._connections, self.schema)
         try:
@@ -105,34 +124,61 @@ class PostgresStore(SQLStore):
 
     async def _prepare(self, connection: AsyncConnection[Any]) -> None:
         await prepare_schema(connection, self.schema, self.dialect, self._connections.where)
+        await self._ask_clock(connection)
+        [(level,)] = await (await connection.execute("SHOW synchronous_commit")).fetchall()
+        if level == "off" and self.durability == "power":
+            self.durability = "process"
+            _logger.warning(
+                "%s: synchronous_commit is off for this role and cannot be set here, so what is acknowledged survives "
+                "the death of processes only; ALTER ROLE ... SET synchronous_commit = on",
+                self._connections.where,
+            )
+
+    async def _ask_clock(self, connection: AsyncConnection[Any]) -> None:
+        asked = boot_time()
         [(now,)] = await (await connection.execute(self._sql["clock"])).fetchall()
-        self._clock.told(now)
+        self._clock.told(now, asked)
 
     async def close(self) -> None:
         if not self.is_open:
             return
         self.is_open = False
-        if self._stirring is not None:
-            await asyncio.wait([self._stirring])
+        last = [task for task in (self._stirring, self._asking) if task is not None]
+        last.append(asyncio.get_running_loop().create_task(self._last_words(), name="holdfast last words"))
+        _, silent = await asyncio.wait(last, timeout=1)
+        if silent:
+            self._connections.cut()
+            for task in silent:
+                task.cancel()
+            await asyncio.wait(silent, timeout=1)
         if self._listener is not None:
             await self._listener.stop()
         self._transactions.close()
         await self._connections.close()
 
+    async def _last_words(self) -> None:
+        with suppress(psycopg.Error, StoreError):
+            await self._connections.writer.use(self._forget_tokens)
+
+    async def _forget_tokens(self, connection: AsyncConnection[Any]) -> None:
+        if self._tokens:
+            await self._on(connection).write("drop_tokens", [(token,) for token in self._tokens])
+            self._tokens.clear()
+
     # Looking.
 
-    async def look(self, look: Look[T], *, together: bool = False) -> T:
+    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         async def work(connection: AsyncConnection[Any]) -> T:
             statements = self._on(connection)
             if not together:
                 return await look(statements)
-            async with connection.pipeline():
+            async with in_pipeline(connection, self.dialect):
                 await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 result = await look(statements)
                 await connection.execute("COMMIT")
             return result
 
-        return await self._connections.read(work)
+        return await self._connections.read(work, None if patient else ANSWER)
 
     async def due(self, worker: str, now: Instant) -> list[int]:
         return [int(key or 0) for (key,) in await self._ask("own_due", worker, now)]
@@ -147,6 +193,8 @@ class PostgresStore(SQLStore):
     def changed(self) -> bool:
         self._connections.ready()
         now, listener = time.monotonic(), self._listener
+        if self._clock.stale and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.get_running_loop().create_task(self._set_clock(), name="holdfast clock")
         heard = listener is not None and listener.heard
         if not heard and now - self._looked < (POLL_LISTENING if listener is not None and listener.hears else POLL):
             return False
@@ -154,6 +202,10 @@ class PostgresStore(SQLStore):
             listener.heard = False
         self._looked = now
         return True
+
+    async def _set_clock(self) -> None:
+        with suppress(StoreError):
+            await self._connections.read(self._ask_clock)
 
     def _on(self, connection: AsyncConnection[Any]) -> Statements:
         return Statements(connection, self.schema, self._keys, skip_locked=self.dialect.skip_locked)
@@ -165,25 +217,30 @@ class PostgresStore(SQLStore):
 
     async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         facts = only_facts(operations)
-        if all(facts):
-            return await self._append(operations)
-        outcomes = await self._commit(operations, facts)
+        try:
+            if all(facts) and not _huge(operations):
+                return await self._append(operations)
+            outcomes = await self._commit(operations, facts)
+        except UnicodeEncodeError as error:
+            raise BadData(f"{self._connections.where}: a text is no Unicode: {error}") from error
         self._stir()
         return outcomes
 
     async def _append(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Write turns that only add facts, in one statement; doing it twice changes nothing."""
         turns = [turn for turn in operations if isinstance(turn, CommitTurn)]
-        rows = facts_of(turns)
+        rows = encoded(facts_of(turns))
 
         async def work(connection: AsyncConnection[Any]) -> set[Row]:
             statements = self._on(connection)
+            # What is held up on its way for longer than it is waited for must not be written: it was made again since.
+            values = (rows, self._clock.now() + _EXPIRES)
             if self.dialect.lock_table:
-                return set(await statements.read("append_facts", rows))
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
+                return set(await found([await statements.execute("append_facts", values)]))
+            async with in_pipeline(connection, self.dialect):
+                await connection.execute(BEGIN)
                 await statements.execute("share_gate_row", ())
-                fenced = set(await statements.read("append_facts", rows))
+                fenced = set(await found([await statements.execute("append_facts", values)]))
                 await connection.execute("COMMIT")
             return fenced
 
@@ -191,12 +248,12 @@ class PostgresStore(SQLStore):
         return [outcome_of(turn, fenced) for turn in turns]
 
     async def _commit(self, operations: Sequence[Operation], facts: Sequence[bool]) -> list[Outcome]:
-        attempt = Attempt(self.schema, self.dialect, self._keys, operations, facts)
-        attempt.before = self._token
+        attempt = Attempt(self.schema, self.dialect, self._keys, operations, facts, lambda: [*self._tokens])
         while True:
             try:
-                outcomes = await self._insisting(self._connections.writer, attempt.make)
-                self._token = attempt.token
+                outcomes = await self._insisting(self._connections.writer, attempt.make, doubtful=lambda: attempt.sent)
+                self._tokens.difference_update(attempt.dropped)
+                self._tokens.add(attempt.token)
                 self.kept_out += attempt.alone
                 return outcomes
             except NotLocked:
@@ -204,16 +261,15 @@ class PostgresStore(SQLStore):
             except Lost as lost:
                 await self._connections.writer.drop()
                 if await self._happened(attempt.token, lost):
+                    self._tokens.add(attempt.token)
                     return attempt.outcomes
 
     async def _happened(self, token: str, lost: Lost) -> bool:
         """Find out whether a commit happened whose answer never came; if not, it never will."""
 
         async def ask(connection: AsyncConnection[Any]) -> bool:
-            cursor = await self._on(connection).execute("void_token", (token,))
-            happened = cursor.rowcount == 0
-            await connection.execute(self._sql["drop_token"].replace("$1", "%s"), (token,))
-            return happened
+            [(made,)] = await found([await self._on(connection).execute("void_token", (token,))])
+            return bool(made)
 
         try:
             return await self._insisting(self._connections.writer, ask)
@@ -223,17 +279,28 @@ class PostgresStore(SQLStore):
                 f"what became of it: {lost}"
             ) from error
 
-    async def _insisting(self, line: Line, work: Work[T], *, twice: bool = True) -> T:
+    async def _insisting(
+        self,
+        line: Line,
+        work: Work[T],
+        *,
+        twice: bool = True,
+        answer: float | None = ANSWER,
+        doubtful: Callable[[], bool] = lambda: False,
+    ) -> T:
         """Do something again while somebody else is in the way, for as long as that is likely to help.
 
         After a lost connection only what may be done `twice` is: what takes something for a worker may have taken it.
+        What is `doubtful` then is asked for first (Lost).
         """
         began, pause = time.monotonic(), 0.002
         while True:
             try:
-                return await line.use(work)
+                return await line.use(work, answer)
             except psycopg.Error as error:
                 lost = line.connection is None
+                if lost and doubtful():
+                    raise Lost(str(error)) from error
                 again = (lost and twice) or isinstance(error, AGAIN + UNPREPARED)
                 if not again or time.monotonic() - began > (OUTAGE if lost else PATIENCE):
                     raise translate(error, self._connections.where) from error
@@ -277,18 +344,38 @@ class PostgresStore(SQLStore):
         return self._transactions.run(attempt, body, now, expired)
 
     async def relay(self) -> int:
-        rows = await self._ask("read_outbox", _RELAYED)
-        if not rows:
-            return 0
-        # Each has an id that is remembered, so that one which is delivered twice counts once.
-        outcomes = await self.apply([msgspec.json.decode(message, type=SendMessage) for _, message in rows])
-        done = [row for row, outcome in zip(rows, outcomes, strict=True) if not _full(outcome)]
-        await self._insisting(self._connections.writer, lambda conn: self._forget_outbox(conn, done))
-        return len(done)
+        after = done = 0
+        while rows := await self._ask("read_outbox", after, _RELAYED):
+            after = rows[-1][0]
+            done += await self._deliver(rows)
+            if len(rows) < _RELAYED:
+                break
+        return done
 
-    async def _forget_outbox(self, connection: AsyncConnection[Any], rows: Sequence[tuple[Any, ...]]) -> None:
-        statements = self._on(connection)
-        await statements.write("drop_outbox", [(n,) for n, _ in rows])
+    async def _deliver(self, rows: Sequence[tuple[int, str]]) -> int:
+        """Deliver what was left in the outbox; each has an id that is remembered, so that twice is once."""
+        messages = [msgspec.json.decode(message, type=SendMessage) for _, message in rows]
+        outcomes = await self.apply(messages)
+        refused = [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
+        gone = [row for row, why in zip(rows, refused, strict=True) if why is None or why.reason != "full"]
+        orphans: list[Row] = [
+            (str(UUID(int=n)), each.target, "", each.name, each.payload, "", each.at, each.at)
+            for (n, _), each, why in zip(rows, messages, refused, strict=True)
+            if why is not None and why.status is None
+        ]
+
+        async def forget(connection: AsyncConnection[Any]) -> None:
+            statements = self._on(connection)
+            async with in_pipeline(connection, self.dialect):
+                await connection.execute(BEGIN)
+                if orphans:  # their run was deleted since: nobody will ever take them
+                    await statements.write("insert_event_letters", orphans)
+                await statements.write("drop_outbox", [(n,) for n, _ in gone])
+                await connection.execute("COMMIT")
+
+        if gone:
+            await self._insisting(self._connections.writer, forget)
+        return len(gone)
 
     # Claiming.
 
@@ -317,7 +404,7 @@ class PostgresStore(SQLStore):
             statements = self._on(connection)
             if self.dialect.lock_table:
                 return await found([await statements.execute(name, values)])
-            await connection.execute("BEGIN")
+            await connection.execute(BEGIN)
             await statements.execute("share_gate_row", ())
             rows = await found([await statements.execute(name, values)])
             await connection.execute("COMMIT")
@@ -330,8 +417,9 @@ class PostgresStore(SQLStore):
     ) -> list[tuple[Any, ...]]:
         """Take the next run that was claimed before without progress; those that never get anywhere are blocked."""
         statements = self._on(connection)
-        await connection.execute("BEGIN")
-        await statements.execute("share_gate_row", ())
+        await connection.execute(BEGIN)
+        if not self.dialect.lock_table:
+            await statements.execute("share_gate_row", ())
         rows: list[tuple[Any, ...]] = []
         while due := await found([await statements.execute("due_suspect", (now, known))]):
             [(key, claims)] = due
@@ -353,10 +441,11 @@ class PostgresStore(SQLStore):
 
     def _join(self, worker: str, lease: int) -> None:
         def work(connection: psycopg.Connection[Any]) -> None:
+            asked = boot_time()
             session, begun, now = self._session(connection)
             values = (worker, lease, session, begun, machine(), os.getpid(), socket.gethostname())
             psycopg.RawCursor(connection).execute(self._sql["join_worker"], values)
-            self._clock.told(now)
+            self._clock.told(now, asked)
 
         self._connections.renew(work)
 
@@ -370,13 +459,13 @@ class PostgresStore(SQLStore):
     def renew(self, worker: str) -> bool:
         def work(connection: psycopg.Connection[Any]) -> bool:
             session, begun, _ = self._session(connection)
+            asked = boot_time()
             rows = psycopg.RawCursor(connection).execute(self._sql["renew_worker"], (worker, session, begun)).fetchall()
             for (now,) in rows:
-                self._clock.told(now)
+                self._clock.told(now, asked)
             if self.dialect.sessions:
-                silence = min(self._workers.get(worker, SILENCE), SILENCE)
                 gate = f'"{self.schema}".gate'
-                psycopg.RawCursor(connection).execute(self._sql["end_silent"], (micros(silence), gate))
+                psycopg.RawCursor(connection).execute(self._sql["end_silent"], (micros(SILENCE), gate))
             return bool(rows)
 
         return self._connections.renew(work)
@@ -408,6 +497,7 @@ class PostgresStore(SQLStore):
                     await statements.write("free_lost", [(worker, now, how)])
                     dead += 1
             await statements.write("prune_dead", [()])
+            await statements.write("old_tokens", [(old_id(_OLD),)])
             return dead
 
         dead = await self.alone(work)
@@ -434,18 +524,20 @@ class PostgresStore(SQLStore):
 
         async def transaction(connection: AsyncConnection[Any]) -> T:
             statements = self._on(connection)
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
+            async with in_pipeline(connection, self.dialect):
+                await connection.execute(BEGIN)
                 await lock_gate(statements, self.dialect)
                 result = await work(statements)
                 await connection.execute("COMMIT")
             return result
 
-        return await self._insisting(self._connections.writer, transaction)
+        return await self._insisting(self._connections.writer, transaction, answer=None)
 
 
-def _full(outcome: Outcome) -> bool:
-    return isinstance(outcome, Refused) and outcome.reason == "full"
+def _huge(operations: Sequence[Operation]) -> bool:
+    """Whether facts are too large for one parameter, and have to be written in pieces."""
+    facts = (entry for turn in operations if isinstance(turn, CommitTurn) for entry in turn.entries)
+    return sum(len(entry.data) for entry in facts) > MAX_PARAMETER // 2
 
 
 def _claim(row: Sequence[Any]) -> Claim:
@@ -472,8 +564,11 @@ def _split(url: str) -> tuple[str, str]:
         address = re.sub(r"^(\w+):/*", r"\1:///", address)
     try:
         psycopg.conninfo.conninfo_to_dict(address)
-    except psycopg.Error as error:
-        raise BadInput(f"cannot tell what the address of the database means: {' '.join(str(error).split())}") from None
+    except psycopg.Error:
+        raise BadInput(
+            "cannot tell what the address of the database means: is every % in it followed by two digits, and every "
+            "/ : @ in the password written as %2F %3A %40?"
+        ) from None
     return address, check_schema_name(schema)
 
 

@@ -12,11 +12,15 @@ from holdfast.clock import new_id
 from holdfast.commits import CommitTurn
 from holdfast.operations import Committed, Fenced, Operation, Outcome
 from holdfast.stores.batch import Batch
+from holdfast.stores.postgres_connections import together
 from holdfast.stores.postgres_dialect import Dialect
 from holdfast.stores.postgres_errors import is_lost
 from holdfast.stores.postgres_locks import Locks, locks_of
 from holdfast.stores.postgres_statements import Statements, encoded, found
 from holdfast.stores.run_state import Row
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Who waited for a lock must then see what was done meanwhile."""
 
 
 class Lost(Exception):
@@ -33,6 +37,7 @@ class Attempt:
         keys: Callable[[], int],
         operations: Sequence[Operation],
         facts: Sequence[bool],
+        known: Callable[[], list[str]],
     ) -> None:
         self._schema = schema
         self._dialect = dialect
@@ -41,9 +46,13 @@ class Attempt:
         self._facts = facts
         self._locks = locks_of(each for each, fact in zip(operations, facts, strict=True) if not fact)
         self.alone = self._locks.alone
-        self.before = ""
-        """The token of the commit before it, which needs it no more."""
+        self._known = known
+        """Returns the tokens of commits whose outcome is known."""
+        self.dropped: list[str] = []
+        """Those that this one has deleted."""
         self.token = ""
+        self.sent = False
+        """Whether the commit may have reached the server."""
         self.outcomes: list[Outcome] = []
 
     async def make(self, connection: AsyncConnection[Any]) -> list[Outcome]:
@@ -53,19 +62,19 @@ class Attempt:
             NotLocked: it needs what it could not know beforehand, and is to be made alone.
             Lost: the connection broke, perhaps after the commit.
         """
-        statements, sent = Statements(connection, self._schema, self._keys), False
-        self.token = new_id()
+        statements = Statements(connection, self._schema, self._keys)
+        self.token, self.sent, self.dropped = new_id(), False, self._known()
         try:
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
+            async with together(connection, self._dialect):
+                await connection.execute(BEGIN)
                 self.outcomes = await (self._by_itself(statements) if self.alone else self._beside_others(statements))
                 await statements.execute("put_token", (self.token,))
-                if self.before:
-                    await statements.execute("drop_token", (self.before,))
-                sent = True
+                if self.dropped:
+                    await statements.write("drop_tokens", [(token,) for token in self.dropped])
+                self.sent = True
                 await connection.execute("COMMIT")
         except psycopg.Error as error:
-            if sent and is_lost(error, connection):
+            if self.sent and is_lost(error, connection):
                 raise Lost(str(error)) from error
             raise
         return self.outcomes
@@ -79,6 +88,7 @@ class Attempt:
         turns = [turn for turn, fact in zip(operations, facts, strict=True) if fact and isinstance(turn, CommitTurn)]
         others = [each for each, fact in zip(operations, facts, strict=True) if not fact]
         batch = Batch(statements)
+        await statements.execute("be_patient", ())
         if not self._dialect.lock_table:
             await statements.execute("share_gate_row", ())
         fenced = await _prefetch(statements, batch, locks, turns)

@@ -14,6 +14,9 @@ class Dialect:
     name: str = "postgresql"
     prepare: bool = True
     """Statements are prepared once per connection. Without: parsed each time, as poolers may need it."""
+    pipeline: bool = True
+    """Statements are sent together and their answers waited for once. Without: one by one. (The driver ends a pipeline
+    with a word that a pooler takes for the beginning of the next transaction, for which it reserves a connection.)"""
     notify: bool = True
     """LISTEN and NOTIFY tell other processes of commits. Without: they look more often."""
     lock_table: bool = True
@@ -32,7 +35,7 @@ _PROFILES = {
     profile.name: profile
     for profile in (
         Dialect(),
-        Dialect(name="pooler", prepare=False, notify=False, sessions=False),
+        Dialect(name="pooler", prepare=False, pipeline=False, notify=False, sessions=False),
         Dialect(
             name="cockroachdb",
             notify=False,

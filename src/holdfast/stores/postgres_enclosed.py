@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, errors
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from holdfast.commits import StartRun
 from holdfast.errors import BadInput
@@ -23,6 +24,7 @@ from holdfast.stores.batch import Batch
 from holdfast.stores.postgres_statements import Statements, Waited, new_keys
 from holdfast.stores.run_state import Value
 
+_TRIES = 3
 _encode = msgspec.json.Encoder().encode
 
 
@@ -48,15 +50,18 @@ async def enclose(
 
 
 async def _start(statements: _Enclosed, operation: StartRun) -> Outcome:
-    while True:
+    for tries in range(_TRIES):
         await statements.say("SAVEPOINT holdfast")
         try:
             [outcome] = await Batch(statements).apply([operation])
-        except errors.UniqueViolation:  # somebody else's run of this id was committed just now
+        except errors.UniqueViolation:
             await statements.say("ROLLBACK TO SAVEPOINT holdfast")
-            continue
+            if tries == _TRIES - 1:
+                raise  # a transaction that sees only the past cannot see it: the caller has to begin anew
+            continue  # somebody else's run of this id was committed just now
         await statements.say("RELEASE SAVEPOINT holdfast")
         return outcome
+    raise AssertionError("unreachable")
 
 
 async def _send(statements: _Enclosed, operation: SendMessage) -> Outcome:
@@ -83,10 +88,10 @@ class _Enclosed(Statements):
 
     async def execute(self, name: str, values: Sequence[Value]) -> Any:
         if isinstance(self._theirs, AsyncConnection):
-            cursor = AsyncRawCursor(self._theirs)
+            cursor = AsyncRawCursor(self._theirs, row_factory=tuple_row)
             await cursor.execute(self._sql[name], values)
             return cursor
-        blocking: RawCursor[Any] = RawCursor(self._theirs)
+        blocking: RawCursor[Any] = RawCursor(self._theirs, row_factory=tuple_row)
         await asyncio.to_thread(blocking.execute, self._sql[name], values)
         return Waited(blocking)
 

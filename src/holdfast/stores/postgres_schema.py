@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, errors
 
-from holdfast.errors import BadInput, SchemaTooNew, UnsupportedServer
+from holdfast.errors import BadInput, CannotOpen, SchemaTooNew, UnsupportedServer
 from holdfast.stores.postgres_dialect import Dialect
 from holdfast.stores.sql_files import migrations
 
@@ -35,6 +35,7 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect:
 
     Raises:
         UnsupportedServer: it is older than we know.
+        CannotOpen: its text is not UTF8.
         SchemaTooNew: a newer holdfast made these tables; nothing was written.
     """
     if connection.info.server_version < OLDEST_SERVER:
@@ -42,6 +43,9 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect:
         raise UnsupportedServer(
             f"{where}: PostgreSQL {version} is too old; holdfast needs {OLDEST_SERVER // 10000} or newer"
         )
+    [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
+    if encoding != "UTF8":
+        raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
     for number in range(_TRIES):
         try:
             await _migrate(connection, schema, dialect, where)

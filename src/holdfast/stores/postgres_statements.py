@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
+from psycopg.rows import tuple_row
 
 from holdfast.clock import new_number
 from holdfast.stores.run_state import Row, Value
@@ -39,7 +40,11 @@ JOIN waiters ON waiters.name = wanted.value
 UNION ALL SELECT key_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
 JOIN key_waiters ON key_waiters.activity = wanted.value ->> 0 AND key_waiters.key = wanted.value ->> 1
 """
+_SHARED = "SELECT 1 FROM gate WHERE id < 0 FOR KEY SHARE"  # locks the table, as who only reads it does not, and no row
 _WORDS = {
+    "gate": f"WITH shared AS MATERIALIZED ({_SHARED})",
+    "shared": _SHARED,
+    "begun": "(extract(epoch FROM backend_start) * 1000000)::bigint::text",
     "join": "JOIN",
     "greatest": "greatest",
     "unless_taken": "",
@@ -102,7 +107,8 @@ def new_keys() -> Callable[[], int]:
 
     def next_key() -> int:
         nonlocal last
-        last = max(last + 1, new_number())
+        # One call stands for as many keys as a batch may take by itself.
+        last = max(last + (1 << 16), new_number())
         return last
 
     return next_key
@@ -194,7 +200,7 @@ class BlockingStatements(Statements):
         self._blocking = connection
 
     async def execute(self, name: str, values: Sequence[Value]) -> Any:
-        cursor: RawCursor[Any] = RawCursor(self._blocking)
+        cursor: RawCursor[Any] = RawCursor(self._blocking, row_factory=tuple_row)
         cursor.execute(self._sql[name], values)
         return Waited(cursor)
 

@@ -8,15 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, Cursor
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from holdfast.clock import Instant
 from holdfast.errors import DefinitionError, StepTimeout, StoreError
 from holdfast.operations import Delivered, Fenced, Transact
 from holdfast.stores.batch import Batch
-from holdfast.stores.postgres_connections import Connections
-from holdfast.stores.postgres_errors import translate
+from holdfast.stores.postgres_connections import Connections, cut
+from holdfast.stores.postgres_errors import is_lost, translate
 from holdfast.stores.postgres_statements import BlockingStatements, encoded
 from holdfast.stores.statements import at_once
 
@@ -24,6 +25,8 @@ Body = Callable[[Any], str]
 
 _KEPT = 4
 """How many connections are kept for the next steps."""
+_MOST = 20
+"""How many there may be at once: a server has few to give."""
 
 
 class Transactions:
@@ -34,6 +37,7 @@ class Transactions:
         self._schema = schema
         self._kept: list[Connection[Any]] = []
         self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_MOST)
         self._closed = False
 
     def run(
@@ -44,6 +48,12 @@ class Transactions:
         The run's row is locked only when the body is done, so that others need not wait for it; if the run was lost
         meanwhile, all is rolled back.
         """
+        with self._places:
+            return self._run(attempt, body, now, expired)
+
+    def _run(
+        self, attempt: Transact, body: Body, now: Callable[[], Instant], expired: Callable[[], None]
+    ) -> Delivered | Fenced:
         connection = self._connection()
         turn = _Turn(self._connections, connection, attempt, expired)
         try:
@@ -52,12 +62,11 @@ class Transactions:
         except _Lost:
             return Fenced(attempt.run)
         except psycopg.Error as error:
-            if turn.raised is error:
+            if turn.raised is error and not is_lost(error, connection):
                 raise
             raise translate(error, self._connections.where) from error
         finally:
-            turn.over()
-            self._give_back(connection)
+            self._give_back(connection, fit=not turn.over())
 
     def _record(self, turn: _Turn, attempt: Transact, body: Body, now: Callable[[], Instant]) -> Delivered:
         statements = BlockingStatements(turn.connection, self._schema)
@@ -65,6 +74,8 @@ class Transactions:
             raise _Lost
         payload = turn.call(body)
         nothing = encoded([])
+        if not self._connections.dialect.lock_table:
+            at_once(statements.execute("share_gate_row", ()))
         at_once(statements.execute("lock_runs", (encoded([attempt.run]), nothing, nothing, nothing, nothing)))
         batch = Batch(statements)
         run = at_once(batch.tasks.may_record(attempt))
@@ -81,14 +92,22 @@ class Transactions:
 
     def _connection(self) -> Connection[Any]:
         with self._lock:
-            while self._kept:
-                connection = self._kept.pop()
-                if not connection.closed:
-                    return connection
+            kept, self._kept = self._kept, []
+        while kept:
+            connection = kept.pop()
+            try:
+                connection.execute("DISCARD ALL")  # whatever the last body left behind, and whether the server is there
+            except psycopg.Error:
+                connection.close()
+                continue
+            with self._lock:
+                self._kept += kept
+            return connection
         return self._connections.connect_blocking()
 
-    def _give_back(self, connection: Connection[Any]) -> None:
-        fit = not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE
+    def _give_back(self, connection: Connection[Any], fit: bool) -> None:
+        fit = fit and not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE
+        connection.row_factory, connection.cursor_factory = tuple_row, Cursor
         with self._lock:
             if fit and not self._closed and len(self._kept) < _KEPT:
                 self._kept.append(connection)
@@ -149,6 +168,10 @@ class _Turn:
             if self._over:
                 return
             self._late = True
+        if not self._connections.dialect.sessions:
+            cut(self.connection)  # a pooler's number of the session is made up
+            self._expired()
+            return
         with suppress(StoreError):  # a server that cannot be reached has ended it, too
             self._connections.renew(
                 lambda connection: connection.execute("SELECT pg_terminate_backend(%s)", (self._session,))

@@ -33,8 +33,11 @@ class SQLStore(Store):
     """A store whose reads are the statements of queries/reads.sql."""
 
     @abstractmethod
-    async def look(self, look: Look[T], *, together: bool = False) -> T:
-        """Read what is committed; with `together` all of it as of one moment, where it takes several statements."""
+    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
+        """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
+
+        It must not take longer than a server is waited for, unless `patient`.
+        """
 
     @abstractmethod
     async def alone(self, work: Look[T]) -> T:

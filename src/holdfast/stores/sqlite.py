@@ -64,7 +64,7 @@ class SQLiteStore(SQLStore):
         if self._connections.is_open:
             await self._connections.close()
 
-    async def look(self, look: Look[T], *, together: bool = False) -> T:
+    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
 
     async def alone(self, work: Look[T]) -> T:

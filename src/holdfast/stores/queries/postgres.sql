@@ -2,14 +2,17 @@
 
 -- name: lock_slots
 -- Lock what has no row of its own, lowest first.
-SELECT slots.slot FROM gate CROSS JOIN slots
-WHERE slots.slot IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
+{gate}
+SELECT slots.slot FROM slots
+WHERE NOT EXISTS (SELECT 1 FROM shared) AND slots.slot IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
 ORDER BY slots.slot FOR UPDATE OF slots;
 
 -- name: lock_runs
 -- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that
 -- wait for events ($4) or for idempotency keys ($5).
-SELECT runs.key FROM gate CROSS JOIN runs WHERE runs.key IN ({wanted}) ORDER BY runs.key FOR UPDATE OF runs;
+{gate}
+SELECT runs.key FROM runs WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.key IN ({wanted})
+ORDER BY runs.key FOR UPDATE OF runs;
 
 -- name: locked_runs
 -- The same runs as they are now that they are locked.
@@ -17,11 +20,12 @@ SELECT {run} FROM runs WHERE runs.key IN ({wanted});
 
 -- name: append_facts
 -- rows: run int, epoch int, location text, seq int, kind int, at int, data text
--- The hot path: facts of runs that are still ours, as a transaction of its own. Returns who is fenced.
-WITH new AS MATERIALIZED (SELECT * FROM {rows} AS given),
+-- The hot path: facts of runs that are still ours, as a transaction of its own, before an instant ($2). Returns who is
+-- fenced.
+{gate}, new AS MATERIALIZED (SELECT * FROM {rows} AS given),
 mine AS MATERIALIZED (
-    SELECT runs.key, runs.epoch FROM gate CROSS JOIN runs
-    WHERE (runs.key, runs.epoch) IN (SELECT run, epoch FROM new) AND runs.ended IS NULL
+    SELECT runs.key, runs.epoch FROM runs
+    WHERE NOT EXISTS (SELECT 1 FROM shared) AND {clock} < $2 AND (runs.key, runs.epoch) IN (SELECT run, epoch FROM new) AND runs.ended IS NULL
     ORDER BY runs.key FOR NO KEY UPDATE OF runs
 ), written AS (
     INSERT INTO entries (run, location, seq, kind, at, data)
@@ -53,22 +57,27 @@ INSERT INTO events (name, n, id, payload, at) SELECT $1, next.last, $2, $3, $4 F
 
 -- name: put_token
 -- Say in a commit that it happened.
-INSERT INTO commits (token) VALUES ($1);
+INSERT INTO commits (token, made) VALUES ($1, 1);
 
--- name: drop_token
--- The commit before it needs that no more.
-DELETE FROM commits WHERE token = $1;
+-- name: drop_tokens
+-- rows: token text
+-- Commits whose outcome is known need that no more.
+DELETE FROM commits WHERE token IN (SELECT token FROM {rows} AS known);
 
 -- name: void_token
--- Find out whether a commit happened, and see to it that it never will if it did not.
-INSERT INTO commits (token) VALUES ($1) ON CONFLICT DO NOTHING;
+-- Find out whether a commit happened (1), and see to it that it never will if it did not: the row stays in its way.
+INSERT INTO commits (token, made) VALUES ($1, 0) ON CONFLICT (token) DO UPDATE SET made = commits.made RETURNING made;
+
+-- name: old_tokens
+-- What nobody asks for any more; ids sort by time.
+DELETE FROM commits WHERE token < $1;
 
 -- name: claim_runs
 -- Make due runs this worker's ($1), by priority, in each taking turns among workflows, most overdue first. Jumps from one
 -- workflow and priority to the next in the index, so that neither a backlog nor those who sleep are looked at.
-WITH RECURSIVE known AS MATERIALIZED (
-    SELECT value AS workflow FROM jsonb_array_elements_text($4::jsonb) CROSS JOIN gate
-    WHERE EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+WITH RECURSIVE shared AS MATERIALIZED ({shared}), known AS MATERIALIZED (
+    SELECT value AS workflow FROM jsonb_array_elements_text($4::jsonb)
+    WHERE NOT EXISTS (SELECT 1 FROM shared) AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
 ), levels (workflow, priority) AS (
     SELECT known.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = known.workflow AND {due}) FROM known
     UNION ALL
@@ -105,8 +114,9 @@ RETURNING taken.place, {claim};
 
 -- name: due_suspect
 -- The next due run that was claimed before without progress.
-SELECT runs.key, runs.claims FROM gate CROSS JOIN runs
-WHERE runs.ended IS NULL AND runs.due IS NOT NULL AND runs.due <= $1 AND runs.claims > 0
+{gate}
+SELECT runs.key, runs.claims FROM runs
+WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.ended IS NULL AND runs.due IS NOT NULL AND runs.due <= $1 AND runs.claims > 0
 AND runs.workflow IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND {free}
 ORDER BY runs.priority DESC, runs.due, runs.key LIMIT 1 FOR UPDATE OF runs SKIP LOCKED;
 
@@ -150,15 +160,16 @@ SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL
 
 -- name: claim_tasks
 -- Make attempts that wait in queues this worker's ($1), by priority, then oldest first.
-WITH waiting AS MATERIALIZED (
+{gate}, waiting AS MATERIALIZED (
     SELECT found.run, found.location FROM jsonb_array_elements_text($3::jsonb) AS queue
     CROSS JOIN jsonb_array_elements_text($4::jsonb) AS activity CROSS JOIN LATERAL (
         SELECT tasks.run, tasks.location FROM tasks
         WHERE tasks.owner IS NULL AND tasks.queue = queue.value AND tasks.activity = activity.value
         AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
         ORDER BY tasks.priority DESC, tasks.at LIMIT $2 * 2
-    ) AS found CROSS JOIN gate
-    WHERE EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+    ) AS found
+    WHERE NOT EXISTS (SELECT 1 FROM shared)
+    AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
 ), taken AS MATERIALIZED (
     SELECT tasks.run, tasks.location, row_number() OVER () AS place FROM (
         SELECT tasks.run, tasks.location FROM waiting
@@ -184,7 +195,7 @@ UPDATE workers SET lease_until = {clock} + lease, session = $2, begun = $3 WHERE
 
 -- name: session
 -- What names this connection, and the database's time.
-SELECT pg_backend_pid(), coalesce((SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()), ''), {clock};
+SELECT pg_backend_pid(), coalesce((SELECT {begun} FROM pg_stat_activity WHERE pid = pg_backend_pid()), ''), {clock};
 
 -- name: other_workers
 -- Workers of others: whether their lease has lapsed, and whether they are on this machine ($2).
@@ -193,16 +204,19 @@ WHERE state = 'live' AND id NOT IN (SELECT value FROM jsonb_array_elements_text(
 
 -- name: is_connected
 -- Whether the connection by which a worker renewed its lease is still there.
-SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.session AND backend_start::text = workers.begun
-WHERE workers.id = $1;
+SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.session
+WHERE workers.id = $1 AND (backend_start IS NULL OR {begun} = workers.begun);
 
 -- name: end_silent
--- End transactions whose process has said nothing for so many microseconds ($1): it hangs, and keeps others from the
--- gate ($2). No timeout of the server does that, since a pipeline that is not finished counts as active.
+-- End transactions that share the gate ($2) and whose process has said nothing for so many microseconds ($1) while others
+-- wait for it: it hangs. No timeout of the server does that, since a pipeline that is not finished counts as active.
 SELECT pg_terminate_backend(pg_locks.pid) FROM pg_locks JOIN pg_stat_activity ON pg_stat_activity.pid = pg_locks.pid
 WHERE pg_locks.relation = to_regclass($2) AND pg_locks.granted AND pg_stat_activity.usename = current_user
 AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - $1 * interval '1 microsecond';
+AND pg_locks.mode IN ('RowShareLock', 'ExclusiveLock')
+AND EXISTS (SELECT 1 FROM pg_stat_activity AS other
+            WHERE other.wait_event_type = 'Lock' AND pg_locks.pid = ANY (pg_blocking_pids(other.pid)))
+AND pg_stat_activity.wait_event = 'ClientRead' AND pg_stat_activity.state_change < clock_timestamp() - $1 * interval '1 microsecond';
 
 -- name: declare_dead
 -- Unless it renewed its lease since it was looked at ($2 = 1: known to have died, whatever its lease says).
@@ -220,9 +234,13 @@ SELECT id FROM workers WHERE state = 'live';
 -- Wait for no lock longer than a second.
 SET LOCAL lock_timeout = 1000;
 
+-- name: be_patient
+-- Wait for no lock longer than this: somebody else's transaction may last for ever.
+SET LOCAL lock_timeout = 3000;
+
 -- name: lock_gate
 -- Keep everybody else out.
-LOCK TABLE gate IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE gate IN EXCLUSIVE MODE;
 
 -- name: lock_gate_row
 -- The same where tables cannot be locked.
@@ -237,8 +255,8 @@ SELECT 1 FROM gate WHERE id = 1 FOR SHARE;
 INSERT INTO outbox (n, message) VALUES ($1, $2);
 
 -- name: read_outbox
--- The oldest of them.
-SELECT n, message FROM outbox ORDER BY n LIMIT $1;
+-- The oldest of them after a number.
+SELECT n, message FROM outbox WHERE n > $1 ORDER BY n LIMIT $2;
 
 -- name: drop_outbox
 -- rows: n int

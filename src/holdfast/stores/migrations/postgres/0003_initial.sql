@@ -1,7 +1,7 @@
 -- The tables of SQLite, all at once. Text sorts by bytes, as there. Keys are numbers that processes make without asking
 -- each other; there are no sequences, foreign keys or triggers, so that distributed databases can follow.
 
--- Whoever commits looks at this table; who must be alone locks it.
+-- Whoever commits shares a lock on this table; who must be alone has it for himself.
 CREATE TABLE gate (id INTEGER PRIMARY KEY);
 INSERT INTO gate (id) VALUES (1);
 
@@ -9,8 +9,8 @@ INSERT INTO gate (id) VALUES (1);
 CREATE TABLE slots (slot INTEGER PRIMARY KEY);
 INSERT INTO slots (slot) SELECT generate_series(0, 1023);
 
--- A row per commit whose outcome may have to be asked for; each deletes the one before it.
-CREATE TABLE commits (token TEXT COLLATE "C" PRIMARY KEY);
+-- A row per commit whose outcome may have to be asked for; each deletes the one before it. made = 0: it must not happen.
+CREATE TABLE commits (token TEXT COLLATE "C" PRIMARY KEY, made BIGINT NOT NULL);
 
 -- Messages sent inside transactions of others, until a worker delivers them.
 CREATE TABLE outbox (n BIGINT PRIMARY KEY, message TEXT COLLATE "C" NOT NULL);
