@@ -9,6 +9,9 @@ READY := $(VENV)/.ready-$(VERSION)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Tests wait (for processes, servers, leases) more than they compute.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench stress postgres coverage clean
 
@@ -19,13 +22,13 @@ demo: $(READY) ## Run the demonstration
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## Run the tests, without the slow ones
-	@$(BIN)/python -m pytest -q -n auto
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 check: $(READY) ## Run all that must pass before a commit: format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n auto
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 format: $(READY) ## Format the code and repair what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -35,16 +38,16 @@ bench: $(READY) ## Run the benchmark
 	@$(BIN)/python benchmarks/run.py
 
 stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, about ten minutes)
-	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n auto tests/simulation
+	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) tests/simulation
 	@$(BIN)/python -m pytest -q -m slow tests/crash tests/examples tests/postgres
 	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
 
 postgres: $(READY) ## Run the tests that use PostgreSQL on another version (POSTGRES=15)
-	@HOLDFAST_POSTGRES=$(or $(POSTGRES),15) $(BIN)/python -m pytest -q -n auto -k "postgres or Postgres" tests
+	@HOLDFAST_POSTGRES=$(or $(POSTGRES),15) $(BIN)/python -m pytest -q -n $(WORKERS) -k "postgres or Postgres" tests
 
 coverage: $(READY) ## Run the tests and show the lines and branches they miss
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -q -n auto
+	@$(BIN)/coverage run -m pytest -q -n $(WORKERS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

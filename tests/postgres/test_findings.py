@@ -519,7 +519,7 @@ async def test_commits_leave_no_rows_behind(store: PostgresStore, side: psycopg.
 async def test_who_cancels_leaves_the_connection_in_order(store: PostgresStore) -> None:
     """S0: cancelled anywhere between BEGIN and COMMIT, or while reading; the next one finds its own answers."""
     dice, runs = random.Random(5), [await started(store) for _ in range(4)]
-    for number in range(120):
+    for number in range(60):
         run = dice.choice(runs)
         work: Any = dice.choice(
             [

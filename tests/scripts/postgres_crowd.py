@@ -132,7 +132,6 @@ class Bench:
         address, _, self.schema = database.rpartition("schema=")
         self.address = address.rstrip("?&")
         self.client = Engine(database, workflows=WORKFLOWS, run_workflows=False)
-        self.recovered = 0
 
     async def __aenter__(self) -> Self:
         self._connection = psycopg.connect(self.address, autocommit=True)
@@ -147,6 +146,8 @@ class Bench:
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Look into the database, past everything of ours."""
+        if self._connection.broken:
+            self._connection = psycopg.connect(self.address, autocommit=True)
         return self._connection.execute(query.replace("$schema", self.schema).encode(), values).fetchall()
 
     def worker(self, pid: int) -> str | None:
@@ -154,14 +155,18 @@ class Bench:
         rows = self.ask("SELECT id FROM $schema.workers WHERE pid = %s AND state = 'live'", pid)
         return rows[0][0] if rows else None
 
-    async def all_ended(self) -> bool:
-        """Tell whether every run has ended; those that kills made look like their cause are let go on."""
-        runs = await all_runs(self.client)
-        for run in runs:
-            if run.status is Status.BLOCKED and run.error and "three workers in a row" in run.error.message:
-                self.recovered += 1
-                await self.client.recover(run.id)
-        return all(run.status.terminal for run in runs)
+    async def all_ended(self, seconds: float = 60.0) -> None:
+        """Wait until every run has ended; those that kills made look like their cause are let go on."""
+        give_up = time.monotonic() + seconds
+        while left := [run for run in await all_runs(self.client) if not run.status.terminal]:
+            for run in left:
+                if run.status is Status.BLOCKED and run.error and "three workers in a row" in run.error.message:
+                    await self.client.recover(run.id)
+            if time.monotonic() > give_up:
+                told = "SELECT id, status, wait, owner, epoch, claims, due FROM $schema.runs WHERE ended IS NULL"
+                workers = self.ask("SELECT id, pid, state FROM $schema.workers")
+                raise AssertionError(f"these have not ended: {self.ask(told)}; workers are {workers}")
+            await asyncio.sleep(0.1)
 
 
 async def until(

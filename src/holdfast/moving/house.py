@@ -119,7 +119,7 @@ class PostgresHouse(House):
     _store: PostgresStore
 
     async def undelivered(self, db: Statements) -> bool:
-        return bool(await db.read("read_outbox", [(1,)]))
+        return bool(await db.read("read_outbox", [(0, 1)]))
 
     async def _fates(self) -> dict[str, str]:
         sessions = self._store.dialect.sessions

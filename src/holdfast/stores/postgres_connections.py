@@ -142,6 +142,9 @@ class Line:
         except psycopg.Error as error:
             self._failures = min(self._failures + 1, 10)
             raise translate(error, self._connections.where) from error
+        if self._connections.refusal:  # the store was closed meanwhile
+            await connection.close()
+            self._connections.ready()
         prepare = self._prepare and self._connections.dialect.prepare
         connection.prepare_threshold = _PREPARE_AFTER if prepare else None
         self.broken_before = self.broken_before or self.opened > 0
