@@ -23,11 +23,11 @@ from tests.scripts import postgres_runs
 from tests.scripts.postgres_crowd import Bench, Crowd, until
 from tests.scripts.postgres_runs import WORKFLOWS, begin_all, chain, losses, plan, problems
 
-from holdfast import Context, Engine, RunHandle, Status, workflow
+from holdfast import Context, Engine, RunHandle, Status, activity, workflow
 from holdfast.clock import new_id
 from holdfast.commits import NewRun, StartRun
 from holdfast.errors import OutcomeUnknown, StoreError
-from holdfast.operations import Operation, Outcome
+from holdfast.operations import Committed, Operation, Outcome
 from holdfast.replay import entry as entries
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.invariants import violations
@@ -429,6 +429,49 @@ async def test_a_claim_whose_answer_was_lost_is_reported(database: str, schema: 
     finally:
         await store.close()
         await direct.close()
+
+
+class _LateAnswers(PostgresStore):
+    """Hears late that somebody else holds an idempotency key."""
+
+    asked: asyncio.Event
+    answer: asyncio.Event
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        outcomes = await super().apply(operations)
+        answers = [answer for each in outcomes if isinstance(each, Committed) for answer in each.keys.values()]
+        if any(answer.outcome == "held" for answer in answers):
+            self.asked.set()
+            await self.answer.wait()
+        return outcomes
+
+
+@pytest.mark.xfail(reason="whoever is not known to wait yet is not told, and the row is deleted")
+async def test_a_key_that_is_given_up_before_it_is_known_to_be_held_is_not_waited_for(database: str):
+    """B14 G7 The answer to the commit that asked for it is overtaken by the news that it is free."""
+    go, store = asyncio.Event(), _LateAnswers(database)
+    store.asked, store.answer = asyncio.Event(), asyncio.Event()
+
+    @activity(idempotency_key=lambda: "the only one")
+    async def charge() -> str:
+        await go.wait()
+        return "paid"
+
+    @workflow(check=False)
+    async def pay(ctx: Context) -> str:
+        return await ctx.step(charge)
+
+    async with engine(database, pay) as holding, engine("", pay, store=store) as waiting:
+        held = await holding.start(pay, id="first")
+        await until(lambda: bool(holding._working().executor.active))
+        starting = asyncio.create_task(waiting.start(pay, id="second"))
+        await store.asked.wait()
+        go.set()
+        assert await held.result(SOON) == "paid"
+        (second,) = waiting._working().runner.residents.values()
+        await until(lambda: second.seen > 0)
+        store.answer.set()
+        assert await (await starting).result(timedelta(seconds=5)) == "paid"
 
 
 def _address(database: str) -> str:

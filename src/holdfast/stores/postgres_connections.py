@@ -227,7 +227,12 @@ class Connections:
         if self.dialect.sessions or self.dialect.prepare:
             # A pooler makes up the number it greets with. It must be known before anything is prepared: sessions that
             # are shared would take one connection's statement for another's.
-            [(session,)] = await (await connection.execute("SELECT pg_backend_pid()", prepare=False)).fetchall()
+            try:
+                cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
+                [(session,)] = await cursor.fetchall()
+            except BaseException:
+                await connection.close()
+                raise
             if session != connection.info.backend_pid:
                 self._is_pooled()
         return connection
