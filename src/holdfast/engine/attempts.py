@@ -190,7 +190,11 @@ class Attempts:
     def retake(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
         verb = resident.held.pop(location, None) if resident.held else None
-        if verb is None or verb.done():
+        if verb is None:
+            # The commit that asked for it may not be answered yet: news can overtake it.
+            resident.freed = (resident.freed or set()) | {location}
+            return []
+        if verb.done():
             return []
         resident.active.add(location)
         return [verb]
@@ -205,6 +209,10 @@ class Attempts:
             verb.settled = True
             note = (verb.location, entries.AttemptLost(verb.attempt, "held"))
             self._runner.advance(resident, resident.execution.note([note], self._runner.clock.now()))
+            if resident.freed and verb.location in resident.freed:
+                resident.freed.discard(verb.location)
+                again = self.retake(resident, verb.location)
+                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), again)
             return
         if answer.outcome == "hit":
             unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)

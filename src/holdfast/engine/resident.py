@@ -47,6 +47,7 @@ class Resident:
         "epoch",
         "execution",
         "finishing",
+        "freed",
         "generation",
         "held",
         "id",
@@ -106,6 +107,8 @@ class Resident:
         self.attempts: dict[str, Attempt] = {}
         self.retries: dict[str, tuple[Instant, StepVerb]] = {}
         self.scheduled: Instant | None = None
+        self.freed: set[str] | None = None
+        """Locations whose key was said to be free before it was known here that they wait for it."""
         self.held: dict[str, StepVerb] | None = None
         """Steps that wait for an idempotency key that another step holds."""
         self.queued: dict[str, StepVerb] | None = None
