@@ -1,173 +1,276 @@
-"""The benchmark: what holdfast does per second, against what its database file could do at most.
+"""The benchmark: holdfast beside its peers and beside what this machine could do at most, all measured in one run.
 
-    python benchmarks/run.py                 the table, and benchmarks/results/latest.json
-    python benchmarks/run.py --profile W1    where the time of one workload goes
+    make bench                                       everything, about an hour with the peers
+    python benchmarks/run.py --systems holdfast raw  without the peers, about ten minutes
+    python benchmarks/run.py --only W1 W2 --rounds 5
+    python benchmarks/run.py --profile W2            where the time of one workload goes
 
-Machines differ and are noisy, so every figure is the median of several rounds, and the raw commit rate of the same file
-is measured between the workloads of the same round: read the ratio first.
+Every figure is the median of several rounds, each in a process and a database of its own; rounds take turns, so that a
+noisy minute meets everybody. Machines differ: read the ratios. The table goes to the terminal, everything to
+benchmarks/results/latest.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import gc
+import contextlib
 import json
 import os
 import platform
-import pstats
+import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import apsw
-import workloads
+import environments
+import profiles
+from plan import ALL, NOT_ON, SYSTEMS, TARGETS, WORKLOADS, System, Target
 
 HERE = Path(__file__).parent
-PAIRS = 3
-"""How often in a round the workload that is compared with the raw rate runs, with the raw rate between."""
+TIME_LIMIT = 600
 
 
 @dataclass
 class Result:
-    """One line of the table."""
+    """One figure: its rounds, and the raw rate that was measured beside each of them, if any."""
 
     workload: str
-    what: str
+    system: str
+    store: str
+    durability: str
     metric: str
-    system: str = "holdfast"
-    store: str = "sqlite"
-    durability: str = "full"
-    value: float = 0.0
+    settings: str
     runs: list[float] = field(default_factory=list)
-    vs_raw: float | None = None
     ratios: list[float] = field(default_factory=list)
 
-    def add(self, value: float, raw: float | None = None) -> None:
-        self.runs.append(round(value, 6))
-        self.value = median(self.runs)
-        if raw is not None:
-            self.ratios.append(value / raw)
-            self.vs_raw = round(median(self.ratios), 3)
+    @property
+    def value(self) -> float:
+        return median(self.runs)
+
+    @property
+    def vs_raw(self) -> float | None:
+        return median(self.ratios) if self.ratios else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload,
+            "system": self.system,
+            "store": self.store,
+            "durability": self.durability,
+            "metric": self.metric,
+            "value": round(self.value, 4),
+            "runs": [round(value, 4) for value in self.runs],
+            "vs_raw": None if self.vs_raw is None else round(self.vs_raw, 3),
+            "settings": self.settings,
+        }
 
 
-def measure(rounds: int, scale: float, folder: Path) -> list[Result]:
-    """Run every workload in every round, the raw rate before and after those that are compared with it."""
-    steps, runs, history, starts = (max(int(n * scale), 10) for n in (1_000, 1_000, 10_000, 500))
-    raw = Result("raw", "one row per commit, one thread", "commits_per_second", system="sqlite")
-    grown = Result("raw-grown", "the same, the log at its working size", "commits_per_second", system="sqlite")
-    one = Result("W1", f"one run of {steps:,} steps", "steps_per_second")
-    many = Result("W2", f"{runs:,} runs x 10 steps", "steps_per_second")
-    p50 = Result("W3", f"one-step run, start to result, {starts} times", "p50_ms")
-    p99 = Result("W3", "the same", "p99_ms")
-    again = Result("replay", f"{history:,} steps: open, replay, result", "seconds")
-    turn = Result("replay", f"{history:,} steps: the turn alone", "turn_seconds", store="none")
-    size = Result("size", "database bytes per step", "bytes_per_step", durability="any")
+class Results:
+    """All figures, in the order in which they were first measured."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[str, str, str, str], Result] = {}
+        self.failures: dict[tuple[str, str, str], str] = {}
+
+    def add(self, system: System, store: str, workload: str, answer: dict[str, Any]) -> None:
+        metrics = dict(answer["metrics"])
+        raw = metrics.pop("raw", None)
+        if "steps_per_second_of_100" in metrics:
+            metrics["slowdown_100_to_10000"] = metrics["steps_per_second_of_100"] / metrics["steps_per_second_of_10000"]
+        for metric, value in metrics.items():
+            key = (workload, system.name, store, metric)
+            result = self._all.get(key)
+            if result is None:
+                result = Result(workload, system.name, store, system.durability, metric, answer["settings"])
+                self._all[key] = result
+            result.runs.append(value)
+            if raw and metric in ("steps_per_second", "round_trips_per_second"):
+                result.ratios.append(value / raw)
+
+    def get(self, workload: str, system: str, store: str, metric: str) -> Result | None:
+        return self._all.get((workload, system, store, metric))
+
+    def __iter__(self) -> Iterator[Result]:
+        order = list(WORKLOADS)
+        return iter(sorted(self._all.values(), key=lambda result: order.index(result.workload)))
+
+
+@dataclass
+class Bench:
+    """One run of the benchmark."""
+
+    folder: Path
+    scale: float
+    server: environments.Database
+
+    def measure(self, system: System, store: str, workload: str) -> dict[str, Any]:
+        """Run one workload once, in a process of its own, and return what it answers.
+
+        Raises:
+            RuntimeError: it failed, with the end of what it said.
+        """
+        with tempfile.TemporaryDirectory(prefix="w-", dir=self.folder) as folder, contextlib.ExitStack() as stack:
+            url = stack.enter_context(self.server.database()) if store == "postgres" else ""
+            command = [
+                str(environments.python_of(system)), str(HERE / "systems" / system.script), workload,
+                "--store", store, "--folder", folder, "--url", url, "--scale", str(self.scale),
+            ]  # fmt: skip
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"not done after {TIME_LIMIT} s") from None
+            if done.returncode != 0:
+                raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
+            answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            return answer
+
+
+def jobs(names: list[str], stores: list[str], only: list[str]) -> list[tuple[System, str, str]]:
+    """Return what is to be measured in one round."""
+    return [
+        (system, store, workload)
+        for workload in WORKLOADS
+        for system in SYSTEMS
+        if system.name in names and workload in system.workloads and (not only or workload in only)
+        for store in system.stores
+        if (store in stores or store == "own") and workload not in NOT_ON.get((system.name, store), ())
+    ]
+
+
+def prepare(results: Results, wanted: list[tuple[System, str, str]]) -> set[str]:
+    """Install the peers, and return the names of those that cannot be, which is noted."""
+    missing = set()
+    for system in {system.name: system for system, _, _ in wanted}.values():
+        try:
+            environments.prepare(system)
+        except RuntimeError as error:
+            missing.add(system.name)
+            results.failures[system.name, "any", "all"] = f"cannot be installed: {error}"
+    return missing
+
+
+def measure_all(bench: Bench, wanted: list[tuple[System, str, str]], rounds: int, results: Results) -> None:
+    """Measure everything in every round; what fails is noted and not tried again."""
+    began = time.monotonic()
     for number in range(1, rounds + 1):
-        here = folder / str(number)
-        here.mkdir()
-        print(f"\rround {number} of {rounds} ...", end="", file=sys.stderr, flush=True)
-        raw.add(workloads.raw_commits(here, "full", steps))
-        grown.add(workloads.raw_commits(here, "full", min(steps, 900), grown=True))
-        for _ in range(PAIRS):
-            compare(one, raw, workloads.one_run(here, "full", steps), here, steps)
-        compare(many, raw, workloads.many_runs(here, "full", runs, 10), here, steps)
-        taken = workloads.latencies(here, "full", starts)
-        p50.add(taken[len(taken) // 2] * 1_000)
-        p99.add(taken[len(taken) * 99 // 100] * 1_000)
-        long = here / "long"
-        long.mkdir()
-        gc.collect()
-        prepared = workloads.prepare_replay(long, history)
-        size.add(prepared["bytes_per_step"])
-        turn.add(prepared["turn_seconds"])
-        gc.collect()
-        again.add(workloads.replayed(long, "full", history))
-    print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
-    return [raw, grown, one, many, p50, p99, again, turn, size]
+        for system, store, workload in wanted:
+            if (system.name, store, workload) in results.failures:
+                continue
+            minutes = (time.monotonic() - began) / 60
+            text = f"round {number} of {rounds}, {minutes:.0f} min: {workload} on {system.name}, {store}"
+            print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+            try:
+                results.add(system, store, workload, bench.measure(system, store, workload))
+            except RuntimeError as error:
+                results.failures[system.name, store, workload] = str(error)
+    print("\r" + " " * 78 + "\r", end="", file=sys.stderr)
 
 
-def compare(result: Result, raw: Result, rate: float, folder: Path, commits: int) -> None:
-    """Add a rate together with its ratio to the raw rate, measured before it and now after it."""
-    before = raw.runs[-1]
-    raw.add(workloads.raw_commits(folder, "full", commits))
-    result.add(rate, (before + raw.runs[-1]) / 2)
-
-
-def show(results: list[Result]) -> None:
-    """Print the table."""
-    print(f"{'workload':<9} {'what':<46} {'metric':<19} {'median':>10} {'of raw':>8}   spread")
+def show(results: Results) -> None:
+    """Print the table, then how holdfast stands against its targets."""
+    last = ""
     for result in results:
-        ratio = f"{result.vs_raw:8.2f}" if result.vs_raw is not None else " " * 8
+        if result.workload != last:
+            last = result.workload
+            print(f"\n{last}  {WORKLOADS[last]}")
+        ratio = f"{result.vs_raw:6.2f} of raw" if result.vs_raw is not None else " " * 13
         spread = f"{_number(min(result.runs))} .. {_number(max(result.runs))}"
-        name, value = f"{result.workload:<9} {result.what:<46} {result.metric:<19}", _number(result.value)
-        print(f"{name} {value:>10} {ratio}   {spread}")
+        where = f"{result.system}, {result.store}"
+        print(f"    {where:<20} {result.metric:<34} {_number(result.value):>10} {ratio}   {spread}")
+    for (system, store, workload), error in results.failures.items():
+        print(f"\n{workload} on {system}, {store}: not measured\n    " + error.replace("\n", "\n    "))
+    print("\nTargets")
+    for target in TARGETS:
+        value = reached(results, target)
+        if value is not None:
+            name = f"{target.workload} {target.store} {target.metric}"
+            print(f"    {'met   ' if target.met(value) else 'MISSED'} {name:<46} {target.text:<14} {_number(value)}")
+
+
+def reached(results: Results, target: Target) -> float | None:
+    """Return what a target is judged by, None if it was not measured."""
+    result = results.get(target.workload, "holdfast", target.store, target.metric)
+    if result is None:
+        return None
+    if target.per_raw:
+        return result.vs_raw
+    if target.times:
+        peer = results.get(target.workload, target.times, target.store, target.metric)
+        return result.value / peer.value if peer is not None else None
+    return result.value
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def machine() -> dict[str, Any]:
     """Describe what the figures were measured on."""
     model = platform.processor()
-    try:
+    with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     return {
         "cpu": model,
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "sqlite": apsw.sqlite_lib_version(),
+        **environments.versions(),
     }
-
-
-def profile(workload: str, durability: str, folder: Path, lines: int) -> None:
-    """Print who spends the time of one workload: by file, by function, and by function with what it calls."""
-    profiler = cProfile.Profile()
-    profiler.enable()
-    workloads.PROFILED[workload](folder, durability)
-    profiler.disable()
-    stats = pstats.Stats(profiler)
-    by_file: dict[str, float] = {}
-    for (file, _, name), (_, _, own, _, _) in stats.stats.items():  # type: ignore[attr-defined]
-        where = "/".join(Path(file).parts[-2:]) if file != "~" else name
-        by_file[where] = by_file.get(where, 0.0) + own
-    total = sum(by_file.values())
-    for where, own in sorted(by_file.items(), key=lambda item: -item[1])[:lines]:
-        print(f"{own:8.3f} s {own / total:6.1%}  {where}")
-    stats.strip_dirs()
-    stats.sort_stats("tottime").print_stats(lines)
-    stats.sort_stats("cumulative").print_stats(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default 5)")
-    parser.add_argument("--scale", type=float, default=1.0, help="make every workload smaller or larger")
+    names = [system.name for system in SYSTEMS]
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="make every workload smaller, to see that it works")
+    parser.add_argument("--systems", nargs="+", choices=names, default=names, metavar="SYSTEM", help=", ".join(names))
+    parser.add_argument("--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"])
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=[], metavar="WORKLOAD", help="W1 W2 ...")
     parser.add_argument(
         "--folder", type=Path, default=HERE, help="where the databases go; measure the disk you will use"
     )
-    parser.add_argument("--profile", choices=workloads.PROFILED, help="profile one workload instead")
-    parser.add_argument("--durability", choices=workloads.DURABILITY, default="full", help="for --profile")
-    parser.add_argument("--lines", type=int, default=25, help="for --profile: how many lines")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "latest.json")
+    parser.add_argument("--profile", choices=ALL, help="profile one workload of holdfast instead")
+    parser.add_argument("--lines", type=int, default=25, help="for --profile: how many lines")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.folder) as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
         if options.profile:
-            profile(options.profile, options.durability, Path(folder), options.lines)
+            profiles.profile(options.profile, folder, options.scale, options.lines)
             return
-        results = measure(options.rounds, options.scale, Path(folder))
+        wanted = jobs(options.systems, options.stores, options.only)
+        results = Results()
+        missing = prepare(results, wanted)
+        wanted = [job for job in wanted if job[0].name not in missing]
+        uses_server = any(store == "postgres" for _, store, _ in wanted)
+        server = stack.enter_context(environments.postgres()) if uses_server else environments.NO_DATABASE
+        measure_all(Bench(folder, options.scale, server), wanted, options.rounds, results)
     show(results)
-    rows = [{key: value for key, value in asdict(result).items() if key != "ratios"} for result in results]
     options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps({"machine": machine(), "results": rows}, indent=1) + "\n")
+    written = {
+        "machine": machine(),
+        "results": [result.as_json() for result in results],
+        "targets": [
+            {
+                "target": f"{each.workload} {each.store} {each.metric} {each.text}",
+                "value": round(value, 4),
+                "met": each.met(value),
+            }
+            for each in TARGETS
+            if (value := reached(results, each)) is not None
+        ],
+        "failures": [
+            {"system": system, "store": store, "workload": workload, "error": error}
+            for (system, store, workload), error in results.failures.items()
+        ],
+    }
+    options.output.write_text(json.dumps(written, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -78,11 +78,17 @@ def _run(name: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def test_the_benchmark_runs_and_writes_its_results(tmp_path):
+    """One process per workload; the ratio to the raw rate is measured beside it; targets are judged."""
     script = FOLDER.parent / "benchmarks" / "run.py"
-    options = ["--rounds", "1", "--scale", "0.01", "--folder", tmp_path, "--output", tmp_path / "latest.json"]
-    done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True, timeout=50)
+    options = ["--rounds", "2", "--scale", "0.01", "--folder", tmp_path, "--output", tmp_path / "latest.json"]
+    wanted = ["--systems", "raw", "holdfast", "--stores", "sqlite", "--only", "commits", "W1", "W4", "W5", "W8"]
+    done = subprocess.run([sys.executable, script, *options, *wanted], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "latest.json").read_text())
-    assert {row["workload"] for row in written["results"]} == {"raw", "raw-grown", "W1", "W2", "W3", "replay", "size"}
-    assert all(row["value"] > 0 for row in written["results"])
+    assert not written["failures"]
+    assert {row["workload"] for row in written["results"]} == {"commits", "W1", "W4", "W5", "W8"}
+    assert all(row["value"] > 0 and len(row["runs"]) == 2 for row in written["results"])
+    compared = {(row["workload"], row["metric"]) for row in written["results"] if row["vs_raw"] is not None}
+    assert compared == {("W1", "steps_per_second"), ("W5", "round_trips_per_second")}
+    assert [each["target"].split()[0] for each in written["targets"]] == ["W1", "W1", "W4", "W5", "W5", "W8"]
     assert [path.name for path in tmp_path.iterdir()] == ["latest.json"]

@@ -32,6 +32,10 @@ listen_addresses = '127.0.0.1'
 port = {port}
 unix_socket_directories = '{sockets}'
 max_connections = 200
+log_min_messages = warning
+log_checkpoints = off
+"""
+QUICK = """
 shared_buffers = 32MB
 # The folder may be in memory.
 max_wal_size = 256MB
@@ -40,9 +44,8 @@ fsync = off
 full_page_writes = off
 synchronous_commit = on
 track_commit_timestamp = on
-log_min_messages = warning
-log_checkpoints = off
 """
+"""What makes a server quick for tests."""
 
 
 class Server:
@@ -52,7 +55,8 @@ class Server:
     that all tests share, and `own_server` where a test stops, restarts or breaks it; both clean up after themselves.
     """
 
-    def __init__(self, bin_dir: Path, folder: Path) -> None:
+    def __init__(self, bin_dir: Path, folder: Path, settings: str = QUICK) -> None:
+        self._settings = settings
         self.folder = folder
         self.bin_dir = bin_dir
         self._data = folder / "data"
@@ -121,7 +125,7 @@ class Server:
         )
         port = free_port()
         with (self._data / "postgresql.conf").open("a") as settings:
-            settings.write(SETTINGS.format(port=port, sockets=self._data))
+            settings.write(SETTINGS.format(port=port, sockets=self._data) + self._settings)
         (self.folder / "port").write_text(str(port))
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -181,9 +185,9 @@ def shared_server(version: str, shared_folder: Path) -> Server:
 
 
 @contextlib.contextmanager
-def own_server(version: str) -> Iterator[Server]:
-    """Have a server for one test alone, that it may stop, restart or break."""
-    server = _new_server(version)
+def own_server(version: str, *, durable: bool = False) -> Iterator[Server]:
+    """Have a server for one test alone, that it may stop, restart or break; a durable one is on disk, with fsync."""
+    server = _new_server(version, durable)
     try:
         yield server
     finally:
@@ -270,13 +274,15 @@ class _Stay:
         raise RuntimeError(f"the watcher of {self._folder} has not deleted it")
 
 
-def _new_server(version: str) -> Server:
-    command = [sys.executable, "-I", "-S", str(WATCHER), _quick_place(), f"holdfast-pg{version}-"]
+def _new_server(version: str, durable: bool = False) -> Server:
+    place = short_place() if durable else _quick_place()
+    command = [sys.executable, "-I", "-S", str(WATCHER), place, f"holdfast-pg{version}-"]
     streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, cwd="/", **streams) as watcher:
         assert watcher.stdin is not None
         assert watcher.stdout is not None
-        server = Server(find_servers()[version], Path(watcher.stdout.readline().strip()))
+        folder = Path(watcher.stdout.readline().strip())
+        server = Server(find_servers()[version], folder, "" if durable else QUICK)
         server._stay = _Stay(server.folder)
     try:
         server.start()
