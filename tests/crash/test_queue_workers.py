@@ -56,6 +56,11 @@ class House:
         lines = [line.split() for line in self.log.read_text().splitlines()]
         return [(int(words[1]), words[2], words[3], int(words[4])) for words in lines if words[0] == what]
 
+    def in_a_body(self, process: subprocess.Popen[str]) -> bool:
+        """Whether a process has begun a body that has not ended."""
+        begun, ended = Counter(self.bodies()), Counter(self.bodies("end"))
+        return any(body[0] == process.pid for body in begun - ended)
+
     @contextmanager
     def stopped(self, process: subprocess.Popen[str]) -> Iterator[None]:
         """Stop a process, but not in the middle of a commit: SQLite lets nobody else write then."""
@@ -164,6 +169,11 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
             handles += [await client.start(job, 2) for _ in range(4)]
             await asyncio.sleep(dice.uniform(0.1, 0.3))
             victim = dice.choice(list(roles))
+            if round_ % 4 == 0:
+                # Certainly in the middle of a body, however busy the machine is.
+                house.hold.touch()
+                await house.until(lambda: any(house.in_a_body(process) for process in roles))
+                victim = next(process for process in roles if house.in_a_body(process))
             if round_ % 2:
                 busy = [body for body in house.bodies() if body[0] == victim.pid]
                 with house.stopped(victim):
@@ -174,6 +184,7 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
                 victim.wait()
                 role = roles.pop(victim)
                 hits[f"kill {role}"] += 1
+                house.hold.unlink(missing_ok=True)
                 roles[house.open(role, 800)] = role
         results = [await run.result(timedelta(seconds=60)) for run in handles]
         assert [[number for number, _ in result] for result in results] == [[0, 1, 0, 1]] * 64
