@@ -406,7 +406,7 @@ def turn():
     guard.install()
 
     def turn(function):
-        guard.enter()
+        guard.enter(sys._getframe().f_code)
         try:
             function()
         finally:

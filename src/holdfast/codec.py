@@ -107,7 +107,7 @@ def encode_with_digest(value: object, where: str = "value") -> tuple[bytes, int]
     Raises:
         NotSerializable: as `encode`.
     """
-    if is_scalar(value):
+    if is_scalar(value) or (type(value) is tuple and all(map(is_scalar, value))):
         data = ordered = write(PLAIN, value, where)
     else:
         walk = check(value, where)

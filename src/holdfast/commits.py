@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.clock import Instant
@@ -245,11 +247,11 @@ class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
     key: int
     epoch: int
     at: Instant
-    entries: list[EntryRow] = []
-    consumed: list[int] = []
-    trims: list[tuple[str, str]] = []
-    sends: list[Send] = []
-    children: list[StartChild] = []
+    entries: Sequence[EntryRow] = ()
+    consumed: Sequence[int] = ()
+    trims: Sequence[tuple[str, str]] = ()
+    sends: Sequence[Send] = ()
+    children: Sequence[StartChild] = ()
     state: State | None = None
     end: End | None = None
     renewal: Renewal | None = None

@@ -246,6 +246,14 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     updated: Instant
 
 
+class Standing(NamedTuple):
+    """Where a run stands and, if it has ended, what came of it."""
+
+    status: Status
+    output: str | None = None
+    error: str | None = None
+
+
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """How much there is of everything: runs by status, dead letters by (kind, outcome, seen), queued events by name."""
 

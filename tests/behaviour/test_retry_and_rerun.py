@@ -738,10 +738,11 @@ async def test_a_worker_that_dies_at_any_commit_after_a_retry_loses_and_repeats_
 
 async def test_a_run_that_does_it_again_reads_its_messages_in_the_order_they_came(make_engine):
     """G7 B8 What it had taken is queued again before what it had not read."""
-    failing = [True]
+    failing, both_sent = [True], asyncio.Event()
 
     @activity(retry=Retry.never)
     async def pay() -> None:
+        await both_sent.wait()
         if failing:
             raise ValueError("no")
 
@@ -755,6 +756,7 @@ async def test_a_run_that_does_it_again_reads_its_messages_in_the_order_they_cam
     run = await engine.start(work)
     await run.send("m", 1)
     await run.send("m", 2)
+    both_sent.set()
     await fails(run, "ValueError")
     failing.clear()
     await run.rerun()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, RunCancelled, Status, step_context, workflow
+from holdfast.stores.sqlite import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -200,3 +201,46 @@ async def test_a_run_waits_quietly_while_both_engines_are_idle(make_engine):
     await asyncio.sleep(0.15)
     assert await second.get(run.id).describe() == before
     assert before.status is Status.SUSPENDED
+
+
+class CountsQuestions(SQLiteStore):
+    """A real store that counts how often it is asked where runs stand, and about how many."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.asked: list[int] = []
+
+    async def standings(self, run_ids):
+        self.asked.append(len(run_ids))
+        return await super().standings(run_ids)
+
+
+async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tmp_path):
+    """S2-10 No read per waiting result: their ends are looked for together, and those of runs here are simply told."""
+    database = str(tmp_path / "one.db")
+    store = CountsQuestions(database)
+    worker = await make_engine(ask, quick, store=store)
+    client = await make_engine(ask, database=f"sqlite:///{database}", clock=worker.jumping, run_workflows=False)
+    runs = [await client.start(ask) for _ in range(300)]
+    waiting = asyncio.gather(*(worker._ended(run.id) for run in runs))
+    await worker.settle()
+    assert 1 <= len(store.asked) <= 10
+    for run in runs:
+        await run.send("word", "hello")
+    standings = await asyncio.wait_for(waiting, 20)
+    assert {standing.output for standing in standings} == {'"hello"'}
+    store.asked.clear()
+    assert await asyncio.gather(*(worker.execute(quick, number) for number in range(50))) == [*range(50)]
+    assert sum(store.asked) <= 50
+
+
+async def test_a_waiter_hears_that_a_run_it_waits_for_here_was_ended_or_taken_elsewhere(make_engine, tmp_path):
+    """S2-10 G6 The worker that has the run in memory is not the one that ends it."""
+    database = f"sqlite:///{tmp_path / 'one.db'}"
+    here = await make_engine(ask, database=database)
+    run = await here.start(ask)
+    waiting = asyncio.ensure_future(here._ended(run.id))
+    await here.settle()
+    there = await make_engine(ask, database=database, clock=here.jumping, run_workflows=False)
+    assert await there.terminate(run.id)
+    assert (await asyncio.wait_for(waiting, 10)).status is Status.CANCELLED

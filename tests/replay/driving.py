@@ -169,7 +169,7 @@ def assert_replays(recording: Recording, workflow: Workflow[Any, Any] | None = N
         assert turn.outcome is None, (cut, turn.outcome)
         assert (turn.extras, turn.carried) == (None, ()), (cut, turn)
         assert turn.entries == [], (cut, turn.entries)
-        assert [turn.trims, turn.sends, turn.children, turn.logs, turn.abandoned] == [[]] * 5, (cut, turn)
+        assert not any([turn.trims, turn.sends, turn.children, turn.logs, turn.abandoned]), (cut, turn)
         assert waits(run) == recording.waiting[cut], cut
         for at in range(cut, len(recording.events)):
             turn = recording.events[at].happen(run)

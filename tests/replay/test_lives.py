@@ -182,7 +182,7 @@ def test_a_reopened_run_keeps_the_children_it_has_and_gives_new_ones_other_ids()
     rows = store([], turn)
     reopened = execution(parent, reopens=2)
     turn = reopened.begin(rows)
-    assert (turn.outcome, turn.children) == (None, [])
+    assert (turn.outcome, turn.children) == (None, ())
     assert list(reopened.journal.kids) == ["run-1:1:kid"]
     turn = reopened.fire(START + SECOND)
     assert turn.children[0].run.id == "run-1:1:kid=2=r2"

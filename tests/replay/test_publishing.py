@@ -266,7 +266,7 @@ def test_own_messages_are_taken_before_events_and_each_in_order():
     kinds = [(1, "notice", "b"), (2, "event", "a"), (3, "message", "a"), (4, "event", "b"), (5, "message", "b")]
     waiting = [Message(n, kind, name, f"m{n}", str(n), START) for n, kind, name in kinds]
     turn = run.deliver(waiting, START)
-    assert turn.consumed == []
+    assert not turn.consumed
     rows = store(rows, turn)
     for each in (run, execution(flow)):
         if each is not run:

@@ -130,7 +130,7 @@ def test_a_falsy_result_is_a_result(value):
     assert recording.result == [value]
     assert_replays(recording)
     turn, run = resumed(recording, falsy, cut=1)
-    assert turn.started == []
+    assert not turn.started
     run.drop()
 
 

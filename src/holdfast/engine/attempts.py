@@ -133,8 +133,11 @@ class Attempts:
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
 
-    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None) -> None:
-        """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow."""
+    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, alone: bool = False) -> None:
+        """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow.
+
+        `alone` tells that the turn has begun nothing else.
+        """
         if self._runner.stopping or resident.deaf:
             return
         context = self.context(resident, verb)
@@ -155,8 +158,7 @@ class Attempts:
                     context.idempotency_key = verb.idempotency_key(str(key))
             why = not_ready(context, settings, self._runner.app)
         except Exception as error:
-            attempt = Attempt(self._executor, verb, resident, context, self._done)
-            resident.attempts[verb.location] = attempt
+            attempt = self._attempt(verb, resident, context)
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
         if why is not None:
@@ -166,24 +168,25 @@ class Attempts:
         gated = settings.limit is not None or verb.activity.watched or self._runner.deadline is not None
         admit = partial(self._admit, resident, context) if gated else None
         inside = self._transactions if settings.transaction else None
-        attempt = self._executor.run(verb, resident, context, self._done, admit, inside)
-        if not attempt.refused:
-            resident.attempts[verb.location] = attempt
-        if settings.idempotency_key is not None:
+        self._executor.run(self._attempt(verb, resident, context), admit, inside, alone)
+
+    def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
+        attempt = Attempt(self._executor, verb, resident, context, self._done)
+        resident.attempts[verb.location] = attempt
+        if verb.activity.settings.idempotency_key is not None:
             attempt.late = partial(self._late, resident.key, verb)
+        return attempt
 
     def context(self, resident: Resident, verb: StepVerb) -> StepContext:
         """Return what the present attempt of a step, or whoever is told of it, may know."""
-        path = partial(resident.execution.journal.names.path, verb.location)
-        context = StepContext(resident.id, resident.workflow.name, path, verb.attempt)
-        context.report = partial(self._progress, resident, verb)
-        context.verb, context.clock = verb, self._runner.clock
+        context = StepContext(resident.id, resident.workflow.name, verb.attempt, verb)
+        context.report, context.clock = self._progress, self._runner.clock
         return context
 
-    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None) -> None:
+    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None, alone: bool) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
-            self.run(resident, verb, answer)
+            self.run(resident, verb, answer, alone)
         elif verb.settled and _convicted(verb):
             self._convict(resident, verb)
 
@@ -267,7 +270,6 @@ class Attempts:
         return True
 
     def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
-        attempt.refused = True
         assert isinstance(attempt.verb, StepVerb)
         resident.attempts.pop(attempt.verb.location, None)
         return False
@@ -277,8 +279,11 @@ class Attempts:
         if verb.activity.watched:
             resident.watched = {**(resident.watched or {}), verb.location: (verb.activity, context)}
 
-    def _progress(self, resident: Resident, verb: StepVerb, detail: str) -> None:
-        """Make durable that a step reported progress."""
+    def _progress(self, context: StepContext, detail: str) -> None:
+        """Make durable that a step reported progress; called from any thread."""
+        resident, verb = self._runner.ids.get(context.run_id), context.verb
+        if resident is None or verb is None or resident.execution.journal is not verb.journal:
+            return
         if not resident.gone and not verb.done():
             self._runner.beat(resident, verb.location, detail)
 

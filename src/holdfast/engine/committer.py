@@ -2,13 +2,15 @@
 
 A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they
 ask for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no
-thread.
+thread. The outcomes of a large batch are handed out in slices, a round of the loop for each: what the first ones lead
+to is being committed while the others are handed out, and nobody else on the loop waits for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -29,6 +31,8 @@ class Holder(Protocol):
 
 Batch = list[tuple[Operation, Done, Holder | None]]
 MAX_BATCH = 2000
+SLICE = 100
+"""How many outcomes are handed out in one round of the event loop."""
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -61,6 +65,8 @@ class Committer:
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
         self._depth = 0
+        self._outcomes: deque[tuple[Done, Any]] = deque()
+        """What is to be handed out."""
         self.crowd = 0
         """How many outcomes are being handed out together."""
         self.hurry = False
@@ -69,11 +75,11 @@ class Committer:
     @property
     def waiting(self) -> int:
         """How many operations are waiting or in flight."""
-        return len(self._pending) + (self._task is not None)
+        return len(self._pending) + len(self._outcomes) + (self._task is not None)
 
     async def stop(self) -> None:
         """Wait until everything asked for is committed or has failed."""
-        while self._pending or self._task is not None:
+        while self.waiting:
             if self._task is not None:
                 await asyncio.wait([self._task])
             await asyncio.sleep(0)
@@ -118,9 +124,17 @@ class Committer:
         return [item for item in batch if item[2] is None or not item[2].lost]
 
     def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
+        handing_out = bool(self._outcomes)
+        self._outcomes.extend((done, outcome) for (_, done, _), outcome in zip(batch, outcomes, strict=True))
+        if not handing_out:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        outcomes = self._outcomes
         self._depth += 1
-        self.crowd = len(batch)
-        for (_, done, _), outcome in zip(batch, outcomes, strict=True):
+        self.crowd = len(outcomes)
+        for _ in range(min(SLICE, len(outcomes))):
+            done, outcome = outcomes.popleft()
             try:
                 done(outcome)
             except Exception:
@@ -130,6 +144,8 @@ class Committer:
         if self._pending and not self._scheduled and self._task is None:
             self._scheduled = True
             self._loop.call_soon(self._flush)
+        if outcomes:
+            self._loop.call_soon(self._hand_out)
 
     async def _commit(self, batch: Batch, operations: list[Operation]) -> None:
         outcomes: list[Any]

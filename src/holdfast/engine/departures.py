@@ -153,7 +153,7 @@ class Departures:
             elif isinstance(outcome, Committed) and ended is not None:
                 runner.reporter.tell(f"run.{ended}", resident, status=str(ended))
                 runner.reporter.ended(resident, str(ended), state_of_code, None)
-                runner.ended(resident.id, ended)
+                runner.ended(resident.id, None)
                 runner.stirred(ended is Status.CANCELLED)
             elif isinstance(outcome, Committed) and state is not None:
                 if paused:

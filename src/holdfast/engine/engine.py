@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -15,6 +15,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, micros
 from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
 from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
+from holdfast.engine.ends import Ends
 from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
 from holdfast.engine.in_thread import InThread
@@ -32,7 +33,7 @@ from holdfast.engine.step_context import StepContext
 from holdfast.engine.talks import Talks
 from holdfast.engine.waiters import Waiters
 from holdfast.engine.worker import Worker
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
 from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
 from holdfast.operations import (
@@ -43,7 +44,7 @@ from holdfast.operations import (
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.records import RunRow, Status
+from holdfast.records import RunRow, Standing, Status
 from holdfast.replay.guards import guard
 from holdfast.stores import Dialect, open_store
 from holdfast.stores.base import Store
@@ -126,6 +127,7 @@ class Engine:
         self._tracing = tracing
         self._run_workflows = run_workflows
         self._waiters = Waiters()
+        self._ends = Ends(self.store, self._has)
         self._link = Link(self.store, self.clock, self._observers, actor)
         self._link.applied = self._applied
         self._acts = Acts(self._link, self.registry, Endings(self._events))
@@ -166,7 +168,7 @@ class Engine:
                 self.registry,
                 self.settings,
                 self.clock,
-                self._run_ended,
+                self._ends.ended,
                 self._events,
                 self._observers,
                 self._limits,
@@ -180,7 +182,7 @@ class Engine:
                 worker.executor.around = self._around
             worker.runner.replied = self._waiters.wake
             worker.looked = self._looked
-            worker.broken = self._waiters.store_broken
+            worker.broken = self._store_broken
             await worker.start(self._run_workflows)
         except BaseException:
             self._link.current = None
@@ -242,7 +244,11 @@ class Engine:
                     left = await self.stats()
             finally:
                 await self.store.close()
-        self._waiters.stop()
+        self._nothing_comes(
+            lambda run_id: HoldfastError(
+                f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
+            )
+        )
         self._observers.stop()
         return left
 
@@ -442,7 +448,7 @@ class Engine:
         async def look() -> str | None:
             return await self._talks.reply_to(request, run_id)
 
-        answer = await asyncio.wait_for(self._until(run_id, look), seconds)
+        answer = await asyncio.wait_for(self._patiently(self._waiters.until(run_id, look)), seconds)
         return codec.decode(answer, type, f"the reply to {name!r}")
 
     async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
@@ -581,24 +587,29 @@ class Engine:
     async def _row(self, run_id: str) -> RunRow:
         return await self._link.row(run_id)
 
-    async def _ended(self, run_id: str) -> RunRow:
-        async def look() -> RunRow | None:
-            row = await self._row(run_id)
-            if row.status.terminal or row.status is Status.BLOCKED:
-                return row
-            self._working()
-            return None
+    async def _ended(self, run_id: str) -> Standing:
+        self._working()
+        return await self._patiently(self._ends.of(run_id))
 
-        return await self._until(run_id, look)
+    async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
+        """Wait for something that runs bring about; a clock that jumps does so meanwhile."""
+        return await coming
 
-    async def _until(self, run_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
-        return await self._waiters.until(run_id, look)
+    def _has(self, run_id: str) -> bool:
+        return self._link.current is not None and run_id in self._link.current.runner.ids
 
-    def _run_ended(self, run_id: str, status: Status) -> None:
-        self._waiters.wake(run_id)
+    def _store_broken(self, error: StoreError) -> None:
+        """Tell everybody that there will be no news, if the store can never be used again."""
+        if isinstance(error, StoreReplaced | StoreCorrupt):
+            self._nothing_comes(lambda run_id: error)
+
+    def _nothing_comes(self, error: Callable[[str], Exception]) -> None:
+        self._waiters.fail(error)
+        self._ends.fail(error)
 
     def _looked(self) -> None:
         self._waiters.wake_all()
+        self._ends.look_again()
         if self._maintenance is not None:
             self._maintenance.other_process_committed()
 

@@ -17,6 +17,7 @@ from holdfast import codec
 from holdfast.clock import micros
 from holdfast.codec import ErrorData
 from holdfast.definitions import Activity
+from holdfast.engine import eager
 from holdfast.engine.isolated import IsolatedBody, importable
 from holdfast.engine.step_context import STEP, StepContext
 from holdfast.engine.threads import ThreadPool
@@ -64,28 +65,21 @@ class Work(Protocol):
 class Attempt:
     """One attempt of one step, from its start to its one report."""
 
-    __slots__ = (
-        "_body",
-        "_deadline",
-        "_executor",
-        "_heartbeat",
-        "_last_beat",
-        "activity",
-        "admit",
-        "context",
-        "done",
-        "finished",
-        "inside",
-        "isolated",
-        "kind",
-        "late",
-        "limit",
-        "number",
-        "owner",
-        "priority",
-        "refused",
-        "verb",
-    )
+    finished = False
+    isolated = False
+    """Whether it runs in a child process because it is a suspect."""
+    admit: Callable[[], bool] | None = None
+    """Asked when it has a place and is about to begin: whether it still may."""
+    inside: Inside | None = None
+    """What the body runs inside of; it also limits its time."""
+    late: Callable[[bytes], None] | None = None
+    """Takes the result of a thread that came back after its attempt was given up."""
+    at_once = False
+    """Whether an async body may begin in this very moment, and not in the next round of the event loop."""
+    _body: Any = None
+    _deadline: asyncio.TimerHandle | None = None
+    _heartbeat: asyncio.TimerHandle | None = None
+    _last_beat = 0.0
 
     def __init__(self, executor: Executor, verb: Work, owner: Any, context: StepContext, done: Done) -> None:
         self._executor = executor
@@ -94,25 +88,11 @@ class Attempt:
         self.number = verb.attempt
         self.context = context
         self.done = done
-        self.finished = False
-        self.isolated = False
-        """Whether it runs in a child process because it is a suspect."""
-        self.refused = False
-        """Whether it was not admitted: it has not run, and will not."""
-        self.admit: Callable[[], bool] | None = None
-        """Asked when it has a place and is about to begin: whether it still may."""
-        self.inside: Inside | None = None
-        """What the body runs inside of; it also limits its time."""
-        self.late: Callable[[bytes], None] | None = None
-        """Takes the result of a thread that came back after its attempt was given up."""
         self.activity: Activity[..., Any] = executor.stand_in(verb.activity)
         self.kind = _kind(self.activity)
-        self.priority = verb.activity.settings.priority
-        self.limit = verb.activity.settings.limit
-        self._body: Any = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._last_beat = 0.0
+        settings = verb.activity.settings
+        self.priority = settings.priority
+        self.limit = settings.limit
 
     def isolate(self) -> None:
         """Run a suspect in a child process, if its function can be found there."""
@@ -189,8 +169,13 @@ class Attempt:
         self._body = self._executor.threads.submit(body, context, report)
 
     def _run_async(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
-        self._body = self._executor.loop.create_task(coro, context=context)
-        self._body.add_done_callback(self._task_ended)
+        loop = self._executor.loop
+        task = eager.start(loop, coro, context) if self.at_once else loop.create_task(coro, context=context)
+        self._body = task
+        if task.done():
+            self._task_ended(task)
+        else:
+            task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if self.finished:
@@ -282,9 +267,10 @@ class Attempt:
             self._heartbeat = loop.call_at(self._last_beat + allowed, self._watch_heartbeat, allowed)
 
     def _release(self) -> None:
-        for timer in (self._deadline, self._heartbeat):
-            if timer is not None:
-                timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         self._executor.released(self)
 
 
@@ -329,6 +315,8 @@ class Executor:
 
     def stand_in(self, activity: Activity[..., Any]) -> Activity[..., Any]:
         """Return what runs in place of an activity: itself, outside tests."""
+        if not self.substitutes:
+            return activity
         try:
             return self.substitutes.get(activity.function, activity)
         except TypeError:  # a callable object that cannot be hashed
@@ -374,15 +362,16 @@ class Executor:
 
     def run(
         self,
-        verb: Work,
-        owner: Any,
-        context: StepContext,
-        done: Done,
+        attempt: Attempt,
         admit: Callable[[Attempt], bool] | None = None,
         inside: Inside | None = None,
-    ) -> Attempt:
-        """Start an attempt as soon as there is room for it, if `admit` then still says so."""
-        attempt = Attempt(self, verb, owner, context, done)
+        alone: bool = False,
+    ) -> None:
+        """Start an attempt as soon as there is room for it, if `admit` then still says so.
+
+        `alone` tells that no other is to begin with it, which the end of this one could forestall.
+        """
+        verb = attempt.verb
         if attempt.kind == "thread":
             attempt.inside = inside
         if admit is not None:
@@ -394,13 +383,14 @@ class Executor:
         elif attempt.limit is not None and not self._limits.enter(attempt.limit):
             self._limited.setdefault(attempt.limit, WaitingRoom(self._numbers)).put(attempt)
         elif not self._queued and self._has_room(attempt.kind):
+            # Not before one that was given up has had the time to end.
+            attempt.at_once = alone and not self._forsaken
             self._begin(attempt)
-            return attempt
+            return
         else:
             self._rooms[attempt.kind].waiting.put(attempt)
         self._queued += 1
         self._fill()
-        return attempt
 
     def isolates(self, verb: Work) -> bool:
         """Tell whether an attempt of this step runs in a child process, so that the worker's death is not its doing."""

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from holdfast.clock import Instant, new_id
-from holdfast.commits import Extras, NewLetter, Wait
+from holdfast.commits import Extras, NewLetter, Send, Wait
 from holdfast.context.steps import StepVerb
 from holdfast.engine import step_keys
 from holdfast.engine.resident import Resident
@@ -19,7 +19,7 @@ from holdfast.replay.turn import Ending, Turn
 def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events: Events, now: Instant) -> Extras | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     extras, journal = turn.extras, resident.execution.journal
-    asked = extras or turn.sends or resident.leaving or resident.letters or resident.reclaimed or resident.unversioned
+    asked = extras or resident.leaving or resident.letters or resident.reclaimed or resident.unversioned
     if not (
         asked
         or resident.tasks
@@ -30,10 +30,6 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
         or journal.inbox
     ):
         return None
-    for number, send in enumerate(turn.sends):
-        limit = events.get(send.name).max_pending
-        if limit != send.max_pending:
-            turn.sends[number] = msgspec.structs.replace(send, max_pending=limit)
     if extras is not None and extras.publishes:
         rules = (events.get(event.name).rule(event.at) for event in extras.publishes)
         extras.publishes[:] = [
@@ -72,6 +68,15 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
         extras.letters.extend(resident.letters)
         resident.letters = None
     return extras
+
+
+def limited(sends: Sequence[Send], events: Events) -> list[Send]:
+    """Return what a turn sends, each with how many of its name may wait."""
+    limits = (events.get(send.name).max_pending for send in sends)
+    return [
+        send if send.max_pending == limit else msgspec.structs.replace(send, max_pending=limit)
+        for send, limit in zip(sends, limits, strict=True)
+    ]
 
 
 def _waits(resident: Resident, extras: Extras | None, events: Events, now: Instant) -> Extras | None:

@@ -61,8 +61,8 @@ def main(descriptor: int) -> None:
         try:
             function = _find(call)
             args, kwargs = typed_arguments(function, *codec.decode(call.arguments))
-            context = StepContext(call.run_id, call.workflow, lambda: call.step, call.attempt)
-            context.idempotency_key = call.key
+            context = StepContext(call.run_id, call.workflow, call.attempt)
+            context.step, context.idempotency_key = call.step, call.key
             context.app = codec.decode(call.app)
             context.beat = lambda: send(BEAT)
             STEP.set(context)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from holdfast.clock import Clock, Instant, micros
@@ -25,7 +26,7 @@ from holdfast.engine.attempts import Attempts
 from holdfast.engine.committer import Committer, Done
 from holdfast.engine.departures import Departures
 from holdfast.engine.executor import Executor
-from holdfast.engine.extras import extras_of, letter
+from holdfast.engine.extras import extras_of, letter, limited
 from holdfast.engine.lives import Lives
 from holdfast.engine.observers import Reporter
 from holdfast.engine.outcomes import Endings
@@ -38,7 +39,7 @@ from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
 from holdfast.operations import Beat, Committed, Delivered, KeepResult, Outcome, Started
-from holdfast.records import Claim, History, Message, Status
+from holdfast.records import Claim, History, Message, Standing, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import CANCEL
@@ -63,7 +64,7 @@ class Runner:
         store: Store,
         committer: Committer,
         executor: Executor,
-        ended: Callable[[str, Status], None],
+        ended: Callable[[str, Standing | None], None],
         events: Events,
         reporter: Reporter,
         limits: Limits,
@@ -71,6 +72,8 @@ class Runner:
         app: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.residents: dict[int, Resident] = {}
+        """By key; put and taken away by `_keep` and `drop` alone."""
+        self.ids: dict[str, Resident] = {}
         self.released: Callable[[Instant | None], None] = lambda due: None
         """Called when a run becomes claimable by anybody, with the instant from which it wants to be."""
         self.stirred: Callable[[bool], None] = lambda everybody: None
@@ -93,6 +96,7 @@ class Runner:
         self.deadline: float | None = None
         """When, by the event loop's clock, this engine stops: what cannot finish before that is not begun."""
         self.loop = executor.loop
+        self._thread = get_ident()
         self.endings = Endings(events)
         self.clock = clock
         self.ended = ended
@@ -134,7 +138,7 @@ class Runner:
             journal = resident.execution.journal
             resident.key = outcome.key
             journal.run = journal.run._replace(key=outcome.key)
-            self.residents[outcome.key] = resident
+            self._keep(resident)
             done(outcome)
             self.reporter.tell("run.started", resident)
             resident.commits += 1
@@ -152,7 +156,7 @@ class Runner:
     ) -> None:
         if isinstance(outcome, Started):
             resident = self.lives.new(run, outcome.key, workflow)
-            self.residents[outcome.key] = resident
+            self._keep(resident)
             done(outcome)
             self.reporter.tell("run.started", resident)
             self.advance(resident, resident.execution.begin())
@@ -171,7 +175,7 @@ class Runner:
         resident.claimed = True
         resident.seen = history.seen
         resident.dirty = True
-        self.residents[claim.key] = resident
+        self._keep(resident)
         never_ran = claim.epoch == 1
         if not claim.version:
             resident.unversioned = True
@@ -374,7 +378,7 @@ class Runner:
             entries=rows,
             consumed=consumed,
             trims=turn.trims,
-            sends=turn.sends,
+            sends=limited(turn.sends, self._events) if turn.sends else (),
             children=turn.children,
             state=state,
             end=end,
@@ -385,9 +389,10 @@ class Runner:
 
     def _then_tell_queues(self, resident: Resident, operation: CommitTurn | None, done: Done) -> Done:
         """Let this engine look for attempts, once a commit that puts some into queues is durable."""
-        tasks = operation.extras.tasks if operation is not None and operation.extras is not None else ()
+        if operation is None or operation.extras is None:
+            return done
         ours = False
-        for task in tasks:
+        for task in operation.extras.tasks:
             verb = (resident.queued or {})[task.location]
             ours = self.queues.takes(verb.activity, resident.id) or ours
         if not ours:
@@ -419,11 +424,12 @@ class Runner:
             if outcome.stirred or turn.children or cancelled:
                 self.stirred(cancelled)
                 self._warn_of_strangers(turn)
-            if any(isinstance(verb, StepVerb) and verb.activity.queue is not None for verb in turn.abandoned):
+            if turn.abandoned and any(map(_queued_elsewhere, turn.abandoned)):
                 self.stirred(False)  # this worker may be running what was withdrawn
             if extras is not None and extras.replies:
                 self.replied(resident.id)
-            self._log(resident, turn)
+            if turn.logs:
+                self._log(resident, turn)
             self.reporter.turn(resident, turn)
         if resident.dropped:
             return
@@ -468,9 +474,10 @@ class Runner:
         for verb in begin:
             if not verb.done():
                 self.attempts.run(resident, verb, outcome.keys.get(verb.location))
+        alone = len(turn.started) == 1 and not begin
         for verb in turn.started:
             if not verb.done():
-                self._act(resident, verb, outcome)
+                self._act(resident, verb, outcome, alone)
         for location, reason in outcome.refused.items():
             child = resident.execution.journal.open.get(location)
             if isinstance(child, ChildVerb):
@@ -479,9 +486,9 @@ class Runner:
             self.take(resident.key, outcome.messages)
         self._settle(resident)
 
-    def _act(self, resident: Resident, verb: Any, outcome: Committed) -> None:
+    def _act(self, resident: Resident, verb: Any, outcome: Committed, alone: bool) -> None:
         if isinstance(verb, StepVerb):
-            self.attempts.go_on(resident, verb, outcome.keys.get(verb.location))
+            self.attempts.go_on(resident, verb, outcome.keys.get(verb.location), alone)
         elif isinstance(verb, SendVerb):
             refused = verb.refused if verb.refused is not None else outcome.refused.get(verb.location, "")
             resident.active.discard(verb.location)
@@ -525,10 +532,11 @@ class Runner:
             if turn.outcome.ending is Ending.FAILED and error is not None:
                 _logger.warning("run %s failed: %s: %s\n%s", resident.id, error.type, error.message, error.traceback)
             state = self.reporter.state_of(resident)
+            completed = turn.outcome.ending is Ending.COMPLETED
+            self.ended(resident.id, Standing(Status.COMPLETED, turn.outcome.payload) if completed else None)
             self.drop(resident)
             self.limits.forget(resident.key)
             self.reporter.ended(resident, turn.outcome.ending.value, state, error)
-            self.ended(resident.id, Status(turn.outcome.ending.value))
             return
         journal = resident.execution.journal
         unread = [message for queue in (journal.inbox or {}).values() for message in queue]
@@ -537,7 +545,7 @@ class Runner:
         first = resident.next_life
         self.drop(resident)
         renewed = self.lives.renewed(resident, turn.outcome.payload or "{}", first)
-        self.residents[renewed.key] = renewed
+        self._keep(renewed)
         self.advance(renewed, renewed.execution.begin(first, unread))
 
     def _log(self, resident: Resident, turn: Turn) -> None:
@@ -557,7 +565,10 @@ class Runner:
 
     def beat(self, resident: Resident, location: str, progress: str) -> None:
         """Record that a step reported progress; called from any thread."""
-        self.loop.call_soon_threadsafe(self._beat, resident, location, progress)
+        if get_ident() == self._thread:
+            self._beat(resident, location, progress)
+        else:
+            self.loop.call_soon_threadsafe(self._beat, resident, location, progress)
 
     def _beat(self, resident: Resident, location: str, progress: str) -> None:
         if not resident.gone:
@@ -581,13 +592,17 @@ class Runner:
         for resident in list(self.residents.values()):
             self.drop(resident)
 
+    def _keep(self, resident: Resident) -> None:
+        self.residents[resident.key] = self.ids[resident.id] = resident
+
     def drop(self, resident: Resident) -> None:
         """Forget a run in memory; the store has it."""
         if resident.dropped:
             return
         resident.dropped = True
         if self.residents.get(resident.key) is resident:
-            del self.residents[resident.key]
+            del self.residents[resident.key], self.ids[resident.id]
+            self.ended(resident.id, None)  # perhaps: whoever waits for it is not told by this worker any more
         self.attempts.stop_all(resident, "the run left this worker")
         stubborn = len(LIMBO)
         resident.execution.drop()
@@ -603,6 +618,10 @@ class Runner:
 def _transacts(verb: Any) -> bool:
     """Whether the end of a step comes by the inbox, perhaps just before it is given up."""
     return isinstance(verb, StepVerb) and verb.activity.settings.transaction
+
+
+def _queued_elsewhere(verb: Any) -> bool:
+    return isinstance(verb, StepVerb) and verb.activity.queue is not None
 
 
 def _nothing(outcome: Outcome | Exception) -> None:

@@ -138,6 +138,9 @@ async def _start_plain(worker: Worker, run: NewRun, definition: Workflow[Any, An
     return await future
 
 
+_UNSAID = (None,) * 7
+
+
 def options_of(
     now: Instant,
     *,
@@ -155,6 +158,12 @@ def options_of(
     Raises:
         BadInput: naming the option that does not fit.
     """
+    if (
+        type(priority) is int
+        and priority == 0
+        and (unique_key, delay, start_at, timeout, attributes, actor, tenant) == _UNSAID
+    ):
+        return NO_OPTIONS
     given: object = priority
     if not isinstance(given, int) or isinstance(given, bool) or not -MOST_PRIORITY <= given <= MOST_PRIORITY:
         raise BadInput(f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r}")

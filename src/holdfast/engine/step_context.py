@@ -20,6 +20,8 @@ from holdfast.errors import HoldfastError
 _NOTHING_SAID: Mapping[str, Any] = MappingProxyType({})
 STEP: ContextVar[StepContext] = ContextVar("holdfast_step")
 _logger = logging.getLogger("holdfast.step")
+_MAKING_SIGNALS = threading.Lock()
+"""Taken by whoever is the first to ask for a signal: a body in its thread, or the worker that gives it up."""
 REPORT_EVERY = 1.0
 """How many seconds lie at least between two reports of progress that are recorded."""
 
@@ -82,23 +84,36 @@ class CancelSignal:
 
 
 class StepContext:
-    """One attempt of one step, as its body sees it."""
+    """One attempt of one step, as its body sees it.
 
-    def __init__(self, run_id: str, workflow: str, step: Callable[[], str], attempt: int) -> None:
+    Made for every attempt, and hardly looked at by most: what few ask for is not there until they do.
+    """
+
+    app: Mapping[str, Any] = _NOTHING_SAID
+    """What `Engine(context=...)` said when this attempt, or its condition, was about to begin."""
+    clock: Clock | None = None
+    transaction: Any = None
+    """The connection of an activity with transaction=True, while its body runs."""
+    _signal: CancelSignal | None = None
+    _reported = -REPORT_EVERY
+
+    def __init__(self, run_id: str, workflow: str, attempt: int, verb: StepVerb | None = None) -> None:
         self.run_id = run_id
         self.workflow = workflow
         self.attempt = attempt
-        self.signal = CancelSignal()
+        self.verb = verb
         self.beat: Callable[[], None] = _nothing
-        self.report: Callable[[str], None] = _no_report
-        self._reported = -REPORT_EVERY
-        self.app: Mapping[str, Any] = _NOTHING_SAID
-        """What `Engine(context=...)` said when this attempt, or its condition, was about to begin."""
-        self.verb: StepVerb | None = None
-        self.clock: Clock | None = None
-        self._step = step
-        self.transaction: Any = None
-        """The connection of an activity with transaction=True, while its body runs."""
+        self.report: Callable[[StepContext, str], None] = _no_report
+
+    @property
+    def signal(self) -> CancelSignal:
+        """Tells the body that nobody waits for it any more."""
+        return self._signal or self._make_signal()
+
+    def _make_signal(self) -> CancelSignal:
+        with _MAKING_SIGNALS:
+            made = self._signal = self._signal or CancelSignal()
+        return made
 
     @property
     def connection(self) -> Any:
@@ -141,7 +156,7 @@ class StepContext:
     @functools.cached_property
     def step(self) -> str:
         """The path of the step in its run."""
-        return self._step()
+        return self.verb.journal.names.path(self.verb.location) if self.verb is not None else ""
 
     @functools.cached_property
     def idempotency_key(self) -> str:
@@ -163,7 +178,7 @@ class StepContext:
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY:
             self._reported = now
-            self.report(codec.encode(progress, f"the progress of step {self.step!r}").decode())
+            self.report(self, codec.encode(progress, f"the progress of step {self.step!r}").decode())
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -172,7 +187,7 @@ class StepContext:
         return logging.LoggerAdapter(_logger, extra)
 
 
-def _no_report(progress: str) -> None:
+def _no_report(context: StepContext, progress: str) -> None:
     """In a child process, progress only keeps the step alive."""
 
 

@@ -167,11 +167,11 @@ class Tasks:
 
     def _begin(self, held: HeldTask) -> None:
         task, runner = held.task, self._runner
-        context = StepContext(task.run_id, task.workflow, lambda: held.call.step if held.call else "", task.attempt)
+        context = StepContext(task.run_id, task.workflow, task.attempt)
         try:
             held.call = call = read_call(task.payload)
             work = QueuedWork(self._queues.activities[task.activity], task, call)
-            context.idempotency_key = call.key
+            context.step, context.idempotency_key = call.step, call.key
             context.report = partial(self._report, held)
             context.verb, context.clock = work, runner.clock  # type: ignore[assignment]  # as much of a verb as it asks
             if self._in_danger(work) and self._judging:
@@ -188,9 +188,10 @@ class Tasks:
             self._finish(held, TaskEnd(skip=why.reason, retry_in=micros(why.retry_in)))
             return
         self._running[held.place] = held
-        attempt = held.attempt = self._executor.run(work, held, context, self._done, partial(self._admit, context))
+        attempt = held.attempt = Attempt(self._executor, work, held, context, self._done)
         if call.own_key is not None:
             attempt.late = partial(self._late, held)
+        self._executor.run(attempt, partial(self._admit, context))
 
     def _admit(self, context: StepContext, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it."""
@@ -205,7 +206,6 @@ class Tasks:
             if turn > now:
                 end = TaskEnd(skip=f"{OVER_LIMIT}{settings.limit!r}", retry_in=turn - now)
         if end is not None:
-            attempt.refused = True
             self._finish(held, end)
             return False
         if settings.on_start is not None:
@@ -269,7 +269,7 @@ class Tasks:
 
     # Progress, and what became of it meanwhile.
 
-    def _report(self, held: HeldTask, progress: str) -> None:
+    def _report(self, held: HeldTask, context: StepContext, progress: str) -> None:
         """Make durable that a body reported progress; called from any thread."""
         self._executor.loop.call_soon_threadsafe(self._beat, held, progress)
 

@@ -1,12 +1,10 @@
-"""Waiting for a run from outside: its end, its answer to a request, its next change."""
+"""Waiting for a run from outside: its answer to a request, its next change."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-
-from holdfast.errors import HoldfastError, StoreCorrupt, StoreError, StoreReplaced
 
 T = TypeVar("T")
 
@@ -46,20 +44,8 @@ class Waiters:
         for run_id in list(self._waiting):
             self.wake(run_id)
 
-    def store_broken(self, error: StoreError) -> None:
-        """Tell everybody that there will be no news, if the store can never be used again."""
-        if isinstance(error, StoreReplaced | StoreCorrupt):
-            self._fail(lambda run_id: error)
-
-    def stop(self) -> None:
-        """Tell everybody that the engine stopped."""
-        self._fail(
-            lambda run_id: HoldfastError(
-                f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
-            )
-        )
-
-    def _fail(self, error: Callable[[str], Exception]) -> None:
+    def fail(self, error: Callable[[str], Exception]) -> None:
+        """Tell everybody that there will be no news."""
         for run_id, waiting in self._waiting.items():
             for news in waiting:
                 if not news.done():

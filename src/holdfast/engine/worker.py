@@ -25,7 +25,7 @@ from holdfast.errors import RunBlocked, StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits
 from holdfast.operations import Delivered, Unblock
-from holdfast.records import Claim, Held, Message, Status
+from holdfast.records import Claim, Held, Message, Standing
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
@@ -46,7 +46,7 @@ class Worker:
         registry: Registry,
         settings: Settings,
         clock: Clock,
-        ended: Callable[[str, Status], None],
+        ended: Callable[[str, Standing | None], None],
         events: Events,
         observers: Observers,
         limits: Limits,
@@ -208,17 +208,15 @@ class Worker:
 
     def forget(self, run_id: str) -> None:
         """Drop a run that was ended from outside, if it is in memory here."""
-        for resident in list(self.runner.residents.values()):
-            if resident.id == run_id:
-                self._loop.call_soon(self.runner.drop, resident)
-                self.runner.limits.forget(resident.key)
+        resident = self.runner.ids.get(run_id)
+        if resident is not None:
+            self._loop.call_soon(self.runner.drop, resident)
+            self.runner.limits.forget(resident.key)
 
     def resident(self, run_id: str) -> Resident | None:
         """Return a run that is in memory here and whose code may be looked at."""
-        for resident in self.runner.residents.values():
-            if resident.id == run_id and not resident.deaf:
-                return resident
-        return None
+        resident = self.runner.ids.get(run_id)
+        return None if resident is None or resident.deaf else resident
 
     @property
     def idle(self) -> bool:

@@ -6,10 +6,10 @@ verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous c
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
+from holdfast.replay import generators
 from holdfast.replay.loop import RunLoop, RunTask, _running_loop, _set_running_loop
 
 LIMBO: list[Any] = []
@@ -21,18 +21,19 @@ _CLOSES = 100
 def close_tasks(loop: RunLoop) -> None:
     """Close every task of a loop, the youngest first, and those that closing them creates."""
     loop.dead = True
-    outer = _running_loop()
-    hooks = sys.get_asyncgen_hooks()
-    _set_running_loop(loop)  # so that asyncio.sleep() in a finally meets the dead loop
-    sys.set_asyncgen_hooks(loop.asyncgen_first, loop.asyncgen_final)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of the user's that were never awaited
-            while loop.tasks:
-                _close(loop.tasks.pop())
-    finally:
-        sys.set_asyncgen_hooks(*hooks)
-        _set_running_loop(outer)
+    if not all(task.done() for task in loop.tasks):
+        outer = _running_loop()
+        generators.adopt()
+        _set_running_loop(loop)  # so that asyncio.sleep() in a finally meets the dead loop
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of the user's that were never awaited
+                while loop.tasks:
+                    _close(loop.tasks.pop())
+        finally:
+            _set_running_loop(outer)
+    while loop.tasks:
+        _close(loop.tasks.pop())
     loop.forget_timers()
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from threading import get_ident
-from types import FrameType
+from types import CodeType, FrameType
 
 from holdfast.errors import NonDeterministic
 
@@ -23,7 +23,7 @@ class TurnGuard:
     def __init__(self) -> None:
         self.violation: NonDeterministic | None = None
         self._thread: int | None = None
-        self._bottom: FrameType | None = None
+        self._bottom: CodeType | None = None
         self._installed = False
 
     def install(self) -> None:
@@ -32,9 +32,9 @@ class TurnGuard:
             self._installed = True
             sys.addaudithook(self._audit)
 
-    def enter(self) -> None:
-        """Begin a turn on this thread; workflow code is what the caller of this calls until it leaves."""
-        self._bottom = sys._getframe(1)
+    def enter(self, bottom: CodeType) -> None:
+        """Begin a turn on this thread; workflow code is what the function with this code calls until it leaves."""
+        self._bottom = bottom
         self._thread = get_ident()
 
     def leave(self) -> NonDeterministic | None:
@@ -55,9 +55,12 @@ class TurnGuard:
         thread, self._thread = self._thread, None  # whatever the judging itself does is not the workflow's doing
         try:
             frame = sys._getframe(2)
-            if _is_harmless_read(event, arguments) or _serves_the_interpreter(frame, self._bottom):
+            bottom: FrameType | None = frame
+            while bottom is not None and bottom.f_code is not self._bottom:
+                bottom = bottom.f_back
+            if _is_harmless_read(event, arguments) or _serves_the_interpreter(frame, bottom):
                 return
-            found = user_line(frame, stop=self._bottom)
+            found = user_line(frame, stop=bottom)
             place = f" at {os.path.basename(found[0])}:{found[1]}" if found is not None else ""
             advice = "use ctx.sleep()" if event == "time.sleep" else "this is I/O: put it in a step"
             error = NonDeterministic(f"blocking I/O ({_describe(event, arguments)}) in workflow code{place}; {advice}")

@@ -171,10 +171,6 @@ class Journal:
         """The seqs of facts that the code had not seen when they were recorded: it may have no use for them."""
         self._withheld = 0
         """The seq after which the code has not seen facts: calls they lead to are new. 0 if it has seen all."""
-        self.forget_turn()
-
-    def forget_turn(self) -> None:
-        """Start collecting what the next turn asks for."""
         self.new: list[EntryRow] = []
         self.sends: list[Send] = []
         self.children: list[StartChild] = []
@@ -184,6 +180,25 @@ class Journal:
         self.consumed: list[int] = []
         self.logs: list[tuple[int, str, tuple[Any, ...], str]] = []
         self.extras: Extras | None = None
+
+    def forget_turn(self) -> None:
+        """Start collecting what the next turn asks for; what the last one asked for is the turn's now."""
+        self.new = []
+        if self.started:
+            self.started = []
+        if self.abandoned:
+            self.abandoned = []
+        if self.sends:
+            self.sends = []
+        if self.children:
+            self.children = []
+        if self.trims:
+            self.trims = []
+        if self.consumed:
+            self.consumed = []
+        if self.logs:
+            self.logs = []
+        self.extras = None
 
     def extra(self) -> Extras:
         """Return where this turn collects what few turns ask for."""

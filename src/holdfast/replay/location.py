@@ -11,12 +11,14 @@ of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/rele
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from holdfast.errors import BadInput
 
 MAX_NAME = 200
 _FORBIDDEN = ("/", "#", "~", "@", "!")
+_STRUCTURE = re.compile(f"[{''.join(_FORBIDDEN)}]")
 DEADLINE = "@"
 
 
@@ -35,9 +37,8 @@ def check_name(name: Any, what: str = "name") -> str:
     fits = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
     if not fits:
         raise BadInput(f"{what} {name!r} must be 1 to {MAX_NAME} printable characters")
-    for character in _FORBIDDEN:
-        if character in name:
-            raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
+    if _STRUCTURE.search(name):
+        raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
     return str(name)
 
 

@@ -342,10 +342,7 @@ class RunLoop:
         """Say, for each live task, the lines at which it waits."""
         return "; ".join(f"{task.get_name()} at {await_chain(task.get_coro())}" for task in self.live_tasks())
 
-    # Async generators: adopted by this loop while a turn runs.
-
-    def asyncgen_first(self, agen: Any) -> None:
-        """Accept a generator; nothing to do until it is abandoned."""
+    # Async generators, see `generators`.
 
     def asyncgen_final(self, agen: Any) -> None:
         """Close an abandoned generator as a task of this run, or keep it until the run ends."""

@@ -36,7 +36,7 @@ def ask(journal: Journal, name: str, args: Sequence[Any], kwargs: Mapping[str, A
     silent, journal.silent = journal.silent, True
     _set_running_loop(loop)
     if guarded:
-        guard.enter()
+        guard.enter(ask.__code__)
     try:
         answer = context.run(_answer, handler, args, kwargs, f"the answer to query {name!r} of run {journal.run.id}")
     finally:

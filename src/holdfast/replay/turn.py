@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
@@ -25,6 +24,7 @@ from holdfast.commits import Extras, Send, StartChild
 from holdfast.errors import RunBlocked, StuckRun
 from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
+from holdfast.replay import generators
 from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks
 from holdfast.replay.failures import origins
@@ -69,13 +69,13 @@ class Turn(NamedTuple):
     """What a turn asks for. Nothing of it is acted on before the entries are durable."""
 
     entries: list[EntryRow]
-    started: list[Any]
-    abandoned: list[Verb]
-    sends: list[Send]
-    children: list[StartChild]
-    trims: list[tuple[str, str]]
-    consumed: list[int]
-    logs: list[tuple[int, str, tuple[Any, ...], str]]
+    started: Sequence[Any]
+    abandoned: Sequence[Verb]
+    sends: Sequence[Send]
+    children: Sequence[StartChild]
+    trims: Sequence[tuple[str, str]]
+    consumed: Sequence[int]
+    logs: Sequence[tuple[int, str, tuple[Any, ...], str]]
     outcome: Outcome | None
     extras: Extras | None = None
     """What few turns ask for."""
@@ -196,14 +196,13 @@ class Execution:
         outer = _running_loop()
         if outer is not None and asyncio.current_task(outer) is not None:
             raise RuntimeError("a turn must be driven from a plain callback, not from inside a task")
-        hooks = sys.get_asyncgen_hooks()
+        generators.adopt()
         collecting = gc.isenabled()
         error: BaseException | None = None
         gc.disable()
         _set_running_loop(loop)
-        sys.set_asyncgen_hooks(loop.asyncgen_first, loop.asyncgen_final)
         if self.guarded:
-            guard.enter()
+            guard.enter(_DRIVE)
         try:
             action()
             if not self._stopped():
@@ -222,7 +221,6 @@ class Execution:
                 violation = guard.leave()
                 if violation is not None and loop.violation is None:
                     loop.violation = violation
-            sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(outer)
             if collecting:
                 gc.enable()
@@ -419,13 +417,13 @@ class Execution:
         renewed = outcome is not None and outcome.ending is Ending.RENEWED
         turn = Turn(
             journal.new,
-            journal.started,
-            journal.abandoned,
-            journal.sends,
-            journal.children,
-            journal.trims,
-            journal.consumed,
-            journal.logs,
+            journal.started or (),
+            journal.abandoned or (),
+            journal.sends or (),
+            journal.children or (),
+            journal.trims or (),
+            journal.consumed or (),
+            journal.logs or (),
             outcome,
             journal.extras,
             journal.carried() if renewed and journal.compensations else (),
@@ -520,6 +518,9 @@ class Execution:
         close_tasks(self.loop)
         self.journal.close()
         self._root = None
+
+
+_DRIVE = Execution._drive.__code__
 
 
 def _failed(error: BaseException) -> Outcome:

@@ -44,6 +44,7 @@ from holdfast.records import (
     RunFilter,
     RunRow,
     ScheduleRow,
+    Standing,
     Task,
 )
 
@@ -231,6 +232,10 @@ class Store(ABC):
     @abstractmethod
     async def get(self, run_id: str) -> RunRow | None:
         """Return one run."""
+
+    @abstractmethod
+    async def standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+        """Return where runs stand, by id; those that do not exist are left out."""
 
     @abstractmethod
     async def runs(self, which: RunFilter) -> list[RunRow]:

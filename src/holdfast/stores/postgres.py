@@ -26,13 +26,13 @@ from holdfast.errors import BadData, BadInput, OutcomeUnknown, StoreError, Store
 from holdfast.operations import Delivered, Fenced, Operation, Outcome, Refused, SendMessage, Transact
 from holdfast.records import Claim, Status, Task
 from holdfast.stores.batch import Batch
-from holdfast.stores.postgres_batch import BEGIN, Attempt, Lost, facts_of, lock_gate, outcome_of
+from holdfast.stores.facts import Split, facts_of, outcome_of
+from holdfast.stores.postgres_batch import BEGIN, Attempt, Lost, lock_gate
 from holdfast.stores.postgres_connections import ANSWER, Connections, Line, Listener, Work
 from holdfast.stores.postgres_connections import together as in_pipeline
 from holdfast.stores.postgres_dialect import Dialect, dialect_of
 from holdfast.stores.postgres_enclosed import enclose
 from holdfast.stores.postgres_errors import AGAIN, UNPREPARED, translate
-from holdfast.stores.postgres_locks import only_facts
 from holdfast.stores.postgres_schema import check_schema_name, prepare_schema
 from holdfast.stores.postgres_statements import NotLocked, Statements, encoded, found, new_keys, sql
 from holdfast.stores.postgres_transactions import Transactions
@@ -216,19 +216,18 @@ class PostgresStore(SQLStore):
     # Committing.
 
     async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        facts = only_facts(operations)
+        split = Split(operations)
         try:
-            if all(facts) and not _huge(operations):
-                return await self._append(operations)
-            outcomes = await self._commit(operations, facts)
+            if not split.others and not _huge(split.turns):
+                return await self._append(split.turns)
+            outcomes = await self._commit(operations, split)
         except UnicodeEncodeError as error:
             raise BadData(f"{self._connections.where}: a text is no Unicode: {error}") from error
         self._stir()
         return outcomes
 
-    async def _append(self, operations: Sequence[Operation]) -> list[Outcome]:
+    async def _append(self, turns: Sequence[CommitTurn]) -> list[Outcome]:
         """Write turns that only add facts, in one statement; doing it twice changes nothing."""
-        turns = [turn for turn in operations if isinstance(turn, CommitTurn)]
         rows = encoded(facts_of(turns))
 
         async def work(connection: AsyncConnection[Any]) -> set[Row]:
@@ -247,8 +246,8 @@ class PostgresStore(SQLStore):
         fenced = await self._insisting(self._connections.writer, work)
         return [outcome_of(turn, fenced) for turn in turns]
 
-    async def _commit(self, operations: Sequence[Operation], facts: Sequence[bool]) -> list[Outcome]:
-        attempt = Attempt(self.schema, self.dialect, self._keys, operations, facts, lambda: [*self._tokens])
+    async def _commit(self, operations: Sequence[Operation], split: Split) -> list[Outcome]:
+        attempt = Attempt(self.schema, self.dialect, self._keys, operations, split, lambda: [*self._tokens])
         while True:
             try:
                 outcomes = await self._insisting(self._connections.writer, attempt.make, doubtful=lambda: attempt.sent)
@@ -534,10 +533,9 @@ class PostgresStore(SQLStore):
         return await self._insisting(self._connections.writer, transaction, answer=None)
 
 
-def _huge(operations: Sequence[Operation]) -> bool:
+def _huge(turns: Sequence[CommitTurn]) -> bool:
     """Whether facts are too large for one parameter, and have to be written in pieces."""
-    facts = (entry for turn in operations if isinstance(turn, CommitTurn) for entry in turn.entries)
-    return sum(len(entry.data) for entry in facts) > MAX_PARAMETER // 2
+    return sum(len(entry.data) for turn in turns for entry in turn.entries) > MAX_PARAMETER // 2
 
 
 def _claim(row: Sequence[Any]) -> Claim:

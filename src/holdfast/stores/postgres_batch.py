@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -10,8 +10,9 @@ from psycopg import AsyncConnection
 
 from holdfast.clock import new_id
 from holdfast.commits import CommitTurn
-from holdfast.operations import Committed, Fenced, Operation, Outcome
+from holdfast.operations import Operation, Outcome
 from holdfast.stores.batch import Batch
+from holdfast.stores.facts import Split, facts_of
 from holdfast.stores.postgres_connections import together
 from holdfast.stores.postgres_dialect import Dialect
 from holdfast.stores.postgres_errors import is_lost
@@ -36,15 +37,15 @@ class Attempt:
         dialect: Dialect,
         keys: Callable[[], int],
         operations: Sequence[Operation],
-        facts: Sequence[bool],
+        split: Split,
         known: Callable[[], list[str]],
     ) -> None:
         self._schema = schema
         self._dialect = dialect
         self._keys = keys
         self._operations = operations
-        self._facts = facts
-        self._locks = locks_of(each for each, fact in zip(operations, facts, strict=True) if not fact)
+        self._split = split
+        self._locks = locks_of(split.others)
         self.alone = self._locks.alone
         self._known = known
         """Returns the tokens of commits whose outcome is known."""
@@ -84,17 +85,13 @@ class Attempt:
         return await Batch(statements).apply(self._operations)
 
     async def _beside_others(self, statements: Statements) -> list[Outcome]:
-        locks, operations, facts = self._locks, self._operations, self._facts
-        turns = [turn for turn, fact in zip(operations, facts, strict=True) if fact and isinstance(turn, CommitTurn)]
-        others = [each for each, fact in zip(operations, facts, strict=True) if not fact]
+        split = self._split
         batch = Batch(statements)
         await statements.execute("be_patient", ())
         if not self._dialect.lock_table:
             await statements.execute("share_gate_row", ())
-        fenced = await _prefetch(statements, batch, locks, turns)
-        made = iter(await batch.apply(others, prefetch=False))
-        kept = iter(turns)
-        return [outcome_of(next(kept), fenced) if fact else next(made) for fact in facts]
+        fenced = await _prefetch(statements, batch, self._locks, split.turns)
+        return split.outcomes(fenced, await batch.apply(split.others, prefetch=False))
 
 
 async def lock_gate(statements: Statements, dialect: Dialect) -> None:
@@ -129,11 +126,3 @@ async def _prefetch(statements: Statements, batch: Batch, locks: Locks, turns: S
     batch.keys.know_held(locks.ending, await found(held))
     batch.events.know_pending(names, await found(pending))
     return set(await found(fenced))
-
-
-def facts_of(turns: Iterable[CommitTurn]) -> list[Row]:
-    return [(turn.key, turn.epoch, *entry) for turn in turns for entry in turn.entries]
-
-
-def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
-    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)

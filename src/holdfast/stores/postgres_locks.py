@@ -6,15 +6,13 @@ What cannot be known beforehand is not locked at all: the batch then finds out (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.commits import CommitTurn, Extras, PublishEvent, StartRun
 from holdfast.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
 from holdfast.stores.batch import ids_of, new_ids_of
 from holdfast.stores.postgres_statements import slot
-
-_SHARED = (CommitTurn, StartRun, SendMessage, PublishEvent, Beat, BeatTask, FinishTask, KeepResult)
 
 
 @dataclass(slots=True)
@@ -104,22 +102,3 @@ def locks_of(operations: Iterable[Operation]) -> Locks:
     for operation in operations:
         locks.take(operation)
     return locks
-
-
-def only_facts(operations: Sequence[Operation]) -> list[bool]:
-    """Tell which operations are turns that add facts to a run which nothing else in the batch may end or cut.
-
-    They need nothing but the epoch: their rows go to the database without the run ever being read.
-    """
-    counted: dict[int, int] = {}
-    for operation in operations:
-        if type(operation) is CommitTurn:
-            counted[operation.key] = counted.get(operation.key, 0) + 1
-        elif not isinstance(operation, _SHARED):
-            return [False] * len(operations)
-    return [type(each) is CommitTurn and counted[each.key] == 1 and _plain(each) for each in operations]
-
-
-def _plain(turn: CommitTurn) -> bool:
-    other = turn.state or turn.end or turn.renewal or turn.reset_claims or turn.extras is not None
-    return not (other or turn.trims or turn.sends or turn.children or turn.consumed) and bool(turn.entries)

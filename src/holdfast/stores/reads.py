@@ -22,6 +22,7 @@ from holdfast.records import (
     RunFilter,
     RunRow,
     ScheduleRow,
+    Standing,
     Status,
 )
 from holdfast.stores.run_state import Value
@@ -68,6 +69,12 @@ async def get(db: Statements, run_id: str) -> RunRow | None:
     """Return one run."""
     rows = await db.read("get_run", [(run_id,)])
     return run_row(rows[0]) if rows else None
+
+
+async def standings(db: Statements, run_ids: Sequence[str]) -> dict[str, Standing]:
+    """Return where runs stand."""
+    rows = await db.read("read_standings", [(run_id,) for run_id in run_ids])
+    return {str(id): Standing(Status(str(status)), _text(output), _text(error)) for id, status, output, error in rows}
 
 
 async def list_runs(db: Statements, which: RunFilter) -> list[RunRow]:
@@ -153,6 +160,10 @@ async def counts(db: Statements) -> Counts:
         letters=[(str(kind), str(outcome), bool(seen), _int(count)) for kind, outcome, seen, count in letters],
         events={str(name): _int(count) for name, count in events},
     )
+
+
+def _text(value: Value) -> str | None:
+    return None if value is None else str(value)
 
 
 def _int(value: Value) -> int:

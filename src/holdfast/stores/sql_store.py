@@ -20,6 +20,7 @@ from holdfast.records import (
     RunFilter,
     RunRow,
     ScheduleRow,
+    Standing,
 )
 from holdfast.stores import reads
 from holdfast.stores.base import Store
@@ -57,6 +58,9 @@ class SQLStore(Store):
 
     async def get(self, run_id: str) -> RunRow | None:
         return await self.look(lambda db: reads.get(db, run_id))
+
+    async def standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+        return await self.look(lambda db: reads.standings(db, run_ids))
 
     async def runs(self, which: RunFilter) -> list[RunRow]:
         return await self.look(lambda db: reads.list_runs(db, which))

@@ -14,7 +14,7 @@ from holdfast.clock import Instant, micros
 from holdfast.commits import CommitTurn, PublishEvent
 from holdfast.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.records import Claim, Task
-from holdfast.stores import sqlite_claims, sqlite_workers
+from holdfast.stores import facts, sqlite_claims, sqlite_workers
 from holdfast.stores.batch import Batch
 from holdfast.stores.sql_store import Look, SQLStore
 from holdfast.stores.sqlite_connections import Connections, alone
@@ -88,7 +88,7 @@ class SQLiteStore(SQLStore):
         outcomes = self.apply_now(operations)
         if outcomes is not None:
             return outcomes
-        return await connections.write(lambda db: at_once(Batch(SetStatements(db)).apply(operations)))
+        return await connections.write(lambda db: at_once(facts.apply(SetStatements(db), operations)))
 
     def transact(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -75,8 +75,8 @@ class TestEngine(Engine):
         self._jump(end)
         await self.settle()
 
-    async def _until(self, run_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
-        waiting = asyncio.ensure_future(super()._until(run_id, look))
+    async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
+        waiting = asyncio.ensure_future(coming)
         try:
             while not waiting.done():
                 await self._settle_unless(waiting)

@@ -34,19 +34,6 @@ mine AS MATERIALIZED (
 )
 SELECT DISTINCT run, epoch FROM new WHERE (run, epoch) NOT IN (SELECT key, epoch FROM mine);
 
--- name: fenced_facts
--- rows: run int, epoch int
--- Among locked runs: whose facts may not be written.
-SELECT new.run, new.epoch FROM {rows} AS new
-LEFT JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL WHERE runs.key IS NULL;
-
--- name: insert_facts
--- rows: run int, epoch int, location text, seq int, kind int, at int, data text
--- Among locked runs: the facts of the others.
-INSERT INTO entries (run, location, seq, kind, at, data)
-SELECT new.run, new.location, new.seq, new.kind, new.at, new.data FROM {rows} AS new
-JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL ON CONFLICT DO NOTHING;
-
 -- name: insert_event
 -- An event that waits. Its number ($5) says when it was published, and is higher than every other of its name.
 WITH next AS (

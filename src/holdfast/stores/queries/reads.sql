@@ -5,6 +5,12 @@
 SELECT {run_row} FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key
 WHERE runs.id = $1;
 
+-- name: read_standings
+-- rows: id text
+-- Where runs stand, with what came of those that have ended.
+SELECT runs.id, runs.status, results.output, results.error
+FROM {rows} AS wanted {join} runs ON runs.id = wanted.id LEFT JOIN results ON results.run = runs.key;
+
 -- name: list_runs
 -- A page of runs, newest first. The filter is put in place of {filter}.
 SELECT {run_row} FROM runs JOIN inputs ON inputs.run = runs.key LEFT JOIN results ON results.run = runs.key

@@ -7,7 +7,7 @@ import asyncio
 from holdfast.commits import StartRun
 from holdfast.errors import StoreClosed
 from holdfast.operations import Committed, Delivered, Started
-from holdfast.records import RunFilter, Status
+from holdfast.records import RunFilter, Standing, Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,
@@ -45,6 +45,20 @@ class ReadConformance:
         assert [found.id for found in waiting] == [run.id for run in reversed(runs[3:])]
         assert await store.runs(RunFilter(parent="nobody")) == []
         assert await store.get("nobody") is None
+
+    async def test_where_many_runs_stand_is_one_question(self, store: Store) -> None:
+        await store.join("w", LEASE)
+        pending, running, done, failed = [await started(store, owner=owner) for owner in (None, "w", "w", "w")]
+        await one(store, turn(done.key, end=ended()), Committed)
+        await one(store, turn(failed.key, end=ended(Status.FAILED, output=None, error="{}")), Committed)
+        found = await store.standings([run.id for run in (failed, done, running, pending)] + ["nobody"])
+        assert found == {
+            pending.id: Standing(Status.PENDING),
+            running.id: Standing(Status.RUNNING),
+            done.id: Standing(Status.COMPLETED, ended().output),
+            failed.id: Standing(Status.FAILED, None, "{}"),
+        }
+        assert await store.standings([]) == {}
 
     async def test_a_big_batch_is_all_there(self, store: Store) -> None:
         await store.join("w", LEASE)
