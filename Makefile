@@ -29,6 +29,7 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -m speed tests/test_speed.py
 
 format: $(READY) ## Format the code and repair what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -551,7 +551,7 @@ def declared(edges: dict[str, list[str]], **limits: Any) -> Any:
     return graph("work", {step(simple(name), compensate=_undo): needs for name, needs in edges.items()}, **limits)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs(), st.integers(0, 100))
 def test_any_graph_replays_alike_from_every_point_of_its_history(drawn, seed):
     """S4-1 S4-17 G3 In whatever order its nodes end; each gets what it depends on, and all of that once."""
@@ -571,7 +571,7 @@ def test_a_cancelled_graph_replays_alike_too():
     assert_deterministic(work, None, messages=["cancel and undo"], seeds=range(10))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs(), graphs(), st.integers(0, 100))
 def test_a_graph_goes_on_from_any_point_of_another_with_other_limits(drawn, other, seed):
     """B11 S4-19 Limits and nodes still to come may change as they like."""

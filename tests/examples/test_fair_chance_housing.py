@@ -273,7 +273,7 @@ outcomes = st.fixed_dictionaries(
 
 
 @given(outcomes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_the_services_answer_no_other_edge_occurs(outcome):
     """S3-20 S3-19 S3-21 Any answers, signatures at any time or never, failing calls and replays."""
     asyncio.run(_scenario(**outcome))
