@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ import profiles
 from plan import ALL, NOT_ON, SYSTEMS, TARGETS, WORKLOADS, System, Target
 
 HERE = Path(__file__).parent
-TIME_LIMIT = 600
+TIME_LIMIT = 300
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Result:
     store: str
     durability: str
     metric: str
+    scale: float
     settings: str
     runs: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Result:
             "value": round(self.value, 4),
             "runs": [round(value, 4) for value in self.runs],
             "vs_raw": None if self.vs_raw is None else round(self.vs_raw, 3),
+            "scale": self.scale,
             "settings": self.settings,
         }
 
@@ -86,7 +89,8 @@ class Results:
             key = (workload, system.name, store, metric)
             result = self._all.get(key)
             if result is None:
-                result = Result(workload, system.name, store, system.durability, metric, answer["settings"])
+                scale = system.scales.get(workload, 1.0)
+                result = Result(workload, system.name, store, system.durability, metric, scale, answer["settings"])
                 self._all[key] = result
             result.runs.append(value)
             if raw and metric in ("steps_per_second", "round_trips_per_second"):
@@ -118,15 +122,22 @@ class Bench:
             url = stack.enter_context(self.server.database()) if store == "postgres" else ""
             command = [
                 str(environments.python_of(system)), str(HERE / "systems" / system.script), workload,
-                "--store", store, "--folder", folder, "--url", url, "--scale", str(self.scale),
+                "--store", store, "--folder", folder, "--url", url,
+                "--scale", str(self.scale * system.scales.get(workload, 1.0)),
             ]  # fmt: skip
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(f"not done after {TIME_LIMIT} s") from None
-            if done.returncode != 0:
-                raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
-            answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            ) as process:
+                try:
+                    output, errors = process.communicate(timeout=TIME_LIMIT)
+                except BaseException as error:
+                    os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
+                    if isinstance(error, subprocess.TimeoutExpired):
+                        raise RuntimeError(f"not done after {TIME_LIMIT} s") from None
+                    raise
+            if process.returncode != 0:
+                raise RuntimeError((errors or output).strip()[-600:])
+            answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
             return answer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import time
 from datetime import timedelta
 from typing import Any
@@ -206,3 +207,39 @@ async def test_an_abandoned_generator_is_closed_inside_its_run(make_engine):
 
     engine = await make_engine(reads)
     assert await engine.execute(reads) == [42]
+
+
+async def test_async_generators_of_the_application_are_closed_by_its_own_loop(make_engine):
+    """Turns of runs on the same thread leave them alone, and those of runs to their runs."""
+    closed: list[str] = []
+
+    async def numbers(name: str):
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            await asyncio.sleep(0)
+            closed.append(name)
+
+    async def first_of(name: str) -> int:
+        async for number in numbers(name):
+            return number
+        return -1
+
+    @workflow(check=False)
+    async def peek(ctx: Context) -> int:
+        first = await first_of("run")
+        await ctx.step(step_that_peeks)
+        return first
+
+    async def step_that_peeks() -> int:
+        return await first_of("step")
+
+    engine = await make_engine(peek)
+    assert await first_of("before") == 0
+    assert await engine.execute(peek) == 0
+    assert await first_of("after") == 0
+    gc.collect()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(closed) == {"before", "run", "step", "after"}

@@ -107,7 +107,7 @@ class UnluckyStore(SQLiteStore):
 @pytest.mark.parametrize("mode", ["file"])
 async def test_evidence_is_recorded_with_the_turn_that_gave_it_or_not_at_all(make_engine, tmp_path, monkeypatch):
     """S3-19 G3 Every third commit fails, half of them after it was made."""
-    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_TICKS", 2)
+    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_EVERY", 0.04)
     monkeypatch.setattr("holdfast.engine.departures._FIRST_PAUSE", 0.001)
     store = UnluckyStore(str(tmp_path / "unlucky.db"))
     engine = await make_engine(loan, store=store)

@@ -285,7 +285,7 @@ class UnluckyStore(SQLiteStore):
 @pytest.mark.parametrize("where", ["start", "claim", "load"])
 async def test_a_run_that_the_worker_owns_without_knowing_it_goes_on(make_engine, tmp_path, monkeypatch, where):
     """G1 G14 B21 A start or a claim that happened although it seemed to fail: its own worker gives the run back."""
-    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_TICKS", 2)
+    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_EVERY", 0.04)
     bodies: list[str] = []
 
     async def body() -> str:

@@ -749,11 +749,26 @@ async def test_a_failure_of_any_single_commit_does_not_leave_a_run_between_its_s
 async def test_a_failure_to_let_go_of_a_parked_run_does_not_lose_it(make_engine, tmp_path):
     """B21 G1 Eviction that cannot be committed: the run still wakes at its time."""
     store = FailingOnce(str(tmp_path / "evicted.db"))
-    engine = await make_engine(helper, store=store, max_resident=1)
-    runs = [await engine.start(helper, number) for number in range(5)]
+    engine = await make_engine(helper, store=store, max_resident=8)
+    runs = [await engine.start(helper, number) for number in range(9)]
     await engine.settle()
     store.at = store.count + 1
     engine._working()._evict()
     await engine.settle()
     assert store.bitten == 1
-    assert [await asyncio.wait_for(run.result(), 5) for run in runs] == [0, 1, 2, 3, 4]
+    assert [await asyncio.wait_for(run.result(), 5) for run in runs] == [*range(9)]
+
+
+@workflow
+async def nap(ctx: Context, number: int) -> int:
+    await ctx.sleep(timedelta(hours=1))
+    return number
+
+
+async def test_many_that_wait_at_once_do_not_add_up_in_memory(make_engine, tmp_path):
+    """S4-30 W7 Started together or woken together: beyond a quarter more than may stay, they leave as they park."""
+    engine = await make_engine(nap, max_resident=8)
+    runs = await engine.start_many(nap, range(100))
+    await engine.settle()
+    assert len(engine._working().runner.residents) <= 10
+    assert [await run.result() for run in runs] == [*range(100)]

@@ -547,3 +547,24 @@ async def test_a_stop_hands_back_a_running_step_which_does_not_count(make_engine
     assert seen == [1, 2, 3, 4]
     lost = [fact.entry for fact in await run.history() if isinstance(fact.entry, entries.AttemptLost)]
     assert [(entry.attempt, entry.why) for entry in lost] == [(number, "handed back") for number in (1, 2, 3)]
+
+
+async def test_steps_that_begin_together_all_begin_whatever_becomes_of_the_first(make_engine):
+    """G3 The first fails before it ever waits; the others were begun all the same."""
+    begun: list[str] = []
+
+    @activity(retry=Retry.never)
+    async def work(name: str) -> None:
+        begun.append(name)
+        if name == "a":
+            raise ValueError("at once")
+
+    @workflow
+    async def several(ctx: Context) -> None:
+        await asyncio.gather(*(ctx.step(name, work, name) for name in "abc"))
+
+    engine = await make_engine(several)
+    run = await engine.start(several)
+    with pytest.raises(RunFailed):
+        await run.result()
+    assert sorted(begun) == ["a", "b", "c"]

@@ -423,7 +423,7 @@ def test_a_new_life_takes_the_stack_over():
 
 def _life(flow: Any, *args: Any, activities: Any = None) -> Execution:
     life = Life(flow, args, {})
-    run = Execution(RunInfo("run-1", flow.name, 1, 77, 1), life.begin, deque(), START, {}, True, life.undo)
+    run = Execution(RunInfo("run-1", flow.name, 1, 77, 1), life, deque(), START, {}, True)
     run.journal.activities = activities or {}
     return run
 

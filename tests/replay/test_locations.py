@@ -74,7 +74,7 @@ def test_paths_read_as_the_names_given(names):
     known = Names()
     keys = [known.add(name) for name in names]
     again = Names()
-    for name in known.known:
+    for name in names:
         again.add(name)
     assert [again.key(name) for name in names] == keys
     location = "/".join(keys)

@@ -47,7 +47,7 @@ async def test_whatever_is_done_to_many_runs_everything_is_accounted_for(seed: i
     """G8 G11 G12 G13 B8 B14 B17 B25 B29 No event is lost or doubled, what was done is undone in order or not at all."""
     monkeypatch.setattr(committer, "_RETRIES", (0.001, 0.002, 0.005))
     monkeypatch.setattr(departures, "_FIRST_PAUSE", 0.005)
-    monkeypatch.setattr(worker, "_TAKE_OVER_TICKS", 5)
+    monkeypatch.setattr(worker, "_TAKE_OVER_EVERY", 0.1)
     monkeypatch.setattr(maintenance, "_AFTER_A_FAULT", 5_000)
     monkeypatch.setattr(maintenance, "_LOOK_EVERY", 0.02)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:

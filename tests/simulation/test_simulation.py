@@ -171,7 +171,7 @@ async def test_whatever_befalls_the_engines_everything_comes_out_right(seed: int
     """G1 G3 G4 G7 G9 G10 G14 No run hangs, no result is wrong, no message is lost or doubled, no attempt runs twice."""
     monkeypatch.setattr(committer, "_RETRIES", (0.001, 0.002, 0.005))
     monkeypatch.setattr(departures, "_FIRST_PAUSE", 0.005)
-    monkeypatch.setattr(worker, "_TAKE_OVER_TICKS", 5)
+    monkeypatch.setattr(worker, "_TAKE_OVER_EVERY", 0.1)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         world = await live(seed, Path(folder))
     assert world.wrong == []

@@ -16,7 +16,7 @@ from holdfast.errors import BadInput, ChildFailed, HoldfastError
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.failures import located
-from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.journal import Journal, Verb, appended
 from holdfast.replay.location import Scope, check_name
 
 
@@ -111,13 +111,14 @@ def child(
             options=options,
         )
         taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
-        journal.children.append(StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken))
+        child = StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken)
+        journal.children = appended(journal.children, child)
     elif (recorded.id, recorded.digest) != (verb.id, digest):
         journal.mismatch(location, f"child {recorded.id!r} with other input", f"child {verb.id!r}")
         return verb
     else:
         verb.refused = recorded.refused
-        journal.started.append(verb)
+        journal.started = appended(journal.started, verb)
     journal.open[location] = verb
     if journal.kids is None:
         journal.kids = {}

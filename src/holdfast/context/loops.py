@@ -15,7 +15,7 @@ from holdfast import codec
 from holdfast.context.api import MISSING, Break, Continue, Loop
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import Gate, Journal
+from holdfast.replay.journal import Gate, Journal, appended
 from holdfast.replay.location import Scope, check_name, checkpoint_location, inside, iteration_prefix, iterations
 from holdfast.replay.loop import SCOPE, RunTask
 
@@ -145,11 +145,11 @@ class DurableLoop(Loop):
         location, keep_from = self._location, self._iteration - options.history_keep
         if trim and keep_from > self._trimmed:
             low, high = iterations(location, self._trimmed, keep_from)
-            journal.trims.append((low, high))
+            journal.trims = appended(journal.trims, (low, high))
             journal.new = [row for row in journal.new if not low <= row.location < high]
             self._trimmed = keep_from
         place = checkpoint_location(location)
-        journal.trims.append((place, place + " "))
+        journal.trims = appended(journal.trims, (place, place + " "))
         journal.new = [row for row in journal.new if row.location != place]
         raw = msgspec.Raw(codec.encode(self._state, f"the state of loop {self._path()!r}"))
         journal.record(place, entries.LoopCheckpoint(self._iteration, self._trimmed, raw))

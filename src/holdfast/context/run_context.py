@@ -19,7 +19,7 @@ from holdfast.context.api import MISSING, Child, Context, Iteration, Request, Wi
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb
+from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb, appended
 from holdfast.replay.location import Scope, check_name, name_key
 from holdfast.replay.loop import QUERY, SCOPE, handling_cancel, only_looking
 
@@ -301,7 +301,8 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
             # Formatted now: the traceback's frames are gone by the time the turn is durable.
             error = failure if isinstance(failure, BaseException) else sys.exc_info()[1]
             text, args = (text % args if args else text) + "\n" + "".join(traceback.format_exception(error)), ()
-        journal.logs.append((level, text, args, journal.names.path(self._scope.prefix.rstrip("/"))))
+        line = (level, text, args, journal.names.path(self._scope.prefix.rstrip("/")))
+        journal.logs = appended(journal.logs, line)
 
 
 __all__ = ["RunContext", "Verb"]

@@ -11,7 +11,7 @@ from holdfast.definitions import Activity, as_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
-from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.journal import Journal, Verb, appended
 from holdfast.replay.location import Scope, check_name
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
@@ -193,7 +193,7 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
             return verb
         verb.recall(recorded)
     journal.open[location] = verb
-    journal.started.append(verb)
+    journal.started = appended(journal.started, verb)
     return verb
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,7 +19,7 @@ from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun,
 from holdfast.records import TERMINAL
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
-from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.journal import Journal, Verb, appended
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
 
@@ -123,9 +124,9 @@ def sleep(journal: Journal, scope: Scope, deadline: Instant, name: str | None) -
         raise InvalidDuration("a sleep that ends after the year 9999")
     location = journal.locate(scope, check_name(name, "sleep name") if name else "sleep", name is not None)
     verb = SleepVerb(journal, location)
-    verb.timer = _nothing_timer(journal)
     recorded = journal.begin(location, entries.SleepBegun(deadline))
     if journal.violation is not None:
+        verb.timer = _nothing_timer(journal)
         return verb
     verb.timer = _timer(journal, recorded.deadline if recorded is not None else deadline, location)
     journal.open[location] = verb
@@ -193,18 +194,17 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
         return verb
     if recorded is None:
         seq = journal.next_seq - 1
-        journal.sends.append(
-            Send(
-                target=target,
-                name=name,
-                id=f"{journal.run.id}/{journal.run.generation}/{location}",
-                payload=encoded.decode(),
-                at=journal.loop.now,
-                location=location,
-                seq=seq,
-                refusals={reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS},
-            )
+        send = Send(
+            target=target,
+            name=name,
+            id=f"{journal.run.id}/{journal.run.generation}/{location}",
+            payload=encoded.decode(),
+            at=journal.loop.now,
+            location=location,
+            seq=seq,
+            refusals={reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS},
         )
+        journal.sends = appended(journal.sends, send)
     elif (recorded.target, recorded.name, recorded.digest) != (target, name, digest):
         journal.mismatch(
             location, f"a send of {recorded.name!r} to {recorded.target!r}", f"one of {name!r} to {target!r}"
@@ -213,7 +213,7 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
     else:
         verb.refused = recorded.refused
     journal.open[location] = verb
-    journal.started.append(verb)
+    journal.started = appended(journal.started, verb)
     return verb
 
 
@@ -265,7 +265,7 @@ def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id
     else:
         verb.refused = recorded.refused
     journal.open[location] = verb
-    journal.started.append(verb)
+    journal.started = appended(journal.started, verb)
     return verb
 
 
@@ -280,8 +280,11 @@ def _timer(journal: Journal, deadline: Instant, location: str) -> Timer:
     return timer
 
 
+_NOWHERE = contextvars.Context()
+
+
 def _nothing_timer(journal: Journal) -> Timer:
-    return Timer(journal.loop, _nothing, (), None)
+    return Timer(journal.loop, _nothing, (), _NOWHERE)
 
 
 def _nothing() -> None:

@@ -94,7 +94,7 @@ class Acts:
         row = Message(0, "cancel", "", "", '{"compensate":true}' if compensate else "", now)
         outcome = await self._link.deliver(operation, row)
         asked = self._took_effect(run_id, outcome)
-        if asked and (self._link.observers or self._registry.hooked):
+        if asked and (self._link.observers.listen(run_id) or self._registry.hooked):
             now_is = await self._link.row(run_id)
             if now_is.status is Status.CANCELLED and not now_is.epoch:
                 self._cancelled(now_is)
@@ -308,7 +308,7 @@ class Acts:
         return True
 
     async def _tell(self, type: str, run_id: str, status: str = "", **data: object) -> None:
-        if not self._link.observers:
+        if not self._link.observers.listen(run_id):
             return
         at, row = to_datetime(self._link.clock.now()), await self._link.row(run_id)
         self._link.notify(Change(type=type, at=at, run_id=run_id, workflow=row.workflow, status=status, data=data))

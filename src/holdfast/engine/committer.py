@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
@@ -33,6 +34,8 @@ Batch = list[tuple[Operation, Done, Holder | None]]
 MAX_BATCH = 2000
 SLICE = 100
 """How many outcomes are handed out in one round of the event loop."""
+_AT_A_STRETCH = 0.002
+"""For how many seconds one commit after another is made before the event loop gets its turn."""
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -61,6 +64,8 @@ class Committer:
         self._store = store
         self._alone = alone
         self._loop = asyncio.get_running_loop()
+        self._ready: Collection[object] = getattr(self._loop, "_ready", (None,))
+        """The callbacks that asyncio's own event loop is about to call in this round: who knows what they ask for."""
         self._pending: Batch = []
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
@@ -69,6 +74,8 @@ class Committer:
         """What is to be handed out."""
         self.crowd = 0
         """How many outcomes are being handed out together."""
+        self.made = 0
+        """How many outcomes were handed out since somebody last set this to 0."""
         self.hurry = False
         """Whether there is no time any more to try again what the store cannot do at present."""
 
@@ -89,9 +96,24 @@ class Committer:
         self._pending.append((operation, done, holder))
         if self._task is not None or self._scheduled:
             return
-        if self._depth == 0 and self._alone() and asyncio.current_task() is None:
+        if self._depth == 0 and not self._ready and self._alone() and asyncio.current_task() is None:
             self._flush()
         else:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let everything that is asked for inside go into one batch."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._pending and not self._scheduled and self._task is None:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -102,9 +124,17 @@ class Committer:
         return await future
 
     def _flush(self) -> None:
+        """Commit what is asked for, and what that leads to, while nobody else could add to it: but not for long."""
         self._scheduled = False
+        until = self._loop.time() + _AT_A_STRETCH
+        while self._commit_pending() and not self._outcomes and self._alone() and self._loop.time() < until:
+            pass
+        self._flush_soon()
+
+    def _commit_pending(self) -> bool:
+        """Commit one batch; tell whether that is done and more was asked for."""
         if self._task is not None or not self._pending:
-            return
+            return False
         batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
         if any(holder is not None and holder.lost for _, _, holder in batch):
             batch = self._without_lost(batch)
@@ -115,8 +145,11 @@ class Committer:
             outcomes = None  # the patient way meets the same error, and knows what to do about it
         if outcomes is None:
             self._task = self._loop.create_task(self._commit(batch, operations), name="holdfast commit")
-            return
+            return False
+        self._depth += 1
         self._distribute(batch, outcomes)
+        self._depth -= 1
+        return bool(self._pending)
 
     def _without_lost(self, batch: Batch) -> Batch:
         lost = [item for item in batch if item[2] is not None and item[2].lost]
@@ -133,6 +166,7 @@ class Committer:
         outcomes = self._outcomes
         self._depth += 1
         self.crowd = len(outcomes)
+        self.made += self.crowd
         for _ in range(min(SLICE, len(outcomes))):
             done, outcome = outcomes.popleft()
             try:
@@ -141,9 +175,8 @@ class Committer:
                 _logger.exception("a failure while acting on a commit; the worker goes on")
         self._depth -= 1
         self.crowd = 0
-        if self._pending and not self._scheduled and self._task is None:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+        if not self._depth:
+            self._flush_soon()
         if outcomes:
             self._loop.call_soon(self._hand_out)
 

@@ -15,6 +15,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, micros
 from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
 from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
+from holdfast.engine.collecting import collecting
 from holdfast.engine.ends import Ends
 from holdfast.engine.following import follow
 from holdfast.engine.handle import Run, RunHandle, run_of
@@ -168,7 +169,7 @@ class Engine:
                 self.registry,
                 self.settings,
                 self.clock,
-                self._ends.ended,
+                self._run_ended,
                 self._events,
                 self._observers,
                 self._limits,
@@ -184,6 +185,7 @@ class Engine:
             worker.looked = self._looked
             worker.broken = self._store_broken
             await worker.start(self._run_workflows)
+            collecting.opened()
         except BaseException:
             self._link.current = None
             if self._maintenance is not None:
@@ -235,6 +237,7 @@ class Engine:
         worker, self._link.current = self._link.current, None
         left: dict[str, int] = {}
         if worker is not None:
+            collecting.closed()
             try:
                 if self._maintenance is not None:
                     await self._maintenance.stop()
@@ -594,6 +597,10 @@ class Engine:
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         """Wait for something that runs bring about; a clock that jumps does so meanwhile."""
         return await coming
+
+    def _run_ended(self, run_id: str, standing: Standing | None) -> None:
+        self._waiters.wake(run_id)
+        self._ends.ended(run_id, standing)
 
     def _has(self, run_id: str) -> bool:
         return self._link.current is not None and run_id in self._link.current.runner.ids

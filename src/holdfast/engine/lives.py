@@ -13,7 +13,7 @@ from holdfast.definitions import Registry, Workflow
 from holdfast.engine.resident import Resident
 from holdfast.engine.settings import Settings
 from holdfast.records import Claim, EntryRow, RunRow
-from holdfast.replay.journal import Journal, RunInfo
+from holdfast.replay.journal import RunInfo
 from holdfast.replay.loop import Handle
 from holdfast.replay.turn import Execution
 
@@ -66,8 +66,9 @@ class Lives:
     def unreadable(self, claim: Claim) -> Resident:
         """Return a stand-in for a run that cannot even begin, enough to say so."""
         info = RunInfo(claim.id, claim.workflow, claim.generation, claim.seed, claim.key)
-        execution = Execution(info, _nothing, self._ready, claim.created, {}, False)
-        return Resident(claim.id, claim.key, claim.epoch, self._registry.get(claim.workflow), execution, 0)
+        workflow = self._registry.get(claim.workflow)
+        execution = Execution(info, Life(workflow, (), {}), self._ready, claim.created, {}, False)
+        return Resident(claim.id, claim.key, claim.epoch, workflow, execution, 0)
 
     def look_into(self, row: RunRow, history: Sequence[EntryRow]) -> Execution:
         """Return a run brought to where its history ends, only to be asked and dropped; nothing of it is committed."""
@@ -81,12 +82,6 @@ class Lives:
     def _execution(self, info: RunInfo, workflow: Workflow[Any, Any], encoded: str, begun: Instant) -> Execution:
         args, kwargs = workflow.decode_input(encoded)
         life = Life(workflow, args, kwargs)
-        execution = Execution(
-            info, life.begin, self._ready, begun, self._registry.errors, self._guarded, life.undo, life.check
-        )
+        execution = Execution(info, life, self._ready, begun, self._registry.errors, self._guarded)
         execution.journal.activities = self._registry.activities
         return execution
-
-
-async def _nothing(journal: Journal) -> None:
-    """A workflow that does nothing."""

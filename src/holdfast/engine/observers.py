@@ -68,24 +68,33 @@ class Observers:
 
     def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
         self._clock = clock
-        self._callbacks: list[tuple[Callback, str]] = []
+        self._callbacks: dict[str, list[Callback]] = {}
+        """Whom to tell, by the run that they want to hear of; "" for those who want to hear of all."""
         self._watches: set[Watch] = set()
         for callback in callbacks:
             _check(callback, "on_change")
-            self._callbacks.append((callback, ""))
+            self._callbacks.setdefault("", []).append(callback)
 
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
+    def listen(self, run_id: str) -> bool:
+        """Tell whether anybody wants to hear of a run."""
+        return "" in self._callbacks or run_id in self._callbacks
+
+    def _to_tell(self, run_id: str) -> list[Callback]:
+        return [*self._callbacks.get("", ()), *(self._callbacks.get(run_id, ()) if run_id else ())]
 
     def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
         """Call back for every change (of one run); returns a function that stops it."""
         _check(callback, "callback")
-        entry = (callback, run_id)
-        self._callbacks.append(entry)
+        subscribed = True
+        self._callbacks.setdefault(run_id, []).append(callback)
 
         def unsubscribe() -> None:
-            if entry in self._callbacks:
-                self._callbacks.remove(entry)
+            nonlocal subscribed
+            if subscribed:
+                subscribed = False
+                self._callbacks[run_id].remove(callback)
+                if not self._callbacks[run_id]:
+                    del self._callbacks[run_id]
 
         return unsubscribe
 
@@ -107,9 +116,7 @@ class Observers:
 
     def notify(self, change: Change) -> None:
         """Tell everybody; one that raises is reported to the others."""
-        for callback, run_id in tuple(self._callbacks):
-            if run_id and run_id != change.run_id:
-                continue
+        for callback in self._to_tell(change.run_id):
             try:
                 callback(change)
             except Exception as error:
@@ -133,8 +140,8 @@ class Observers:
         _logger.error("callback %s failed; nothing is changed by that", name, exc_info=error)
         told = {"callback": name, "error": f"{type(error).__name__}: {error}", **(data or {})}
         failure = Change(type="callback.error", at=to_datetime(self._clock.now()), run_id=run_id, data=told)
-        for other, wanted in tuple(self._callbacks):
-            if other is callback or (wanted and wanted != run_id):
+        for other in self._to_tell(run_id):
+            if other is callback:
                 continue
             try:
                 other(failure)
@@ -158,7 +165,7 @@ class Reporter:
         **fields: Any,
     ) -> None:
         """Tell of something that happened to a run as a whole, now or at an instant."""
-        if not self._observers:
+        if not self._observers.listen(resident.id):
             return
         if type == "run.started":
             at = resident.execution.loop.origin  # the time of its first entries, which were made before the commit
@@ -177,7 +184,7 @@ class Reporter:
         """Tell of what a committed turn recorded, and of the end it came to."""
         if resident.watched:
             self._call_back(resident, turn.entries)
-        if not self._observers:
+        if not self._observers.listen(resident.id):
             return
         journal, at = resident.execution.journal, turn.entries[-1].at if turn.entries else None
         for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):

@@ -74,6 +74,8 @@ class Runner:
         self.residents: dict[int, Resident] = {}
         """By key; put and taken away by `_keep` and `drop` alone."""
         self.ids: dict[str, Resident] = {}
+        self._beginning = 0
+        """How many are in memory whose first commit is under way."""
         self.released: Callable[[Instant | None], None] = lambda due: None
         """Called when a run becomes claimable by anybody, with the instant from which it wants to be."""
         self.stirred: Callable[[bool], None] = lambda everybody: None
@@ -103,7 +105,7 @@ class Runner:
         self.replied: Callable[[str], None] = lambda run_id: None
         """Called when a run answered a request."""
         self.stopping = False
-        self.timers = Timers(clock, self._wake)
+        self.timers = Timers(clock, self._wake_all)
         self.attempts = Attempts(self, executor, store, registry.errors)
         self.departures = Departures(self, committer)
         self.pauses = Pauses(self)
@@ -122,6 +124,7 @@ class Runner:
         resident.finishing = turn.outcome is not None
         self._activate(resident, turn)
         operation = self._operation(resident, turn)
+        self._beginning += 1
         done = self._then_tell_queues(resident, operation, done)
         self._committer.submit(StartRun(run=run, turn=operation), partial(self._started, resident, turn, done))
 
@@ -134,6 +137,7 @@ class Runner:
     def _started(
         self, resident: Resident, turn: Turn, done: Callable[[Outcome | Exception], None], outcome: Outcome | Exception
     ) -> None:
+        self._beginning -= 1
         if isinstance(outcome, Started) and outcome.committed is not None:
             journal = resident.execution.journal
             resident.key = outcome.key
@@ -277,6 +281,11 @@ class Runner:
         """Hand a fact to the code and make what follows durable."""
         self._turn(resident, lambda: resident.execution.apply(location, fact, self.clock.now()))
 
+    def _wake_all(self, residents: Sequence[Resident]) -> None:
+        with self._committer.together():
+            for resident in residents:
+                self._wake(resident)
+
     def _wake(self, resident: Resident) -> None:
         if resident.deaf:
             return
@@ -354,7 +363,7 @@ class Runner:
         elif outcome is None:
             # A child may be refused by this very commit, so its parent stays until the outcome is known.
             idle = not resident.active and not turn.children and not resident.unsure
-            state = resident.state(released=self._settings.max_resident == 0 and idle)
+            state = resident.state(released=idle and self._crowded)
         elif outcome.ending is Ending.RENEWED:
             renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
             rows = resident.next_life = first_entries(turn.carried, now)
@@ -509,7 +518,7 @@ class Runner:
             if not resident.dropped:
                 self._schedule(resident)
             return
-        if self._settings.max_resident == 0:
+        if self._crowded:
             self.departures.release(resident)
             return
         if resident.written[0] is Status.RUNNING:
@@ -518,6 +527,15 @@ class Runner:
             return
         resident.touched = self.clock.now()
         self._schedule(resident)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether a run that waits leaves memory in the very commit that says so.
+
+        A quarter more than shall stay may wait here: so much at a time can be told by how long it has been idle, see
+        `Worker._evict`. More than that must not add up, whatever starts or wakes at once.
+        """
+        return len(self.residents) + self._beginning >= self._settings.max_resident * 1.25
 
     def _schedule(self, resident: Resident) -> None:
         due = resident.next_due()
@@ -540,7 +558,7 @@ class Runner:
             return
         journal = resident.execution.journal
         unread = [message for queue in (journal.inbox or {}).values() for message in queue]
-        unread = sorted(unread + journal.untaken)
+        unread = sorted([*unread, *journal.untaken])
         assert resident.next_life
         first = resident.next_life
         self.drop(resident)

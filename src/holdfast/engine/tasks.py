@@ -277,7 +277,7 @@ class Tasks:
         if self._running.get(held.place) is not held:
             return
         task, at = held.task, self._runner.clock.now()
-        if self._observers:
+        if self._observers.listen(held.task.run_id):
             step, said = held.call.step if held.call else "", {"progress": codec.decode(progress)}
             change = Change(
                 type="step.progress",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock, Instant
 from holdfast.engine.resident import Resident
@@ -13,9 +13,9 @@ _LONGEST_SLEEP = 3600.0
 
 
 class Timers:
-    """Calls `wake` for each run when its time comes; the caller checks that it still wants to be woken."""
+    """Calls `wake` with the runs whose time has come; the caller checks that they still want to be woken."""
 
-    def __init__(self, clock: Clock, wake: Callable[[Resident], None]) -> None:
+    def __init__(self, clock: Clock, wake: Callable[[Sequence[Resident]], None]) -> None:
         self._clock = clock
         self._wake = wake
         self._heap: list[tuple[Instant, int, Resident]] = []
@@ -47,8 +47,8 @@ class Timers:
         due: list[Resident] = []
         while (first := self.next()) is not None and first <= now:
             due.append(heapq.heappop(self._heap)[2])
-        for resident in due:
-            self._wake(resident)
+        if due:
+            self._wake(due)
         self._arm()
 
     def close(self) -> None:

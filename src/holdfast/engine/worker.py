@@ -30,7 +30,10 @@ from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
 TICK = 0.02
-_TAKE_OVER_TICKS = 50
+_QUIET_TICK = 0.05
+"""How often a worker looks around when nothing has happened for a while: waking up is most of what that costs."""
+_QUIET_AFTER = 2.0
+_TAKE_OVER_EVERY = 1.0
 _BATCH = 200
 _PATIENCE = 500_000
 _MAX_UNDER_WAY = 4000
@@ -96,7 +99,9 @@ class Worker:
         self._rescuer: asyncio.Task[None] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
-        self._ticks = 0
+        self._busy_at = loop.time()
+        """When something was last seen to happen."""
+        self._rescued_at = loop.time()
         self.doubt = False
         """Whether the store may hold runs for this worker that it does not have."""
         self._missing: set[Held] = set()
@@ -189,17 +194,18 @@ class Worker:
 
     def _hand_over(self) -> None:
         handed, self._handed = self._handed, {}
-        for key, messages in handed.items():
-            resident = self.runner.residents.get(key)
-            if resident is None:
-                self.look()
-                continue
-            fresh = [message for message in messages if message.n > resident.seen]
-            whole = [message.n for message in fresh] == [*range(resident.seen + 1, resident.seen + 1 + len(fresh))]
-            if whole:
-                self.runner.take(key, fresh)
-            else:
-                self.look()  # somebody else put rows between them
+        with self.committer.together():
+            for key, messages in handed.items():
+                resident = self.runner.residents.get(key)
+                if resident is None:
+                    self.look()
+                    continue
+                fresh = [message for message in messages if message.n > resident.seen]
+                whole = [message.n for message in fresh] == [*range(resident.seen + 1, resident.seen + 1 + len(fresh))]
+                if whole:
+                    self.runner.take(key, fresh)
+                else:
+                    self.look()  # somebody else put rows between them
 
     def wake(self) -> None:
         """Look for claimable runs now, if this worker claims any."""
@@ -322,13 +328,14 @@ class Worker:
         adopted = self._loop.create_future()
 
         def adopt() -> None:
-            for claim in claims:
-                if claim.key in histories:
-                    try:
-                        self.runner.adopt(claim, histories[claim.key])
-                    except Exception:
-                        self.doubt = True
-                        _logger.exception("run %s cannot be continued", claim.id)
+            with self.committer.together():
+                for claim in claims:
+                    if claim.key in histories:
+                        try:
+                            self.runner.adopt(claim, histories[claim.key])
+                        except Exception:
+                            self.doubt = True
+                            _logger.exception("run %s cannot be continued", claim.id)
             adopted.set_result(None)
 
         self._loop.call_soon(adopt)
@@ -371,22 +378,26 @@ class Worker:
     def _tick(self) -> None:
         if self._lease is not None:
             self._lease.loop_is_alive()
-        self._ticks += 1
+        now = self._loop.time()
+        if self.executor.active or self.committer.waiting or self.committer.made:
+            self._busy_at, self.committer.made = now, 0
         self.runner.timers.check_jump()
         self.ticked()
         if self.next_due is not None and self.next_due <= self._clock.now():
             self.wake()  # the claimer sleeps by another clock, which does not jump
         try:
             if self._store.changed():
-                self._foreign = True
+                self._foreign, self._busy_at = True, now
                 self.look(everybody=True)
         except StoreError as error:
             self._store_broken(error)
-        if self._ticks % _TAKE_OVER_TICKS == 0 and self._lease is not None:
+        if now - self._rescued_at >= _TAKE_OVER_EVERY and self._lease is not None:
+            self._rescued_at = now
             if self._rescuer is None or self._rescuer.done():
                 self._rescuer = self._loop.create_task(self._take_over())
             self._evict()
-        self._tick_handle = self._loop.call_later(TICK, self._tick)
+        quiet = now - self._busy_at > _QUIET_AFTER
+        self._tick_handle = self._loop.call_later(_QUIET_TICK if quiet else TICK, self._tick)
 
     def _store_broken(self, error: StoreError) -> None:
         if self._loop.time() - self._complained > 5:
@@ -425,15 +436,19 @@ class Worker:
             due = await self._store.due(self.id, self._clock.now())
             residents = self.runner.residents
             seen = {key: residents[key].seen for key in due if key in residents}
-            for key, messages in (await self._store.inboxes(seen)).items() if seen else ():
-                if messages:
-                    self._loop.call_soon(self.runner.take, key, messages)
+            if seen:
+                self._loop.call_soon(self._take, await self._store.inboxes(seen))
             self.wake()
             if self.tasks.holding:
                 await self.tasks.check(self.id)
         if self._everybody:
             self._everybody = False
             self.looked()
+
+    def _take(self, inboxes: dict[int, list[Message]]) -> None:
+        with self.committer.together():
+            for key, messages in inboxes.items():
+                self.runner.take(key, messages)
 
     async def _take_over(self) -> None:
         try:

@@ -71,8 +71,8 @@ class TurnGuard:
         raise error
 
 
-# The one mutable module-level object of the package: the audit hook belongs to the process and cannot be taken back,
-# so a guard for each engine would leave one more hook behind for each engine ever made.
+# A mutable module-level object, of which the package has two: the audit hook belongs to the process and cannot be taken
+# back, so a guard for each engine would leave one more hook behind for each engine ever made.
 guard = TurnGuard()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,12 +34,34 @@ from holdfast.replay.location import (
 from holdfast.replay.loop import RunLoop
 from holdfast.replay.verbs import Gate, Verb
 
-__all__ = ["CANCEL", "NAMES", "PREFIXES", "Compensation", "Gate", "Journal", "RecordedStep", "RunInfo", "Verb"]
+__all__ = [
+    "CANCEL",
+    "NAMES",
+    "PREFIXES",
+    "Compensation",
+    "Gate",
+    "Journal",
+    "RecordedStep",
+    "RunInfo",
+    "Verb",
+    "appended",
+]
 
 CANCEL = "*"
 NAMES = "!"
 _NO_FACTS: deque[EntryRow] = deque()  # shared by the runs that have none left, because an empty deque is 760 bytes
 _NO_ACTIVITIES: Mapping[str, Any] = {}
+_NONE_UNSEEN: frozenset[int] = frozenset()
+LogLine = tuple[int, str, tuple[Any, ...], str]
+T = TypeVar("T")
+
+
+def appended(items: list[T] | tuple[()], item: T) -> list[T]:
+    """Append to a list that is made when the first item comes."""
+    if not items:
+        return [item]
+    items.append(item)
+    return items
 
 
 class RunInfo(NamedTuple):
@@ -158,7 +180,7 @@ class Journal:
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
-        self.untaken: list[Message] = []
+        self.untaken: Sequence[Message] = ()
         """Inbox rows that came when the code would go on no more; a new life of the run takes them."""
         self.violation: Exception | None = None
         self.renewal: str | None = None
@@ -167,38 +189,27 @@ class Journal:
         self._facts = _NO_FACTS
         self._marks: dict[tuple[str, int], EntryRow] = {}
         self._tries: dict[str, list[EntryRow]] = {}
-        self.unseen: frozenset[int] = frozenset()
+        self.unseen = _NONE_UNSEEN
         """The seqs of facts that the code had not seen when they were recorded: it may have no use for them."""
         self._withheld = 0
         """The seq after which the code has not seen facts: calls they lead to are new. 0 if it has seen all."""
-        self.new: list[EntryRow] = []
-        self.sends: list[Send] = []
-        self.children: list[StartChild] = []
-        self.started: list[Any] = []
-        self.abandoned: list[Verb] = []
-        self.trims: list[tuple[str, str]] = []
-        self.consumed: list[int] = []
-        self.logs: list[tuple[int, str, tuple[Any, ...], str]] = []
-        self.extras: Extras | None = None
+        self.forget_turn()
 
     def forget_turn(self) -> None:
-        """Start collecting what the next turn asks for; what the last one asked for is the turn's now."""
-        self.new = []
-        if self.started:
-            self.started = []
-        if self.abandoned:
-            self.abandoned = []
-        if self.sends:
-            self.sends = []
-        if self.children:
-            self.children = []
-        if self.trims:
-            self.trims = []
-        if self.consumed:
-            self.consumed = []
-        if self.logs:
-            self.logs = []
-        self.extras = None
+        """Start collecting what the next turn asks for; what the last one asked for is the turn's now.
+
+        Lists are made when something comes to be in them (`appended`): between turns a run has none, and there may be
+        very many runs.
+        """
+        self.new: list[EntryRow] | tuple[()] = ()
+        self.started: list[Any] | tuple[()] = ()
+        self.abandoned: list[Verb] | tuple[()] = ()
+        self.sends: list[Send] | tuple[()] = ()
+        self.children: list[StartChild] | tuple[()] = ()
+        self.trims: list[tuple[str, str]] | tuple[()] = ()
+        self.consumed: list[int] | tuple[()] = ()
+        self.logs: list[LogLine] | tuple[()] = ()
+        self.extras: Extras | None = None
 
     def extra(self) -> Extras:
         """Return where this turn collects what few turns ask for."""
@@ -215,7 +226,7 @@ class Journal:
         """Forget what was only the past: from here on the turn asks for new things."""
         self.silent = False
         self.started = [verb for verb in self.started if not verb.done()]
-        self.abandoned = []
+        self.abandoned = ()
 
     # Reading the past.
 
@@ -256,7 +267,7 @@ class Journal:
                 if kind == entries.LoopCheckpoint.kind:
                     # In its place among the facts, so that what ran beside the loop is where it was then.
                     facts.append(row)
-        self._facts = facts
+        self._facts = facts or _NO_FACTS
         if rows:
             self.next_seq = rows[-1].seq + 1
             self.recorded_at = max(row.at for row in rows)
@@ -413,7 +424,11 @@ class Journal:
         at = self.loop.now
         if at < self.recorded_at:
             at = self.recorded_at  # a run that was reopened or paused asks for it now, not when it first came here
-        self.new.append(EntryRow(location, seq, entry.kind, at, encode_entry(entry)))
+        row = EntryRow(location, seq, entry.kind, at, encode_entry(entry))
+        if self.new:
+            self.new.append(row)
+        else:
+            self.new = [row]
         return seq
 
     def abandon(self, verb: Verb) -> None:
@@ -421,7 +436,7 @@ class Journal:
         self.open.pop(verb.location, None)
         verb.forget()
         self.mark(verb.location, entries.Cancelled())
-        self.abandoned.append(verb)
+        self.abandoned = appended(self.abandoned, verb)
 
     def remove(self, location: str, word: str) -> None:
         """Tolerate the recorded call at a location, and everything under it, though the code no longer makes it."""

@@ -42,14 +42,18 @@ def check_name(name: Any, what: str = "name") -> str:
     return str(name)
 
 
+_NOT_LISTED: list[str] = []
+
+
 class Names:
     """The names of one run, numbered in order of first use."""
 
-    __slots__ = ("_numbers", "known")
+    __slots__ = ("_known", "_numbers")
 
     def __init__(self) -> None:
-        self.known: list[str] = []
         self._numbers: dict[str, str] = {}
+        self._known: list[str] = _NOT_LISTED
+        """The same by number, once somebody reads a location."""
 
     def key(self, name: str) -> str | None:
         """Return the key of a name, None if it has not been used yet."""
@@ -57,30 +61,31 @@ class Names:
 
     def add(self, name: str) -> str:
         """Give a new name the next number and return its key."""
-        key = number(len(self.known))
-        self.known.append(name)
-        self._numbers[name] = key
+        key = self._numbers[name] = number(len(self._numbers))
         return key
 
     def path(self, location: str) -> str:
         """Return the readable path of a location key."""
         if not location:
             return ""
-        return "/".join(self._segment(part) for part in location.split("/"))
+        if len(self._known) < len(self._numbers):
+            self._known = [*self._numbers]
+        return "/".join(_segment(part, self._known) for part in location.split("/"))
 
-    def _segment(self, part: str) -> str:
-        if part.startswith("~"):
-            return f"~{part[2:]}"
-        if part.startswith("@"):
-            return f"timer#{part[2:]}" if part != DEADLINE else "deadline"
-        if part.startswith("^"):
-            return f"undo#{part[2:]}"
-        if not part[:1].isalpha():
-            return {"*": "cancel", "!": "state"}.get(part, part)
-        name, _, repeat = part.partition("#")
-        index = int(name[1:])
-        text = self.known[index] if index < len(self.known) else f"?{index}"
-        return f"{text}#{repeat[1:]}" if repeat else text
+
+def _segment(part: str, known: list[str]) -> str:
+    if part.startswith("~"):
+        return f"~{part[2:]}"
+    if part.startswith("@"):
+        return f"timer#{part[2:]}" if part != DEADLINE else "deadline"
+    if part.startswith("^"):
+        return f"undo#{part[2:]}"
+    if not part[:1].isalpha():
+        return {"*": "cancel", "!": "state"}.get(part, part)
+    name, _, repeat = part.partition("#")
+    index = int(name[1:])
+    text = known[index] if index < len(known) else f"?{index}"
+    return f"{text}#{repeat[1:]}" if repeat else text
 
 
 class Scope:

@@ -13,7 +13,7 @@ import gc
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,7 +29,7 @@ from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks
 from holdfast.replay.failures import origins
 from holdfast.replay.guards import guard, raised_at
-from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo, Verb
+from holdfast.replay.journal import CANCEL, NAMES, Journal, LogLine, RunInfo, Verb, appended
 from holdfast.replay.location import compensation_location
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
 from holdfast.replay.queries import ask
@@ -37,8 +37,21 @@ from holdfast.replay.queries import ask
 _BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
 """What stands before anything the code of a life did; what else it notes comes with the names it uses."""
 
-Undo = Callable[[Journal], Coroutine[Any, Any, list[dict[str, Any]]]]
-"""Undoes what is on the stack of compensations, the last first, and says how each one went."""
+
+class Code(Protocol):
+    """What an execution runs: the code of one life of a run."""
+
+    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of the workflow."""
+        ...
+
+    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Undo what is on the stack of compensations, the last first, and say how each one went."""
+        ...
+
+    def check(self, result: bytes) -> None:
+        """Raise if the encoded result is not what the workflow declares."""
+        ...
 
 
 class Ending(StrEnum):
@@ -93,20 +106,14 @@ def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
 
 
 class Execution:
-    """One run in memory: its loop, its journal and its coroutine.
-
-    `undo` makes the coroutine that undoes what is on the stack of compensations; `check` raises if the encoded result
-    is not what the workflow declares.
-    """
+    """One run in memory: its loop, its journal and its coroutine."""
 
     __slots__ = (
-        "_check",
+        "_code",
         "_end",
         "_fired",
         "_frozen",
         "_root",
-        "_start",
-        "_undo",
         "ending",
         "guarded",
         "journal",
@@ -116,19 +123,15 @@ class Execution:
     def __init__(
         self,
         run: RunInfo,
-        start: Callable[[Journal], Coroutine[Any, Any, Any]],
+        code: Code,
         ready: deque[Handle],
         now: Instant,
         errors: Mapping[str, type[BaseException]],
         guarded: bool = True,
-        undo: Undo | None = None,
-        check: Callable[[bytes], object] | None = None,
     ) -> None:
         self.loop = RunLoop(ready, now, run.seed)
         self.journal = Journal(run, self.loop, errors)
-        self._start = start
-        self._undo = undo
-        self._check = check
+        self._code = code
         self._root: RunTask | None = None
         self._end: Outcome | None = None
         """How the code ended, while what it did is being undone."""
@@ -229,7 +232,7 @@ class Execution:
     def _replay(self) -> None:
         journal = self.journal
         self.loop.extra = sum(pause for _, pause in journal.pauses or ())
-        self._root = self._task(self._start(journal), "workflow")
+        self._root = self._task(self._code.begin(journal), "workflow")
         self._drain()
         while not self._stopped():
             row = journal.next_fact()
@@ -316,7 +319,7 @@ class Execution:
             if message.kind in ("message", "event", "notice"):
                 journal.take_in(message)
                 continue
-            journal.consumed.append(message.n)
+            journal.consumed = appended(journal.consumed, message.n)
             if message.kind == "cancel":
                 undo = _asks_to_undo(message)
                 # A run that undoes what it did is ending already.
@@ -344,7 +347,7 @@ class Execution:
             if found is None:
                 return
             verb, message = found
-            journal.consumed.append(message.n)
+            journal.consumed = appended(journal.consumed, message.n)
             source = "" if message.kind == "message" else message.kind
             received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload), source)
             self._new_fact(verb.location, received)
@@ -382,12 +385,7 @@ class Execution:
     def _turns_back(self, error: SystemExit | None) -> bool:
         """Tell whether the code has come to an end after which what it did is to be undone."""
         journal = self.journal
-        if (
-            self._undo is None
-            or journal.compensating
-            or journal.violation is not None
-            or self.loop.violation is not None
-        ):
+        if journal.compensating or journal.violation is not None or self.loop.violation is not None:
             return False
         if journal.undo_asked and not self._stopped() and not journal.open and not self.loop.keeps_time():
             self._frozen = True  # as in _settle, but in its place among the facts, so that a replay does the same
@@ -398,7 +396,6 @@ class Execution:
 
     def _begin_to_undo(self) -> None:
         """Stop all that the code left running, and go on with what undoes it, in the same loop."""
-        assert self._undo is not None
         journal = self.journal
         self._leave_behind()
         close_tasks(self.loop)
@@ -406,7 +403,7 @@ class Execution:
         journal.compensating = True
         journal.renewal = None
         self._frozen = False
-        self._root = self._task(self._undo(journal), "undo")
+        self._root = self._task(self._code.undo(journal), "undo")
         self.loop.drain()
 
     # The turn's answer.
@@ -416,14 +413,14 @@ class Execution:
         outcome = self._outcome(error)
         renewed = outcome is not None and outcome.ending is Ending.RENEWED
         turn = Turn(
-            journal.new,
-            journal.started or (),
-            journal.abandoned or (),
-            journal.sends or (),
-            journal.children or (),
-            journal.trims or (),
-            journal.consumed or (),
-            journal.logs or (),
+            journal.new or [],
+            journal.started,
+            journal.abandoned,
+            journal.sends,
+            journal.children,
+            journal.trims,
+            journal.consumed,
+            journal.logs,
             outcome,
             journal.extras,
             journal.carried() if renewed and journal.compensations else (),
@@ -473,8 +470,7 @@ class Execution:
         result = root.result()
         try:
             payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
-            if self._check is not None:
-                self._check(payload)
+            self._code.check(payload)
         except Exception as unfit:
             if isinstance(result, Awaitable):
                 unfit.add_note("the workflow returned something to await: did you forget `await`?")
@@ -488,7 +484,7 @@ class Execution:
     def _leave_behind(self) -> None:
         """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
         journal = self.journal
-        logs = journal.logs if not journal.silent else []
+        logs: list[LogLine] = []
         for task in self.loop.tasks:
             if task is self._root:
                 continue
@@ -505,6 +501,8 @@ class Execution:
                 path = journal.names.path(verb.location)
                 logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
             journal.abandon(verb)
+        if logs and not journal.silent:
+            journal.logs = [*journal.logs, *logs]
         self.loop.dead = True
         self.loop.forget_timers()
         for verb in left:

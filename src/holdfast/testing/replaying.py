@@ -66,7 +66,7 @@ def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | Non
     info = RunInfo(
         recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
     )
-    execution = Execution(info, life.begin, deque(), recorded.created, {}, True, life.undo, life.check)
+    execution = Execution(info, life, deque(), recorded.created, {}, True)
 
     def drive() -> Turn:
         try:
