@@ -146,6 +146,7 @@ class Dice:
             renewal=Renewal(input="next", generation=2) if self.chance(8) else None,
             reset_claims=self.chance(20),
             extras=self.extras() if self.chance(60) else None,
+            inbox=self.random.randrange(4) if self.chance(8) else None,
         )
 
     def extras(self) -> Extras:

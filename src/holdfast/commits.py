@@ -257,6 +257,8 @@ class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
     renewal: Renewal | None = None
     reset_claims: bool = False
     extras: Extras | None = None
+    inbox: int | None = None
+    """The number its inbox must have come to, if it takes a row that an operation just before it puts there."""
 
 
 class StartRun(msgspec.Struct, frozen=True, kw_only=True):

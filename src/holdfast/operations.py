@@ -291,6 +291,12 @@ class Fenced(msgspec.Struct, frozen=True):
     key: int
 
 
+class Overtaken(msgspec.Struct, frozen=True):
+    """Somebody else's row came into the inbox first; nothing of the operation was written."""
+
+    key: int
+
+
 class Started(msgspec.Struct, frozen=True):
     """The run was inserted; `committed` is the outcome of its first turn."""
 
@@ -351,4 +357,4 @@ class Done(msgspec.Struct, frozen=True):
     """Workers to wake because of it."""
 
 
-Outcome = Committed | Fenced | Started | Existing | KeyHeld | Delivered | Published | Refused | Done
+Outcome = Committed | Fenced | Overtaken | Started | Existing | KeyHeld | Delivered | Published | Refused | Done

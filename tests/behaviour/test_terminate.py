@@ -174,7 +174,9 @@ async def test_terminate_and_completion_at_once_have_one_winner(make_engine):
         if round % 2:
             await engine.settle()
         if round % 4 < 2:
-            _, terminated = await asyncio.gather(run.send("word", "hello"), run.terminate())
+            both = [run.send("word", "hello"), run.terminate()][:: 1 - 2 * (round % 4)]
+            told = await asyncio.gather(*both, return_exceptions=True)
+            terminated = bool(told[1 - round % 4])
         else:
             await run.send("word", "hello")
             if round % 4 == 3:

@@ -244,3 +244,75 @@ async def test_a_waiter_hears_that_a_run_it_waits_for_here_was_ended_or_taken_el
     there = await make_engine(ask, database=database, clock=here.jumping, run_workflows=False)
     assert await there.terminate(run.id)
     assert (await asyncio.wait_for(waiting, 10)).status is Status.CANCELLED
+
+
+async def test_a_message_from_elsewhere_that_comes_first_is_not_overtaken(make_engine, tmp_path):
+    """G7 S2-30 A run is handed a message before its commit; if it is not the next after all, nothing of it is kept."""
+
+    @workflow
+    async def collect(ctx: Context, count: int) -> list[int]:
+        return [await ctx.receive("item", int) for _ in range(count)]
+
+    database = f"sqlite:///{tmp_path / 'one.db'}"
+    here = await make_engine(collect, database=database, max_resident=100)
+    there = await make_engine(collect, database=database, clock=here.jumping, run_workflows=False)
+    run = await here.start(collect, 60)
+    overtaken = 0
+    for number in range(0, 60, 2):
+        while (await run.describe()).waiting_for != "message item":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await here.settle()
+        # The other engine's message is committed, and this one does not know of it yet.
+        sent = asyncio.gather(
+            there.send(run.id, "item", number), _after_a_moment(here.send(run.id, "item", number + 1))
+        )
+        await sent
+        overtaken = here._working().runner.departures.overtaken
+    assert sorted(await result_of(here, run.id)) == [*range(60)]
+    assert overtaken >= 3 or here.settings.max_resident == 0
+
+
+async def _after_a_moment(sending: Any) -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await sending
+
+
+@pytest.mark.parametrize("count", [1, 40])
+async def test_a_message_to_a_run_that_waits_here_is_one_commit(make_engine, tmp_path, count):
+    """G7 W5 Put and taken at once; its sender is told when both are durable."""
+
+    @workflow
+    async def collect(ctx: Context, count: int) -> list[int]:
+        return [await ctx.receive("item", int) for _ in range(count)]
+
+    store = CountsBatches(str(tmp_path / "one.db"))
+    engine = await make_engine(collect, store=store, max_resident=100)
+    runs = [await engine.start(collect, 3) for _ in range(count)]
+    await engine.settle()
+    for number in range(2):
+        store.batches.clear()
+        await asyncio.gather(*(run.send("item", number) for run in runs))
+        assert store.batches == [2 * count]
+        for run in runs:
+            assert [entry.kind for entry in await run.history()][-2:] == ["message", "receive"]
+            assert (await run.describe()).due_at is None
+
+
+class CountsBatches(SQLiteStore):
+    """A real store that counts the operations of each commit."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.batches: list[int] = []
+
+    def apply_now(self, operations):
+        outcomes = super().apply_now(operations)
+        if outcomes is not None:
+            self.batches.append(len(operations))
+        return outcomes
+
+    async def apply(self, operations):
+        outcomes = await super().apply(operations)
+        self.batches.append(len(operations))
+        return outcomes

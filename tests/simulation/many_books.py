@@ -44,6 +44,8 @@ class Books(World):
         self.names: dict[str, str] = {}
         self.consumed: list[tuple[int, int]] = []
         """The inbox rows that turns took, by run and number."""
+        self.delivered: dict[tuple[int, int], str] = {}
+        """The payloads of messages that were sent, by run and number."""
         self.given_back = Counter[tuple[str, str]]()
         """The payloads that reopened runs were given again."""
         self.ticked = Counter[str]()
@@ -95,6 +97,7 @@ class Books(World):
                 self._issue(operation.name, operation.payload, operation.deduplicate)
             case SendMessage(), Delivered(duplicate=False):
                 self._issue(operation.name, operation.payload, False)
+                self.delivered[outcome.key, outcome.n] = operation.payload.strip('"')
             case Tick(), Done():
                 self.ticked.update(outcome.ids)
             case Reopen(), Done(count=1):

@@ -199,7 +199,9 @@ def _of_tables(books: Books, path: Path) -> Iterator[str]:
     database.close()
     taken: dict[str, Counter[int]] = {}
     for run, n in books.consumed:
-        taken.setdefault(received[run, n], Counter())[run] += 1
+        # One that was put and taken in the same commit was never in the table.
+        token = received[run, n] if (run, n) in received else books.delivered[run, n]
+        taken.setdefault(token, Counter())[run] += 1
     for (token, id), count in books.given_back.items():
         taken[token].subtract({key: count for key in ids if ids[key] == id})
     yield from _of_payloads(books, places, taken)

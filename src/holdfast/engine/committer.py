@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from holdfast.commits import CommitTurn
 from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
-from holdfast.operations import Fenced, Operation, Outcome
+from holdfast.operations import Fenced, Operation, Outcome, Overtaken
 from holdfast.stores.base import Store
 
 _logger = logging.getLogger("holdfast.engine")
@@ -34,6 +35,8 @@ Batch = list[tuple[Operation, Done, Holder | None]]
 MAX_BATCH = 2000
 SLICE = 100
 """How many outcomes are handed out in one round of the event loop."""
+_NOT_WRITTEN = (Exception, Overtaken)
+"""Outcomes after which a later commit of the same run would leave a gap; one that is fenced is so for good."""
 _AT_A_STRETCH = 0.002
 """For how many seconds one commit after another is made before the event loop gets its turn."""
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
@@ -67,6 +70,8 @@ class Committer:
         self._ready: Collection[object] = getattr(self._loop, "_ready", (None,))
         """The callbacks that asyncio's own event loop is about to call in this round: who knows what they ask for."""
         self._pending: Batch = []
+        self._anticipated = False
+        """Whether a turn may be waiting that takes a message before its commit."""
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
         self._depth = 0
@@ -94,6 +99,8 @@ class Committer:
     def submit(self, operation: Operation, done: Done, holder: Holder | None = None) -> None:
         """Ask for an operation to be made durable; it is refused if an earlier one of its holder was lost."""
         self._pending.append((operation, done, holder))
+        if type(operation) is CommitTurn and operation.inbox is not None:
+            self._anticipated = True
         if self._task is not None or self._scheduled:
             return
         if self._depth == 0 and not self._ready and self._alone() and asyncio.current_task() is None:
@@ -124,10 +131,10 @@ class Committer:
         return await future
 
     def _flush(self) -> None:
-        """Commit what is asked for, and what that leads to, while nobody else could add to it: but not for long."""
+        """Commit what is asked for, and what that leads to, while nobody else has anything to do: but not for long."""
         self._scheduled = False
         until = self._loop.time() + _AT_A_STRETCH
-        while self._commit_pending() and not self._outcomes and self._alone() and self._loop.time() < until:
+        while self._commit_pending() and not self._ready and self._alone() and self._loop.time() < until:
             pass
         self._flush_soon()
 
@@ -136,6 +143,8 @@ class Committer:
         if self._task is not None or not self._pending:
             return False
         batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+        if self._anticipated:
+            batch = self._up_to_anticipated(batch)
         if any(holder is not None and holder.lost for _, _, holder in batch):
             batch = self._without_lost(batch)
         operations = [operation for operation, _, _ in batch]
@@ -151,12 +160,30 @@ class Committer:
         self._depth -= 1
         return bool(self._pending)
 
+    def _up_to_anticipated(self, batch: Batch) -> Batch:
+        """Put off what a run asks for after a turn that may be refused: in the same batch it would leave a gap."""
+        self._anticipated = False
+        anticipating: set[int] = set()
+        first: Batch = []
+        later: Batch = []
+        for item in batch:
+            operation, _, holder = item
+            (later if id(holder) in anticipating else first).append(item)
+            if type(operation) is CommitTurn and operation.inbox is not None:
+                anticipating.add(id(holder))
+        self._pending[:0] = later
+        self._anticipated = bool(later)
+        return first
+
     def _without_lost(self, batch: Batch) -> Batch:
         lost = [item for item in batch if item[2] is not None and item[2].lost]
         self._distribute(lost, [StoreError("an earlier commit of this run failed")] * len(lost))
         return [item for item in batch if item[2] is None or not item[2].lost]
 
     def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
+        for (_, _, holder), outcome in zip(batch, outcomes, strict=True):
+            if holder is not None and isinstance(outcome, _NOT_WRITTEN):
+                holder.lost = True  # at once: what it asks for next must not be written either
         handing_out = bool(self._outcomes)
         self._outcomes.extend((done, outcome) for (_, done, _), outcome in zip(batch, outcomes, strict=True))
         if not handing_out:
@@ -201,7 +228,7 @@ class Committer:
                     raise StoreError("an earlier commit of this run failed")
                 [outcome] = await self._store.apply([operation])
                 outcomes.append(outcome)
-                failed = isinstance(outcome, Fenced)
+                failed = isinstance(outcome, Fenced | Overtaken)
             except Exception as error:
                 outcomes.append(error)
                 failed = True

@@ -16,7 +16,7 @@ from holdfast.codec import ErrorData
 from holdfast.commits import CommitTurn, End, Extras, State
 from holdfast.engine.committer import Committer
 from holdfast.engine.resident import Resident
-from holdfast.operations import Committed, Fenced, Outcome
+from holdfast.operations import Committed, Fenced, Outcome, Overtaken
 from holdfast.records import EntryRow, Held, Status
 from holdfast.replay import entry as entries
 from holdfast.replay.turn import Turn
@@ -38,6 +38,8 @@ class Departures:
         self._committer = committer
         self.fenced = 0
         """How many writes were refused because another worker holds the run."""
+        self.overtaken = 0
+        """How often a message that a run was handed before its commit turned out not to be its next."""
 
     def release(self, resident: Resident) -> None:
         """Give up a parked run: anybody may continue it when it is due."""
@@ -104,6 +106,10 @@ class Departures:
             _logger.info("run %s is held by another worker now", resident.id)
             return
         resident.lost = True
+        if isinstance(outcome, Overtaken):
+            self.overtaken += 1
+            self._hand_back_later(resident, _FIRST_PAUSE)
+            return
         _logger.error("run %s could not be committed and will be continued later: %s", resident.id, outcome)
         self._hand_back_later(resident, _FIRST_PAUSE)
 

@@ -88,7 +88,13 @@ class Link:
                 worker.look(everybody=True)
             tell(outcome)
 
-        worker.committer.submit(operation, done)
+        def ask() -> None:
+            with worker.committer.together():
+                worker.committer.submit(operation, done)
+                if isinstance(operation, SendMessage) and not operation.deduplicate:
+                    worker.runner.anticipate(operation.target, message)
+
+        asyncio.get_running_loop().call_soon(ask)
         return await future
 
     def notify(self, change: Change) -> None:

@@ -46,6 +46,7 @@ class Resident:
         "dropped",
         "epoch",
         "execution",
+        "expected",
         "finishing",
         "freed",
         "generation",
@@ -91,6 +92,8 @@ class Resident:
         self.child = False
         """Whether a parent waits for its end."""
         self.seen = 0
+        self.expected: int | None = None
+        """The number of a message that the code has before the commit that puts it into the inbox."""
         self.written: tuple[Status, str, Instant | None] = (Status.RUNNING, "", None)
         """The state in the run's row, as far as it is known."""
         self.told: tuple[Status, str, Instant | None] | None = None
@@ -179,6 +182,13 @@ class Resident:
     def parked(self) -> bool:
         """Whether nothing is being done for the run: it only waits."""
         return not self.active and not self.commits
+
+    def awaits(self, name: str) -> bool:
+        """Whether nothing is under way for the run but its wait for a message of this name."""
+        journal = self.execution.journal
+        if self.deaf or not self.parked or journal.inbox or not journal.receivers:
+            return False
+        return any(name in verb.names for verb in journal.receivers.values())
 
     def state(self, released: bool = False) -> State | None:
         """Return the state to write, None when the row has it already."""

@@ -265,6 +265,20 @@ class Runner:
         for end in ends:
             self.attempts.elsewhere.ended(resident, end)
 
+    def anticipate(self, run_id: str, message: Message) -> None:
+        """Hand a message to a run that waits for it here, together with the commit that puts it into its inbox.
+
+        That commit has been asked for just before. If a row of somebody else's is there first, the store refuses the
+        turn (`Overtaken`), and the run is continued from what is durable.
+        """
+        resident = self.ids.get(run_id)
+        if resident is not None and resident.awaits(message.name):
+            resident.seen += 1
+            resident.expected = resident.seen
+            resident.dirty = True
+            taken = [message._replace(n=resident.seen)]
+            self._turn(resident, lambda: resident.execution.deliver(taken, self.clock.now()))
+
     def _turn(self, resident: Resident, drive: Callable[[], Turn]) -> None:
         """Drive a turn and make it durable; a failure of ours gives the run back rather than leaving it stuck."""
         if resident.deaf:
@@ -380,6 +394,7 @@ class Runner:
             return None
         resident.unsure += bool(turn.children)
         claimed, resident.claimed = resident.claimed, False
+        expected, resident.expected = resident.expected, None
         return CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
@@ -394,6 +409,7 @@ class Runner:
             renewal=renewal,
             reset_claims=claimed,
             extras=extras,
+            inbox=expected,
         )
 
     def _then_tell_queues(self, resident: Resident, operation: CommitTurn | None, done: Done) -> Done:

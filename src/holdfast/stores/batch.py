@@ -27,6 +27,7 @@ from holdfast.operations import (
     KeyHeld,
     Operation,
     Outcome,
+    Overtaken,
     Pause,
     PauseSchedule,
     Purge,
@@ -118,6 +119,8 @@ class Batch:
                 run = await self.run(operation.key)
                 if run is None or run.ended is not None or run.epoch != operation.epoch:
                     return Fenced(operation.key)
+                if operation.inbox is not None and operation.inbox != run.inbox:
+                    return Overtaken(operation.key)
                 return await self._commit(run, operation)
             case StartRun():
                 started = await self._start(operation)

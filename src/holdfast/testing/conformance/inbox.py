@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.commits import Reply
-from holdfast.operations import Committed, Delivered, Fenced, Refused, RequestCancel
+from holdfast.operations import Committed, Delivered, Fenced, Overtaken, Refused, RequestCancel
 from holdfast.records import Status
 from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
@@ -190,6 +190,29 @@ class MessageConformance:
         assert outcome.refused == {"a3": "full"}
         assert [fact.data for fact in await store.history(run.key)] == ["{}", "{}", '"full"']
         assert len(await unread(store, other.key)) == 2
+
+    async def test_a_message_is_put_and_taken_in_one_batch(self, store: Store) -> None:
+        """G7: the run had it in memory before; nothing of it is left in the inbox."""
+        run = await started(store)
+        for n in (1, 2):
+            taking = turn(run.key, entries=[entry("a0", n)], consumed=[n], state=parked(seen=n), inbox=n)
+            sent, taken = await store.apply([message(run.id), taking])
+            assert sent == Delivered(run.key, n, "w")
+            assert taken == Committed(run.key)
+        assert await unread(store, run.key) == []
+        assert (await row(store, run.id)).due is None
+        assert len(await store.history(run.key)) == 2
+
+    async def test_a_turn_that_took_a_message_which_is_not_the_next_is_refused(self, store: Store) -> None:
+        """G7 G3: somebody else's came first; nothing of it is written."""
+        run = await started(store)
+        await one(store, message(run.id, '"theirs"'), Delivered)
+        taking = turn(run.key, entries=[entry("a0", 1)], consumed=[1], state=parked(seen=1), inbox=1)
+        outcomes = await store.apply([message(run.id, '"ours"'), taking, message(run.id, '"later"')])
+        assert outcomes[1] == Overtaken(run.key)
+        assert [late.payload for late in await unread(store, run.key)] == ['"theirs"', '"ours"', '"later"']
+        assert await store.history(run.key) == []
+        await one(store, turn(run.key, entries=[entry("a0", 1)]), Committed)
 
     async def test_the_first_reply_to_a_request_stays(self, store: Store) -> None:
         run, other = await started(store), await started(store)
