@@ -53,15 +53,15 @@ PEERS = ("W1", "W2", "W3", "W4", "W5", "W6", "W8", "W10")
 SYSTEMS = (
     System("raw", ("sqlite", "postgres"), ("commits", "msgspec", "asyncio"), "full", environment=False),
     System("holdfast", ("sqlite", "postgres"), ALL, "full", environment=False),
-    System("dbos", ("sqlite", "postgres"), PEERS, "default", scales={"W1": 0.5, "W2": 0.3, "W8": 0.1}),
-    System("absurd", ("postgres",), _without(PEERS, "W4"), "default", scales={"W2": 0.3, "W8": 0.1}),
+    System("dbos", ("sqlite", "postgres"), PEERS, "default", scales={"W1": 0.5, "W2": 0.3, "W8": 0.3}),
+    System("absurd", ("postgres",), _without(PEERS, "W4"), "default", scales={"W2": 0.3, "W8": 0.3}),
     System(
         "restate",
         ("own",),
         PEERS,
         "default",
         packages=("@restatedev/restate-server@1.7.12",),
-        scales={"W2": 0.5, "W8": 0.2},
+        scales={"W2": 0.5},
     ),
     System(
         "temporal",
@@ -93,6 +93,9 @@ class Target:
     """Whether the ratio to the raw rate of the same run counts, and not the figure."""
     times: str = ""
     """The system that the figure is divided by, on the same store."""
+
+    def __str__(self) -> str:
+        return f"{self.workload} {self.store} {self.metric} {self.text}"
 
 
 def at_least(limit: float) -> Callable[[float], bool]:

@@ -34,6 +34,7 @@ from plan import ALL, NOT_ON, SYSTEMS, TARGETS, WORKLOADS, System, Target
 
 HERE = Path(__file__).parent
 TIME_LIMIT = 300
+_IDENTITY = ("workload", "system", "store", "durability", "metric")
 
 
 @dataclass
@@ -95,6 +96,18 @@ class Results:
             result.runs.append(value)
             if raw and metric in ("steps_per_second", "round_trips_per_second"):
                 result.ratios.append(value / raw)
+
+    def take_over(self, written: dict[str, Any]) -> None:
+        """Add the figures of an earlier run, of what was not measured in this one."""
+        measured = {(result.workload, result.system, result.store) for result in self._all.values()}
+        for row in written["results"]:
+            if (row["workload"], row["system"], row["store"]) in measured:
+                continue
+            result = Result(*(row[name] for name in _IDENTITY), scale=row["scale"], settings=row["settings"])
+            result.runs, result.ratios = row["runs"], [row["vs_raw"]] if row["vs_raw"] is not None else []
+            self._all[row["workload"], row["system"], row["store"], row["metric"]] = result
+        for row in written["failures"]:
+            self.failures.setdefault((row["system"], row["store"], row["workload"]), row["error"])
 
     def get(self, workload: str, system: str, store: str, metric: str) -> Result | None:
         return self._all.get((workload, system, store, metric))
@@ -247,6 +260,7 @@ def main() -> None:
         "--folder", type=Path, default=HERE, help="where the databases go; measure the disk you will use"
     )
     parser.add_argument("--output", type=Path, default=HERE / "results" / "latest.json")
+    parser.add_argument("--add", action="store_true", help="keep what the file has of everything not measured now")
     parser.add_argument("--profile", choices=ALL, help="profile one workload of holdfast instead")
     parser.add_argument("--lines", type=int, default=25, help="for --profile: how many lines")
     options = parser.parse_args()
@@ -262,17 +276,15 @@ def main() -> None:
         uses_server = any(store == "postgres" for _, store, _ in wanted)
         server = stack.enter_context(environments.postgres()) if uses_server else environments.NO_DATABASE
         measure_all(Bench(folder, options.scale, server), wanted, options.rounds, results)
+    if options.add and options.output.exists():
+        results.take_over(json.loads(options.output.read_text()))
     show(results)
     options.output.parent.mkdir(exist_ok=True)
     written = {
         "machine": machine(),
         "results": [result.as_json() for result in results],
         "targets": [
-            {
-                "target": f"{each.workload} {each.store} {each.metric} {each.text}",
-                "value": round(value, 4),
-                "met": each.met(value),
-            }
+            {"target": str(each), "value": round(value, 4), "met": each.met(value)}
             for each in TARGETS
             if (value := reached(results, each)) is not None
         ],

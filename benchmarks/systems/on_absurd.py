@@ -10,15 +10,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from statistics import median
 
-import absurd_sdk
 import absurdctl
 import psycopg
 import report
 from absurd_sdk import AsyncAbsurd, AsyncTaskContext
-from report import Job, Metrics, Workload
+from report import Job, Metrics
 
 HANG = "ABSURD_BENCH_HANG"
 """Set in the process that is killed: the last step of its tasks never ends."""
@@ -199,16 +196,7 @@ async def stored_bytes(job: Job) -> Metrics:
 
 async def footprint(job: Job) -> Metrics:
     """W10: time to import the SDK in a fresh interpreter, and room for it, `absurdctl` and what they need."""
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import absurd_sdk"], check=True)
-        taken.append(time.perf_counter() - began)
-    packages = Path(absurd_sdk.__file__).parents[1]
-    tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
-    files = (path for path in packages.rglob("*") if path.is_file())
-    size = sum(path.stat().st_size for path in files if not path.relative_to(packages).parts[0].startswith(tools))
-    return {"import_ms": median(taken) * 1e3, "install_mb": size / 1e6}
+    return report.footprint("import absurd_sdk")
 
 
 @asynccontextmanager
@@ -265,11 +253,6 @@ async def query(job: Job, statement: str) -> list[tuple]:
         return await cursor.fetchall() if cursor.description else []
 
 
-def run(workload: Callable[[Job], Awaitable[Metrics]]) -> Workload:
-    """Make a plain function of a workload."""
-    return lambda job: asyncio.run(workload(job))
-
-
 def settings(job: Job) -> str:
     return (
         f"async API, workers and results looked for every {POLLING * 1e3:.0f} ms, the server's default durability; "
@@ -278,15 +261,15 @@ def settings(job: Job) -> str:
 
 
 WORKLOADS = {
-    "W1": run(one_run),
-    "W2": run(many_runs),
-    "W3": run(latencies),
-    "W4": run(recovery),
-    "W4-begin": run(begin_many),
-    "W5": run(round_trips),
-    "W6": run(replayed),
-    "W8": run(stored_bytes),
-    "W10": run(footprint),
+    "W1": report.at_once(one_run),
+    "W2": report.at_once(many_runs),
+    "W3": report.at_once(latencies),
+    "W4": report.at_once(recovery),
+    "W4-begin": report.at_once(begin_many),
+    "W5": report.at_once(round_trips),
+    "W6": report.at_once(replayed),
+    "W8": report.at_once(stored_bytes),
+    "W10": report.at_once(footprint),
 }
 
 if __name__ == "__main__":

@@ -13,10 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from statistics import median
 
-import dbos
 import report
 import sqlalchemy
 from dbos import DBOS, DBOSClient, SetWorkflowID
@@ -192,16 +189,7 @@ def stored_bytes(job: Job) -> Metrics:
 
 def footprint(job: Job) -> Metrics:
     """W10: time to import DBOS in a fresh interpreter, and room for it and what it needs."""
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import dbos"], check=True)
-        taken.append(time.perf_counter() - began)
-    packages = Path(dbos.__file__).parents[1]
-    tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
-    files = (path for path in packages.rglob("*") if path.is_file())
-    size = sum(path.stat().st_size for path in files if not path.relative_to(packages).parts[0].startswith(tools))
-    return {"import_ms": median(taken) * 1e3, "install_mb": size / 1e6}
+    return report.footprint("import dbos")
 
 
 @contextmanager

@@ -285,18 +285,6 @@ def stored_bytes(job: Job) -> Metrics:
 
 def footprint(job: Job) -> Metrics:
     """W10: what it costs to have holdfast: time to import, from nothing to a first result, and room on disk."""
-    python = [sys.executable, "-c"]
-
-    def seconds(code: str) -> float:
-        taken = []
-        for _ in range(7):
-            began = time.perf_counter()
-            subprocess.run([*python, code], check=True)
-            taken.append(time.perf_counter() - began)
-        return median(taken)
-
-    bare = seconds("pass")
-    imported = seconds("import holdfast")
     first = (
         "import sys; sys.path[:0] = [{here!r}]\n"
         "import asyncio\n"
@@ -305,8 +293,8 @@ def footprint(job: Job) -> Metrics:
         "asyncio.run(hello({url!r}))"
     ).format(here=str(Path(__file__).parent), url=job.url or str(job.folder / "first.db"))
     return {
-        "import_ms": (imported - bare) * 1e3,
-        "cold_start_ms": seconds(first) * 1e3,
+        "import_ms": (report.seconds_of("import holdfast") - report.seconds_of("pass")) * 1e3,
+        "cold_start_ms": report.seconds_of(first) * 1e3,
         "install_mb": growth.installed_bytes(["holdfast", "apsw", "msgspec", "cronsim", "click"]) / 1e6,
     }
 

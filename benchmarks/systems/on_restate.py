@@ -18,17 +18,17 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 from typing import IO, Any
 
 import httpx
 import hypercorn.asyncio
+import report
 import restate
-from report import Job, Metrics, Workload, main
+from report import Job, Metrics
 
 PLATFORM = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
 BINARY = Path(sys.prefix, f"node_modules/@restatedev/restate-server-linux-{PLATFORM}/bin/restate-server")
@@ -213,7 +213,7 @@ class Peer:
         """End the server in an orderly way, give the size of what it keeps, and start it again."""
         self.server.terminate()
         self.server.wait()
-        size = size_of(self.data)
+        size = report.size_of(self.data)
         self.start_server()
         await self.ready()
         return size
@@ -304,13 +304,13 @@ async def recovery(job: Job) -> Metrics:
     runs = job.times(2_000)
     async with peer(job, HOLD="1") as here:
         calls = [asyncio.create_task(here.call("/steps/interrupted", number)) for number in range(runs)]
-        await until(lambda: size_of(job.folder / "second") == runs)
+        await until(lambda: report.size_of(job.folder / "second") == runs)
         here.kill_service()
         assert await here.runs("<> 'completed'") == runs
         began = here.start_service()
         assert await asyncio.gather(*calls) == [number + 2 for number in range(runs)]
         took = time.monotonic() - began
-    assert size_of(job.folder / "first") == runs, "a recorded step ran again"
+    assert report.size_of(job.folder / "first") == runs, "a recorded step ran again"
     return {"seconds": took}
 
 
@@ -365,27 +365,7 @@ async def stored_bytes(job: Job) -> Metrics:
 
 async def footprint(job: Job) -> Metrics:
     """W10: time to import the package, size of it with all it needs, and of the server's binary."""
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import restate"], check=True)
-        taken.append(time.perf_counter() - began)
-    packages = Path(restate.__file__).parents[1]
-    ignored = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__")
-    size = sum(size_of(entry) for entry in packages.iterdir() if not entry.name.startswith(ignored))
-    return {"import_ms": median(taken) * 1_000, "install_mb": size / 1e6, "server_mb": size_of(BINARY) / 1e6}
-
-
-def size_of(path: Path) -> int:
-    """Give the bytes of a file, or of all files in a folder; 0 if it does not exist."""
-    if path.is_dir():
-        return sum(size_of(entry) for entry in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
-
-
-def run(workload: Callable[[Job], Awaitable[Metrics]]) -> Workload:
-    """Make a plain function of a workload."""
-    return lambda job: asyncio.run(workload(job))
+    return {**report.footprint("import restate"), "server_mb": report.size_of(BINARY) / 1e6}
 
 
 def settings(job: Job) -> str:
@@ -411,4 +391,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(int(sys.argv[2]))
     else:
-        main({name: run(workload) for name, workload in WORKLOADS.items()}, settings)
+        report.main({name: report.at_once(workload) for name, workload in WORKLOADS.items()}, settings)

@@ -17,15 +17,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 
-import temporalio
-from report import Job, Metrics, Workload, main
+import report
+from report import Job, Metrics
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
@@ -400,32 +399,15 @@ def stored(job: Job) -> int:
     database = job.folder / "temporal.db"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return size_of(database)
+    return report.size_of(database)
 
 
 async def footprint(job: Job) -> Metrics:
     """W10: time to import the package, size of it with all it needs, and of the server's binary."""
-    taken = []
-    for _ in range(5):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import temporalio.client, temporalio.worker"], check=True)
-        taken.append(time.perf_counter() - began)
-    packages = Path(temporalio.__file__).parents[1]
-    ignored = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__")
-    size = sum(size_of(entry) for entry in packages.iterdir() if not entry.name.startswith(ignored))
-    return {"import_ms": median(taken) * 1_000, "install_mb": size / 1e6, "server_mb": size_of(BINARY) / 1e6}
-
-
-def size_of(path: Path) -> int:
-    """Give the bytes of a file, or of all files in a folder; 0 if it does not exist."""
-    if path.is_dir():
-        return sum(size_of(entry) for entry in path.iterdir())
-    return path.stat().st_size if path.exists() else 0
-
-
-def run(workload: Callable[[Job], Awaitable[Metrics]]) -> Workload:
-    """Make a plain function of a workload."""
-    return lambda job: asyncio.run(workload(job))
+    return {
+        **report.footprint("import temporalio.client, temporalio.worker"),
+        "server_mb": report.size_of(BINARY) / 1e6,
+    }
 
 
 def settings(job: Job) -> str:
@@ -451,4 +433,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "work":
         asyncio.run(work(int(sys.argv[2])))
     else:
-        main({name: run(workload) for name, workload in WORKLOADS.items()}, settings)
+        report.main({name: report.at_once(workload) for name, workload in WORKLOADS.items()}, settings)

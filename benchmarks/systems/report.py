@@ -8,10 +8,17 @@ prints what it has to say, and last one line of JSON: {"metrics": {"steps_per_se
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 
 @dataclass
@@ -34,6 +41,38 @@ class Job:
 
 Metrics = Mapping[str, float]
 Workload = Callable[[Job], Metrics]
+
+
+def at_once(workload: Callable[[Job], Coroutine[Any, Any, Metrics]]) -> Workload:
+    """Make a plain function of an async workload."""
+    return lambda job: asyncio.run(workload(job))
+
+
+def footprint(imports: str) -> dict[str, float]:
+    """W10: time to import a package in a fresh interpreter, beyond the interpreter's own; room for it and its needs."""
+    packages = Path(sysconfig.get_path("purelib"))
+    size = sum(size_of(entry) for entry in packages.iterdir() if not entry.name.startswith(_TOOLS))
+    return {"import_ms": (seconds_of(imports) - seconds_of("pass")) * 1e3, "install_mb": size / 1e6}
+
+
+_TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence", "__pycache__")
+
+
+def seconds_of(code: str) -> float:
+    """Give how long a fresh interpreter takes to run some code, of several times the median."""
+    taken = []
+    for _ in range(7):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def size_of(path: Path) -> int:
+    """Give the bytes of a file, or of all files in a folder; 0 if it does not exist."""
+    if path.is_dir():
+        return sum(size_of(entry) for entry in path.iterdir())
+    return path.stat().st_size if path.exists() else 0
 
 
 def main(workloads: Mapping[str, Workload], settings: Callable[[Job], str]) -> None:
