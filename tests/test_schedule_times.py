@@ -14,7 +14,6 @@ from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast import schedule_times
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, to_datetime
 from holdfast.errors import BadInput, InvalidSchedule
 from holdfast.schedule_times import ScheduleSpec, due_ticks, jittered, next_tick, spec, ticks_between
@@ -356,7 +355,7 @@ class TestOutages:
                 asked.append(1)
                 return super().__next__()
 
-        monkeypatch.setattr(schedule_times, "CronSim", Counted)
+        monkeypatch.setattr("cronsim.CronSim", Counted)
         schedule = msgspec.structs.replace(schedule, catch_up=catch_up, catch_up_limit=100)
         started, following = due_ticks(schedule, NOW, NOW + YEAR)
         assert len(asked) <= 100

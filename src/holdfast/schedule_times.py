@@ -24,7 +24,6 @@ from hashlib import blake2b
 from typing import Any, Literal, get_args
 
 import msgspec
-from cronsim import CronSim, CronSimError
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, to_datetime
 from holdfast.errors import InvalidDuration, InvalidSchedule
@@ -173,6 +172,8 @@ def _after(spec: ScheduleSpec, after: Instant) -> Instant | None:
 
 
 def _cron_ticks(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
+    from cronsim import CronSim  # when the first line of cron is read, not by everybody who imports us
+
     assert spec.cron is not None
     try:
         for moment in CronSim(spec.cron, to_datetime(after).astimezone(_zone(spec.timezone))):
@@ -226,6 +227,8 @@ def _checked_zone(name: Any) -> str:
 def _checked_line(line: Any) -> str:
     if not isinstance(line, str) or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(f"cron: must be text of at most {_LONGEST_LINE} characters, such as '0 6 * * MON'")
+    from cronsim import CronSim, CronSimError  # as above
+
     fields = " ".join(line.split())
     if fields.startswith("@"):
         alias = ALIASES.get(fields.lower())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import os
 import signal
 import socket
@@ -19,6 +18,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from holdfast import codec
 from holdfast.codec import ErrorData
@@ -125,7 +126,7 @@ class IsolatedBody:
                     sys.executable,
                     "-c",
                     _CHILD,
-                    json.dumps([str(place) for place in sys.path]),
+                    msgspec.json.encode([str(place) for place in sys.path]).decode(),
                     str(theirs.fileno()),
                 ]
                 process = subprocess.Popen(  # noqa: S603  # our own interpreter and our own code
