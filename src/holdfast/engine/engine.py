@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from holdfast import codec
 from holdfast.changes import Change
@@ -33,7 +33,6 @@ from holdfast.engine.starts import OnConflict, Starts, options_of
 from holdfast.engine.step_context import StepContext
 from holdfast.engine.talks import Talks
 from holdfast.engine.waiters import Waiters
-from holdfast.engine.worker import Worker
 from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
 from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
@@ -49,6 +48,9 @@ from holdfast.records import RunRow, Standing, Status
 from holdfast.replay.guards import guard
 from holdfast.stores import Dialect, open_store
 from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -159,6 +161,9 @@ class Engine:
             raise HoldfastError(
                 "the engine is open already; a second one on the same database needs an Engine of its own"
             )
+        # Not before: whoever only declares workflows, or makes an engine, has no use for it yet.
+        from holdfast.engine.worker import Worker
+
         if self.settings.development:
             guard.install()
         await self.store.open()

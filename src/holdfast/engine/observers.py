@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast import codec
 from holdfast.changes import Change
@@ -16,11 +16,13 @@ from holdfast.clock import Clock, Instant, to_datetime
 from holdfast.codec import ErrorData
 from holdfast.definitions import check_plain
 from holdfast.engine.reports import changes_of
-from holdfast.engine.resident import Resident
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.records import TERMINAL, EntryRow, Status
 from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
 from holdfast.replay.turn import Ending, Turn
+
+if TYPE_CHECKING:
+    from holdfast.engine.resident import Resident
 
 _logger = logging.getLogger("holdfast.engine")
 _MOST_WAITING = 10_000

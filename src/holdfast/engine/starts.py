@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,9 +17,11 @@ from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.committer import resolving
 from holdfast.engine.link import Link
 from holdfast.engine.queues import Queues
-from holdfast.engine.worker import Worker
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.operations import Existing, KeyHeld, Outcome
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
 
 OnConflict = Literal["raise", "return"]
 MOST_PRIORITY = 100
