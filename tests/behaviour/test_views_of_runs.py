@@ -268,7 +268,7 @@ async def test_recover_finds_the_work_of_the_dead_and_tries_blocked_runs_again(m
 
 def test_there_are_runbooks_for_pause_resume_replay_and_incident():
     """S4-27 Their Python is run with the rest of the documentation; here, that each of the four is there."""
-    page = Path(__file__).parent.parent.parent / "docs" / "how-to" / "runbooks.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "production" / "runbooks.md"
     headings = [line.rpartition(": ")[2] for line in page.read_text().splitlines() if line.startswith("## ")]
     assert {"pause", "resume", "replay", "incident"} <= set(headings)
 

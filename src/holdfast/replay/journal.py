@@ -531,7 +531,7 @@ class Journal:
                 f"the code now has {current}{self._at_line()}. "
                 "The workflow changed under a run that is under way: put the old code back"
                 + (f", or {advice}" if advice else "")
-                + "; see docs/how-to/change-code.md",
+                + "; see docs/basics/change-code.md",
             )
 
     def _unexpected(self, location: str, entry: Entry) -> None:
