@@ -6,8 +6,8 @@
     python benchmarks/run.py --profile W2            where the time of one workload goes
 
 Every figure is the median of several rounds, each in a process and a database of its own; rounds take turns, so that a
-noisy minute meets everybody. Machines differ: read the ratios. The table goes to the terminal, everything to
-benchmarks/results/latest.json.
+noisy minute meets every system. Machines differ: read the ratios. The table goes to the terminal, everything to
+benchmarks/results/latest.json, and the published part of that to docs/design/performance.md.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 import environments
+import figures
 import profiles
 from plan import ALL, NOT_ON, SYSTEMS, TARGETS, WORKLOADS, System, Target
 
@@ -259,7 +260,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=HERE, help="where the databases go; measure the disk you will use"
     )
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "latest.json")
+    parser.add_argument("--output", type=Path, default=figures.RESULTS)
     parser.add_argument("--add", action="store_true", help="keep what the file has of everything not measured now")
     parser.add_argument("--profile", choices=ALL, help="profile one workload of holdfast instead")
     parser.add_argument("--lines", type=int, default=25, help="for --profile: how many lines")
@@ -294,6 +295,8 @@ def main() -> None:
         ],
     }
     options.output.write_text(json.dumps(written, indent=1) + "\n")
+    if options.output == figures.RESULTS:
+        figures.publish()
 
 
 if __name__ == "__main__":

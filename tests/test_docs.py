@@ -6,7 +6,9 @@ import ast
 import asyncio
 import builtins
 import dataclasses
+import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -24,9 +26,11 @@ from holdfast.engine.step_context import StepContext
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
 _BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_FENCED = re.compile(r"^( *)```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)]*))?\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -54,11 +58,20 @@ def _compiled(page: Path, block: re.Match[str]) -> types.CodeType:
     return compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_links_of_a_page_lead_somewhere(page):
-    for target in _LINK.findall(page.read_text()):
+    """To a file that exists and, behind a #, to one of its headings."""
+    for target, heading in _LINK.findall(_FENCED.sub("", page.read_text())):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            found = page.parent / target if target else page
+            assert found.exists(), target
+            assert not heading or heading in _headings(found), f"{target}#{heading}"
+
+
+def _headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_readme_is_short():
@@ -67,8 +80,14 @@ def test_the_readme_is_short():
 
 def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / target).resolve() for target in _LINK.findall(index.read_text())}
+    linked = {(index.parent / target).resolve() for target, _ in _LINK.findall(index.read_text())}
     assert {page.resolve() for page in PAGES} - linked <= {README.resolve(), index.resolve()}
+
+
+def test_the_published_figures_are_those_that_were_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    figures = importlib.import_module("figures")
+    assert figures.published(figures.PAGE.read_text()) == figures.figures(json.loads(figures.RESULTS.read_text()))
 
 
 def test_no_public_name_is_missing_from_the_documentation():

@@ -299,7 +299,7 @@ def test_every_type_of_change_is_known_and_documented():
         )
     )
     assert names == TYPES | {"run.pending", "run.running"}
-    page = (Path(__file__).parents[2] / "docs/production/watch.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/production/observability.md").read_text()
     assert [name for name in TYPES if f"`{name}`" not in page] == []
 
 
