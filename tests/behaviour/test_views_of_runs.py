@@ -261,7 +261,7 @@ async def test_recover_finds_the_work_of_the_dead_and_tries_blocked_runs_again(m
     assert await run.status() is Status.BLOCKED
     stuck = False
     assert (await engine.recover()).unblocked == 0  # the same code, as far as its text tells
-    assert await engine.recover(run.id, by="kim")
+    assert await run.recover(by="kim")
     assert await run.result() == "done"
     assert [record.action for record in await engine.audit.records(target=run.id)] == ["recover"]
 

@@ -183,6 +183,10 @@ class RunHandle(Generic[R]):
         """Let the run, which has ended, do a step, and all that came after it, again."""
         await self._engine.rerun(self.id, from_step=from_step, by=by, reason=reason)
 
+    async def recover(self, *, by: str | None = None) -> bool:
+        """Try the run, which is blocked, again with the code there is now; False if it is not blocked."""
+        return await self._engine.recover(self.id, by=by)
+
     async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
         """Set searchable attributes of the run; None removes one."""
         await self._engine.set_attributes(self.id, attributes, by=by)
