@@ -1,0 +1,106 @@
+"""The lease of a worker: renewed from a thread that outlives neither its event loop nor its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import soon
+
+from holdfast import Context, Engine, workflow
+from holdfast.engine.leases import LeaseKeeper
+from holdfast.stores.base import Store
+from holdfast.stores.sqlite import SQLiteStore
+
+SHORT = timedelta(milliseconds=300)
+
+
+@workflow
+async def waiting(ctx: Context) -> str:
+    return await ctx.receive("go", str)
+
+
+def lease_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast lease"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return request.getfixturevalue("database") if request.param == "postgres" else f"sqlite:///{tmp_path / 'shop.db'}"
+
+
+@pytest.mark.leaves("task")
+def test_a_worker_whose_event_loop_was_closed_hands_back_and_stops(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B24 Its runs are free at once, not when the lease lapses, and it says so once."""
+
+    async def forget_to_stop() -> None:
+        engine = Engine(address, workflows=[waiting], lease=timedelta(seconds=3))
+        await engine.open()
+        await engine.start(waiting, id="order")
+
+    async def claimed_at_once() -> str:
+        async with Engine(address, workflows=[waiting], lease=timedelta(hours=1)) as engine:
+            await engine.get("order").send("go", "gone")
+            return await engine.get("order").result()
+
+    caplog.set_level(logging.WARNING)
+    before = {*threading.enumerate()}
+    asyncio.run(forget_to_stop())
+    assert lease_threads()
+    assert soon(lambda: not {*threading.enumerate()} - before), {*threading.enumerate()} - before
+    [said] = caplog.messages
+    assert "event loop was closed" in said
+    assert "stop" in said
+    assert list(tmp_path.glob("*-worker-*")) == []
+    assert asyncio.run(claimed_at_once()) == "gone"
+
+
+def test_a_loop_that_was_closed_is_told_of_no_lapse(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The store cannot be reached either: the keeper stops all the same, and says why it could not hand back."""
+    told: list[str] = []
+
+    async def keep() -> Store:
+        store = SQLiteStore(tmp_path / "shop.db")
+        await store.open()
+        await store.join("w", SHORT)
+        LeaseKeeper(store, "w", SHORT, lambda: told.append("lapsed")).start()
+        await store.close()
+        return store
+
+    asyncio.run(keep())
+    assert soon(lambda: not lease_threads())
+    assert told == []
+    assert [message for message in caplog.messages if "could not hand back" in message]
+
+
+async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B24 The lease is left to lapse; when the loop is back it is renewed, or the worker hears that it was lost."""
+    monkeypatch.setattr("holdfast.engine.leases._BLOCKED_FOR_GOOD", -1.0)
+    renewed: list[str] = []
+
+    class Counting(SQLiteStore):
+        def renew(self, worker: str) -> bool:
+            renewed.append(worker)
+            return super().renew(worker)
+
+    store = Counting(tmp_path / "shop.db")
+    await store.open()
+    await store.join("w", SHORT)
+    keeper = LeaseKeeper(store, "w", SHORT / 100, lambda: None)
+    keeper.start()
+    await asyncio.to_thread(soon, lambda: bool(caplog.messages))
+    await asyncio.sleep(0.05)
+    assert [message for message in caplog.messages if "blocked" in message] == caplog.messages[:1] == caplog.messages
+    assert renewed == []
+    monkeypatch.setattr("holdfast.engine.leases._BLOCKED_FOR_GOOD", 3600.0)
+    assert await asyncio.to_thread(soon, lambda: bool(renewed))
+    keeper.stop()
+    await store.close()

@@ -1,0 +1,27 @@
+"""Waiting, in real time, for something that other tasks, threads or processes bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+LONG = 60.0
+"""How many seconds are waited for what takes milliseconds: a machine may be busy, and only a failure takes as long."""
+
+
+async def eventually(check: Callable[[], bool | Awaitable[bool]], within: float = LONG) -> None:
+    """Wait until something is true, letting other tasks run."""
+    async with asyncio.timeout(within):
+        while not (done if isinstance(done := check(), bool) else await done):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def soon(check: Callable[[], bool], within: float = LONG) -> bool:
+    """Wait until something is true, without an event loop; return whether it became true."""
+    end = time.monotonic() + within
+    while not check():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
