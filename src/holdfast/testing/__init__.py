@@ -1,8 +1,8 @@
 """Tools for testing workflows: time that jumps, stand-ins for activities, replay of recorded histories."""
 
 from holdfast.testing.clock import JumpingClock
-from holdfast.testing.engine import TestEngine
+from holdfast.testing.engine import NoProgress, TestEngine
 from holdfast.testing.exported import exported_run
 from holdfast.testing.replaying import RecordedRun, record, replay
 
-__all__ = ["JumpingClock", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]
+__all__ = ["JumpingClock", "NoProgress", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]

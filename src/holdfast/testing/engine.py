@@ -7,14 +7,21 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.clock import Instant, micros
+from holdfast.clock import Instant, micros, to_datetime
 from holdfast.definitions import Activity, Workflow, as_activity
 from holdfast.engine.engine import Engine
-from holdfast.errors import BadInput
+from holdfast.engine.handle import Run
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.testing.clock import JumpingClock
 
 _QUIET_ROUNDS = 5
+_NAMED = 5
+"""How many runs an error names."""
 T = TypeVar("T")
+
+
+class NoProgress(HoldfastError):
+    """What a test waits for does not come about; the message names the open runs and what they wait for."""
 
 
 class TestEngine(Engine):
@@ -26,6 +33,12 @@ class TestEngine(Engine):
 
     While `run.result()` is awaited and nothing is under way, the clock jumps to the next due time. `settle()` waits for
     quiet without letting time pass, `advance()` lets a given time pass.
+
+    Args:
+        max_jumps: how often the clock may jump while one result is awaited: a run that never ends, because it retries
+            or polls for ever, raises NoProgress instead of keeping the test busy.
+        patience: for how long, in real time, a result is awaited while nothing is under way and nothing is due; then
+            NoProgress is raised. What another task or process of the test does must happen within that time.
     """
 
     __test__ = False  # not a test class, whatever its name says
@@ -38,9 +51,13 @@ class TestEngine(Engine):
         substitutes: Mapping[Any, Callable[..., Any]] | None = None,
         start: datetime | None = None,
         clock: JumpingClock | None = None,
+        max_jumps: int = 1_000,
+        patience: timedelta = timedelta(seconds=60),
         **options: Any,
     ) -> None:
         self.jumping = clock or JumpingClock(start)
+        self._max_jumps = max_jumps
+        self._patience = patience.total_seconds()
         options.setdefault("retention", None)  # its clock jumps by months, and tests look at runs that are over
         super().__init__(database, workflows=workflows, clock=self.jumping, **options)
         self._substitutes = dict(substitutes or {})
@@ -66,10 +83,18 @@ class TestEngine(Engine):
             quiet = quiet + 1 if self._quiet() else 0
 
     async def advance(self, duration: timedelta) -> None:
-        """Let time pass, stopping at every instant at which something is due on the way."""
+        """Let time pass, stopping at every instant at which something is due on the way.
+
+        Raises:
+            NoProgress: something stays due at one instant, however often it is looked at.
+        """
         await self.settle()
         end = self.clock.now() + micros(duration)
+        standing_still = 0
         while (due := await self._next_due()) is not None and due <= end:
+            standing_still = 0 if due > self.clock.now() else standing_still + 1
+            if standing_still > self._max_jumps:
+                raise NoProgress(f"the same instant stays due: {await self._open_runs()}")
             self._jump(due)
             await self.settle()
         self._jump(end)
@@ -77,19 +102,51 @@ class TestEngine(Engine):
 
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         waiting = asyncio.ensure_future(coming)
+        loop = asyncio.get_running_loop()
+        jumps, moved = 0, loop.time()
         try:
             while not waiting.done():
                 await self._settle_unless(waiting)
                 due = await self._next_due()
                 if waiting.done():
                     break
-                if due is not None and self._quiet():
+                if not self._quiet():
+                    moved = loop.time()
+                elif due is not None:
+                    jumps, moved = jumps + 1, loop.time()
+                    if jumps > self._max_jumps:
+                        raise NoProgress(
+                            f"the clock jumped {jumps - 1} times, to {to_datetime(self.clock.now()).isoformat()}, and "
+                            f"what is awaited has not come: {await self._open_runs()}; "
+                            "a workflow that needs more: TestEngine(max_jumps=...)"
+                        )
                     self._jump(due)
-                else:
-                    await asyncio.wait([waiting], timeout=0.001)
+                    continue
+                elif loop.time() - moved > self._patience:
+                    raise NoProgress(f"nothing is under way and nothing is due: {await self._open_runs()}")
+                await asyncio.wait([waiting], timeout=0.001)
             return waiting.result()
         finally:
             waiting.cancel()
+
+    async def _open_runs(self) -> str:
+        """Say which runs are open and what they wait for."""
+        runs = [run for run in await self.runs(limit=1000) if not run.status.terminal]
+        said = [await self._said(run) for run in runs[:_NAMED]]
+        if len(runs) > _NAMED:
+            said.append(f"{len(runs) - _NAMED} more runs are open")
+        return "; ".join(said) or "no run is open"
+
+    async def _said(self, run: Run) -> str:
+        said = f"run {run.id!r} ({run.workflow}) is {run.status}"
+        if run.waiting_for:
+            said += f", waiting for {run.waiting_for}"
+        if run.due_at is not None:
+            said += f", due at {run.due_at.isoformat()}"
+        for step in await self.get(run.id).steps():
+            if step.status in ("pending", "running", "waiting", "skipped"):
+                said += f", step {step.path!r} is {step.status} after {step.attempts} attempts"
+        return said
 
     async def _settle_unless(self, waiting: asyncio.Future[Any]) -> None:
         quiet = 0
