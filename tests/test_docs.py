@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, testing
+from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, errors, testing
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_context import StepContext
@@ -110,3 +110,39 @@ def test_no_public_name_is_missing_from_the_documentation():
 
 def _public(cls: type) -> set[str]:
     return {name for name in vars(cls) if not name.startswith("_")}
+
+
+_ROW = re.compile(r"^\| `(holdfast[\w.]*)` \| (.*) \|$", re.MULTILINE)
+
+
+def _surface() -> dict[str, set[str]]:
+    """Return the modules and names that docs/reference.md lists as the whole public surface."""
+    page = (ROOT / "docs" / "reference.md").read_text()
+    surface = {module: set(re.findall(r"`(\w+)`", names)) for module, names in _ROW.findall(page)}
+    assert surface["holdfast.errors"] == set()  # it says "every error class"
+    surface["holdfast.errors"] = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    return surface
+
+
+def test_the_reference_lists_what_can_be_imported():
+    """What is listed is there; a module that names what it exports has all of it listed."""
+    for module, names in _surface().items():
+        found = importlib.import_module(module)
+        assert sorted(name for name in names if not hasattr(found, name)) == []
+        assert names == set(getattr(found, "__all__", names)), module
+
+
+def test_documents_and_examples_import_only_what_the_reference_lists():
+    surface = _surface()
+    code = {page: "\n".join(textwrap.dedent(block[2]) for block in _BLOCK.finditer(page.read_text())) for page in PAGES}
+    code |= {path: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    for path, source in code.items():
+        for line in ast.walk(_parsed(source)):
+            if isinstance(line, ast.ImportFrom) and (line.module or "").split(".")[0] == "holdfast":
+                assert {each.name for each in line.names} <= surface.get(line.module, set()), (path, line.module)
+
+
+def _parsed(source: str) -> ast.AST:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree: ast.AST = compile(source, "page", "exec", flags=flags, dont_inherit=True)
+    return tree
