@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast import Retry, activity
+from holdfast.contract.operations import Operation, Outcome
 from holdfast.errors import StoreError
-from holdfast.operations import Operation, Outcome
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
 
 

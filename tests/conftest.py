@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests.postgres import servers
 from tests.sqlite_cases import opened
 
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 # How long an example takes says something about the machine, which others use too, and nothing about the code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,7 +13,7 @@ import psycopg
 from tests.acts_cases import eventually
 
 from holdfast import Context, Event, Retry, activity, step_context, workflow
-from holdfast.operations import Purge
+from holdfast.contract.operations import Purge
 from holdfast.testing import JumpingClock, TestEngine
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from holdfast import codec
 from holdfast.changes import Change
-from holdfast.codec import ErrorData
-from holdfast.commits import CommitTurn, End, Extras, NewLetter, NewRun, StartRun
-from holdfast.operations import Committed, Operation, Outcome, Started
-from holdfast.records import RunRow, Status
-from holdfast.stores.base import Store
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.contract.operations import Committed, Operation, Outcome, Started
+from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import CommitTurn, End, Extras, NewLetter, NewRun, StartRun
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.clock import JumpingClock
 
 BEGIN = datetime(2026, 1, 31, 12, tzinfo=UTC)

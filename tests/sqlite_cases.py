@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 
 async def opened(path: Path, **options: object) -> SQLiteStore:

@@ -13,12 +13,12 @@ import pytest
 from tests.ops_cases import BEGIN, PlainPort, plain_port
 from tests.sqlite_cases import opened
 
-from holdfast.commits import Audit, CommitTurn, Evidence, Extras
+from holdfast.contract.operations import Purge, SetAttributes
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import Audit, CommitTurn, Evidence, Extras
 from holdfast.errors import BadInput, InvalidId
-from holdfast.operations import Purge, SetAttributes
 from holdfast.ops import audit as module
 from holdfast.ops.audit import AuditTrail, Verdict
-from holdfast.records import Status
 
 HOSTILE = 'quote " backslash \\ newline \n bell \x07 delete \x7f euro \u20ac line \u2028 face \U0001f600 slash /'
 

@@ -242,7 +242,7 @@ PROGRAM = "import sys; from holdfast.cli.main import main; sys.exit(main())"
 
 
 def test_progress_is_shown_on_a_terminal_only(shop, tmp_path):
-    slow = "import holdfast.cli.moving as m; m.PROGRESS_EVERY = -1; " + PROGRAM
+    slow = "import holdfast.cli.transfer as m; m.PROGRESS_EVERY = -1; " + PROGRAM
     piped = subprocess.run(
         [sys.executable, "-c", slow, "export", "shop.db", "a.holdfast"], capture_output=True, text=True, check=True
     )
@@ -265,7 +265,7 @@ def test_an_interrupted_import_changes_nothing(shop, number):
     """G1"""
     subprocess.run([sys.executable, "-c", PROGRAM, "export", "shop.db", "all.holdfast"], check=True)
     stopping = (
-        "import os, signal, time, holdfast.cli.moving as m\n"
+        "import os, signal, time, holdfast.cli.transfer as m\n"
         "def slowly(self, runs, rows, before=m._Progress.__call__):\n"
         f"    os.kill(os.getpid(), {int(number)}); time.sleep(0.2); before(self, runs, rows)\n"
         "m._Progress.__call__ = slowly\n"

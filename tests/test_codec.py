@@ -25,8 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import codec, errors
-from holdfast.codec import ErrorData, decode, digest, encode, encode_with_digest, error_from_data, error_to_data
+from holdfast import errors
 from holdfast.errors import (
     BadInput,
     DefinitionError,
@@ -37,6 +36,16 @@ from holdfast.errors import (
     StepFailed,
     TooDeep,
     UndecodablePayload,
+)
+from holdfast.payloads import codec
+from holdfast.payloads.codec import (
+    ErrorData,
+    decode,
+    digest,
+    encode,
+    encode_with_digest,
+    error_from_data,
+    error_to_data,
 )
 
 PARIS = ZoneInfo("Europe/Paris")

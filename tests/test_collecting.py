@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import Engine
-from holdfast.engine.collecting import RARELY
+from holdfast.engine.worker.garbage import RARELY
 
 
 @pytest.fixture(autouse=True)

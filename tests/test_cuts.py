@@ -15,10 +15,10 @@ from tests.replay.test_random_workflows import program
 from tests.replay.test_random_workflows import run as run_program
 
 from holdfast import Context, workflow
-from holdfast.codec import error_to_data
 from holdfast.context.api import Break, Continue
+from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import CannotReopen
-from holdfast.records import EntryRow, Message
+from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, check_cut, cut_for_rerun, cut_for_resume, cut_for_retry
 from holdfast.replay.entry import decode_entry, encode_entry

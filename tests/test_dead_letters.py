@@ -10,12 +10,12 @@ import pytest
 from tests.ops_cases import BEGIN, PlainPort, plain_port
 
 from holdfast.clock import FAR_FUTURE
-from holdfast.commits import CommitTurn, Extras, NewLetter, PublishEvent
+from holdfast.contract.operations import Purge, Refused, Reopen, SendMessage
+from holdfast.contract.rows import Message, Status
+from holdfast.contract.turns import CommitTurn, Extras, NewLetter, PublishEvent
 from holdfast.errors import BadInput, CannotReopen, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreBusy
 from holdfast.events import Event, Events
-from holdfast.operations import Purge, Refused, Reopen, SendMessage
 from holdfast.ops.dead_letters import DeadLetters, ReplayReport
-from holdfast.records import Message, Status
 
 EVENTS = Events([Event(name="news", on_target_ended="dead_letter", max_pending=2)])
 

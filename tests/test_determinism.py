@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.determinism import Finding, check, require_deterministic
+from holdfast.determinism import guard as guards
+from holdfast.determinism.check import Finding, check, require_deterministic
+from holdfast.determinism.guard import guard, user_line
 from holdfast.errors import NonDeterministic
-from holdfast.replay import guards
-from holdfast.replay.guards import guard, user_line
 
 
 @pytest.fixture

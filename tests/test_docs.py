@@ -21,7 +21,7 @@ import holdfast
 from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, errors, testing
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.settings import Settings
-from holdfast.engine.step_context import StepContext
+from holdfast.engine.steps.context import StepContext
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine import eager
+from holdfast.engine.steps import eager
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.commits import Parent, StartChild
-from holdfast.operations import Committed, Fenced
-from holdfast.records import Status
-from holdfast.stores import sqlite_workers
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_statements import SQL
+from holdfast.contract.operations import Committed, Fenced
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import Parent, StartChild
+from holdfast.stores.sqlite import workers as sqlite_workers
+from holdfast.stores.sqlite.statements import SQL
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

@@ -38,17 +38,17 @@ from tests.postgres import servers
 
 from holdfast import RunConflict, Status
 from holdfast.clock import to_datetime
-from holdfast.commits import CommitTurn, Extras, NewRun, NewTask, StartRun
+from holdfast.contract.operations import Delivered, Purge, SendMessage, Started
+from holdfast.contract.rows import EntryRow
+from holdfast.contract.store import Store
+from holdfast.contract.turns import CommitTurn, Extras, NewRun, NewTask, StartRun
 from holdfast.errors import NoSuchRun, RunBlocked
-from holdfast.moving import CannotMove, Report, Which, export_runs, import_runs
-from holdfast.moving.tables import COLUMNS
-from holdfast.operations import Delivered, Purge, SendMessage, Started
-from holdfast.records import EntryRow
 from holdfast.stores import open_store
-from holdfast.stores.base import Store
-from holdfast.stores.worker_lock import boot_id
+from holdfast.stores.liveness import boot_id
 from holdfast.testing import JumpingClock, exported_run, replay
 from holdfast.testing.invariants import violations
+from holdfast.transfer import CannotMove, Report, Which, export_runs, import_runs
+from holdfast.transfer.tables import COLUMNS
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
 KINDS = ("sqlite", "postgres")
@@ -750,7 +750,7 @@ async def test_memory_does_not_grow_with_the_database(houses):
 KILLED = """
 import asyncio, os, signal, sys
 from holdfast.stores import open_store
-from holdfast.moving import Which, export_runs, import_runs
+from holdfast.transfer import Which, export_runs, import_runs
 
 def progress(runs, rows):
     if rows > int(sys.argv[4]):

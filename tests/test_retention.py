@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 from tests.ops_cases import PlainPort, plain_port
 
-from holdfast.commits import NewRun, PublishEvent, StartRun
+from holdfast.contract.operations import Existing, Operation, Outcome, Published, Purge, Started
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import NewRun, PublishEvent, StartRun
 from holdfast.errors import BadInput, InvalidDuration, StoreBusy
 from holdfast.events import Event, Events
-from holdfast.operations import Existing, Operation, Outcome, Published, Purge, Started
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.records import Status
 
 DAY = timedelta(days=1)
 EVENTS = Events([Event(name="kept", on_target_ended="dead_letter"), Event(name="lost")])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, to_datetime
 from holdfast.errors import BadInput, InvalidSchedule
-from holdfast.schedule_times import ScheduleSpec, due_ticks, jittered, next_tick, spec, ticks_between
+from holdfast.schedules.times import ScheduleSpec, due_ticks, jittered, next_tick, spec, ticks_between
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -14,8 +14,9 @@ from tests.sqlite_cases import opened
 
 from holdfast import workflow
 from holdfast.clock import to_datetime
+from holdfast.contract.operations import PutSchedule, RequestCancel, SendMessage, Tick
+from holdfast.contract.rows import RunFilter, Status
 from holdfast.definitions import Registry
-from holdfast.engine.schedules import Schedules
 from holdfast.errors import (
     BadInput,
     InvalidDuration,
@@ -26,8 +27,7 @@ from holdfast.errors import (
     UnknownWorkflow,
 )
 from holdfast.events import Event, Events
-from holdfast.operations import PutSchedule, RequestCancel, SendMessage, Tick
-from holdfast.records import RunFilter, Status
+from holdfast.schedules.service import Schedules
 
 HOUR = timedelta(hours=1)
 EVENTS = Events([Event(name="news", on_target_ended="dead_letter")])

@@ -21,23 +21,24 @@ import apsw.ext
 import pytest
 from tests.sqlite_cases import opened
 
+from holdfast.contract.operations import Committed
+from holdfast.contract.rows import RunFilter, Status
 from holdfast.errors import (
     StoreBusy,
     StoreClosed,
     StoreError,
 )
-from holdfast.operations import Committed
-from holdfast.records import RunFilter, Status
-from holdfast.stores import sqlite_connections, sqlite_file
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite import connections as sqlite_connections
+from holdfast.stores.sqlite import file as sqlite_file
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW, claim, entry, message, one, row, started, turn
 
 PRELUDE = """
     import asyncio, os, sys, time
-    from holdfast.commits import *
-    from holdfast.operations import *
-    from holdfast.records import *
-    from holdfast.stores.sqlite import SQLiteStore
+    from holdfast.contract.turns import *
+    from holdfast.contract.operations import *
+    from holdfast.contract.rows import *
+    from holdfast.stores.sqlite.store import SQLiteStore
     from holdfast.testing.conformance import LEASE, NOW, claim, ended, entry, message, new_run, one, row, started, turn
     path = sys.argv[1]
 """
@@ -212,7 +213,7 @@ async def test_commits_wait_on_the_thread_when_they_outrun_the_checkpoints(
     run = await started(store)
     checkpoints = store._connections.checkpoints
     assert checkpoints is not None
-    monkeypatch.setattr("holdfast.stores.checkpoints.MAX_PAGES", 0)
+    monkeypatch.setattr("holdfast.stores.sqlite.checkpoints.MAX_PAGES", 0)
     checkpoints._resting.clear()
     assert not store._connections.idle
     waiting = asyncio.ensure_future(store.apply([turn(run.key, entries=[entry("a0", 1)])]))
@@ -295,7 +296,7 @@ async def test_stores_opened_at_the_same_time_on_one_new_file_do_not_disturb_eac
 async def test_a_batch_too_big_for_one_parameter_is_written_in_parts(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.statements.MAX_PARAMETER", 2_000)
+    monkeypatch.setattr("holdfast.stores.sql.statements.MAX_PARAMETER", 2_000)
     run = await started(store)
     await store.apply([turn(run.key, entries=[entry(f"c{n}", n, "x" * 500)]) for n in range(100, 150)])
     assert [fact.seq for fact in await store.history(run.key)] == [*range(100, 150)]

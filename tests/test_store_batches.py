@@ -11,30 +11,7 @@ import pytest
 
 from holdfast.chains import broken_link
 from holdfast.clock import Instant
-from holdfast.commits import (
-    Audit,
-    CommitTurn,
-    End,
-    EventRule,
-    Evidence,
-    Extras,
-    LeaveKey,
-    NewLetter,
-    NewRun,
-    NewTask,
-    Parent,
-    PublishEvent,
-    Renewal,
-    Reply,
-    RunOptions,
-    Send,
-    StartChild,
-    StartRun,
-    State,
-    TakeKey,
-    Wait,
-)
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Acknowledge,
     Beat,
     BeatTask,
@@ -57,9 +34,32 @@ from holdfast.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.records import EntryRow, Message, Status
-from holdfast.stores import batch_letters
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.contract.rows import EntryRow, Message, Status
+from holdfast.contract.turns import (
+    Audit,
+    CommitTurn,
+    End,
+    EventRule,
+    Evidence,
+    Extras,
+    LeaveKey,
+    NewLetter,
+    NewRun,
+    NewTask,
+    Parent,
+    PublishEvent,
+    Renewal,
+    Reply,
+    RunOptions,
+    Send,
+    StartChild,
+    StartRun,
+    State,
+    TakeKey,
+    Wait,
+)
+from holdfast.stores.rules import letters as batch_letters
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW
 
 IDS = [f"run-{n}" for n in range(12)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.contract.store import Store
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import Another, StoreConformance
 
 

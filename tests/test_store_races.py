@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.commits import CommitTurn, End, RunOptions, StartRun, State
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Delivered,
     Fenced,
@@ -22,9 +21,10 @@ from holdfast.operations import (
     SendMessage,
     Started,
 )
-from holdfast.records import EntryRow, RunRow, Status
+from holdfast.contract.rows import EntryRow, RunRow, Status
+from holdfast.contract.turns import CommitTurn, End, RunOptions, StartRun, State
 from holdfast.replay import entry as entries
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.samples import LEASE, NOW, SECOND, claim, new_run, one, row, unread
 from holdfast.testing.invariants import violations
 

@@ -16,12 +16,12 @@ import apsw.ext
 import pytest
 from tests.sqlite_cases import opened
 
-from holdfast.commits import EventRule, StartRun
-from holdfast.operations import Published, SendMessage, Started
-from holdfast.records import RunFilter, Status
-from holdfast.stores.sql_files import statements
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_statements import MANY, SQL
+from holdfast.contract.operations import Published, SendMessage, Started
+from holdfast.contract.rows import RunFilter, Status
+from holdfast.contract.turns import EventRule, StartRun
+from holdfast.stores.sql.files import statements
+from holdfast.stores.sqlite.statements import MANY, SQL
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -247,7 +247,7 @@ async def test_no_statement_reads_a_whole_table_unless_it_is_meant_to(loads: tup
     db = loads[1].store._connections.reader
     found: dict[str, list[str]] = {}
     for name, text in [*SQL.items(), *MANY.items()]:
-        if name in statements("moving"):
+        if name in statements("sql/transfer"):
             continue  # moving house looks at everything there is
         sql = text.replace("{filter}", "TRUE")
         info = apsw.ext.query_info(db, sql)

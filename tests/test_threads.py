@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from holdfast.engine.threads import ThreadPool
+from holdfast.engine.steps.threads import ThreadPool
 
 WAIT = 5
 

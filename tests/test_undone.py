@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.test_cuts import ERROR, LATER, NULL, Story, kept
 
 from holdfast.context.steps import key_for
-from holdfast.engine.step_view import steps_of
+from holdfast.engine.views.steps import steps_of
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import cut_for_all, cut_for_retry
 from holdfast.replay.entry import Earlier, decode_entry

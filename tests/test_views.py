@@ -12,11 +12,11 @@ from tests.test_cuts import ERROR, NULL, Story
 from holdfast import Context, Retry, activity, workflow
 from holdfast.changes import Change
 from holdfast.clock import to_datetime
-from holdfast.codec import encode, error_to_data
-from holdfast.engine.reports import changes_of
-from holdfast.engine.step_view import Step, names_of, steps_of
-from holdfast.engine.timeline import TimelineItem, timeline
-from holdfast.records import AuditRow, EntryRow, EvidenceRow, LetterRow, RunRow, Status
+from holdfast.contract.rows import AuditRow, EntryRow, EvidenceRow, LetterRow, RunRow, Status
+from holdfast.engine.views.changes import changes_of
+from holdfast.engine.views.steps import Step, names_of, steps_of
+from holdfast.engine.views.timeline import TimelineItem, timeline
+from holdfast.payloads.codec import encode, error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_rerun, cut_for_retry
 from holdfast.testing import TestEngine

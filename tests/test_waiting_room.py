@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.waiting_room import WaitingRoom
+from holdfast.engine.steps.places import WaitingRoom
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from statistics import median
 from report import Job, Metrics
 
 from holdfast import Context, Engine, workflow
-from holdfast.stores import sqlite_file
+from holdfast.stores.sqlite import file as sqlite_file
 
 _COLUMNS = {
     "runs": "key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, lost, seed, "

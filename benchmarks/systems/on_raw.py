@@ -11,8 +11,8 @@ import report
 from report import Job, Metrics
 
 from holdfast import Engine
-from holdfast.stores import sqlite_file
-from holdfast.stores.checkpoints import grow_wal
+from holdfast.stores.sqlite import file as sqlite_file
+from holdfast.stores.sqlite.checkpoints import grow_wal
 
 _ROW = "INSERT INTO entries (run, location, seq, kind, at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _AT = 1_794_714_643_345_153

@@ -2,10 +2,11 @@
 
 from holdfast.changes import Change
 from holdfast.context.api import Break, Context, Continue, Winner
+from holdfast.contract.rows import Status
 from holdfast.definitions import NotReady, activity, workflow
 from holdfast.engine.engine import Engine
 from holdfast.engine.handle import Run, RunHandle
-from holdfast.engine.step_context import step_context
+from holdfast.engine.steps.context import step_context
 from holdfast.errors import (
     ChildFailed,
     HoldfastError,
@@ -25,7 +26,6 @@ from holdfast.errors import (
 from holdfast.events import Event
 from holdfast.ops.retention import Retention
 from holdfast.policy import Retry
-from holdfast.records import Status
 
 __all__ = [
     "Break",

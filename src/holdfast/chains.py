@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.records import AuditRow, EvidenceRow
+from holdfast.contract.rows import AuditRow, EvidenceRow
 
 _encode = msgspec.json.Encoder().encode
 

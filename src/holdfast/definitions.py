@@ -20,11 +20,11 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 
 import msgspec
 
-from holdfast import codec
 from holdfast.clock import micros
-from holdfast.codec import ErrorData
-from holdfast.determinism import require_deterministic
+from holdfast.determinism.check import require_deterministic
 from holdfast.errors import BadInput, DefinitionError, InvalidId, UnknownWorkflow
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData
 from holdfast.policy import Retry
 
 _logger = logging.getLogger("holdfast.engine")

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from holdfast.clock import Instant, micros
-from holdfast.commits import EventRule
+from holdfast.contract.turns import EventRule
 from holdfast.errors import BadInput
 
 Delivery = Literal["first", "all", "after_wait", "after_create"]

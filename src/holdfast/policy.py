@@ -9,8 +9,8 @@ from math import inf, isfinite
 from typing import ClassVar
 
 from holdfast.clock import micros
-from holdfast.codec import qualified_name
 from holdfast.errors import BadInput, NonRetryable, StepTimeout
+from holdfast.payloads.codec import qualified_name
 
 # Where an uncapped backoff stops growing, so that the next try stays within the calendar.
 _LONGEST_DELAY = timedelta(days=365_000)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import ChildFailed, Context, Event, NonRetryable, Retry, RunFailed, Status, activity, workflow
+from holdfast.contract.rows import LetterFilter, LetterRow
 from holdfast.errors import BadInput, CannotReopen, Critical, NoSuchLetter, NoSuchRun, Rollback, RunTerminal
-from holdfast.records import LetterFilter, LetterRow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

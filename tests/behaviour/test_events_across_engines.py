@@ -13,7 +13,7 @@ from tests.event_cases import HOUR, SECOND, late, queued, received, restarts, ta
 
 from holdfast import Context, Event, RunCancelled, RunTerminal, Status, workflow
 from holdfast.errors import StoreError
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 
 @restarts

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
+from holdfast.contract.operations import Operation, Outcome
 from holdfast.errors import BadInput, StoreError
-from holdfast.operations import Operation, Outcome
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -107,8 +107,8 @@ class UnluckyStore(SQLiteStore):
 @pytest.mark.parametrize("mode", ["file"])
 async def test_evidence_is_recorded_with_the_turn_that_gave_it_or_not_at_all(make_engine, tmp_path, monkeypatch):
     """S3-19 G3 Every third commit fails, half of them after it was made."""
-    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_EVERY", 0.04)
-    monkeypatch.setattr("holdfast.engine.departures._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.runs.departures._FIRST_PAUSE", 0.001)
     store = UnluckyStore(str(tmp_path / "unlucky.db"))
     engine = await make_engine(loan, store=store)
     for number in range(5):

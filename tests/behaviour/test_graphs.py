@@ -16,7 +16,7 @@ from tests.replay.driving import assert_deterministic, assert_replays, finished,
 
 from holdfast import NotReady, Retry, RunCancelled, RunFailed, Status, activity
 from holdfast.declarative import graph, step
-from holdfast.engine.step_view import progress_of
+from holdfast.engine.views.steps import progress_of
 from holdfast.errors import RunBlocked, StoreError
 from holdfast.replay.turn import Ending
 

@@ -18,7 +18,7 @@ import pytest
 from tests.scripts import steps_bodies as bodies
 
 from holdfast import Context, RunCancelled, RunFailed, activity, workflow
-from holdfast.engine.isolated import importable
+from holdfast.engine.steps.child_process import importable
 from holdfast.replay import entry as entries
 from holdfast.testing import TestEngine
 

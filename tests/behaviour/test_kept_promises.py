@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, Status, activity, workflow
-from holdfast.commits import CommitTurn
+from holdfast.contract.operations import Operation, Outcome
+from holdfast.contract.rows import Claim, History
+from holdfast.contract.turns import CommitTurn
 from holdfast.errors import StoreError, StoreFull
-from holdfast.operations import Operation, Outcome
-from holdfast.records import Claim, History
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])
 
@@ -135,8 +135,8 @@ class FullStore(SQLiteStore):
 
 async def test_on_a_disk_that_stays_full_nothing_goes_on_that_is_not_recorded(make_engine, tmp_path, monkeypatch):
     """G14 G3 S2-34 The end of a step that finds no room: no next step, no end, no start; with room all is done."""
-    monkeypatch.setattr("holdfast.engine.committer._RETRIES", (0.01,))
-    monkeypatch.setattr("holdfast.engine.departures._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("holdfast.engine.worker.committer._RETRIES", (0.01,))
+    monkeypatch.setattr("holdfast.engine.runs.departures._FIRST_PAUSE", 0.01)
     bodies: list[str] = []
     may_end = asyncio.Event()
 
@@ -285,7 +285,7 @@ class UnluckyStore(SQLiteStore):
 @pytest.mark.parametrize("where", ["start", "claim", "load"])
 async def test_a_run_that_the_worker_owns_without_knowing_it_goes_on(make_engine, tmp_path, monkeypatch, where):
     """G1 G14 B21 A start or a claim that happened although it seemed to fail: its own worker gives the run back."""
-    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
     bodies: list[str] = []
 
     async def body() -> str:
@@ -436,7 +436,7 @@ class ForgetfulStore(SQLiteStore):
 
 async def test_a_run_that_the_store_kept_from_its_progress_is_no_poison(make_engine, tmp_path, monkeypatch):
     """G14 B21 Claimed five times and five times without a commit: the store is to blame, the run goes on."""
-    monkeypatch.setattr("holdfast.engine.departures._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("holdfast.engine.runs.departures._FIRST_PAUSE", 0.01)
 
     async def body() -> str:
         return "done"

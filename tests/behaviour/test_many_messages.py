@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Event, NoSuchRun, RunTerminal, Status, workflow
 from holdfast.errors import BadInput, QueueFull, StoreError
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 

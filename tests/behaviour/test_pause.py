@@ -13,7 +13,7 @@ from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually, moment
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.clock import Instant
 from holdfast.errors import BadInput, InvalidDuration
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)

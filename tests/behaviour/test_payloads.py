@@ -15,7 +15,6 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Retry, RunFailed, Status, activity, workflow
-from holdfast.codec import MAX_BYTES
 from holdfast.errors import (
     NaiveDatetime,
     NotSerializable,
@@ -24,6 +23,7 @@ from holdfast.errors import (
     TooDeep,
     UndecodablePayload,
 )
+from holdfast.payloads.codec import MAX_BYTES
 from holdfast.replay import entry as entries
 
 DAY = timedelta(days=1)

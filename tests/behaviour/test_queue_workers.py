@@ -13,11 +13,11 @@ import pytest
 from tests.limit_cases import until
 
 from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
+from holdfast.contract.operations import Fenced, FinishTask, Operation, Outcome
+from holdfast.contract.rows import Task
 from holdfast.errors import StepCrashed, StoreError
-from holdfast.operations import Fenced, FinishTask, Operation, Outcome
-from holdfast.records import Task
 from holdfast.replay import entry as entries
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
 
 HOUR = timedelta(hours=1)

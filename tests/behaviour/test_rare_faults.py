@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Context, Status, workflow
+from holdfast.contract.operations import Operation, Outcome
 from holdfast.errors import StoreError
-from holdfast.operations import Operation, Outcome
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])
 
@@ -34,7 +34,7 @@ class UnluckyStore(SQLiteStore):
 
 async def test_a_start_of_unknown_outcome_that_parked_at_once_goes_on(make_engine, tmp_path, monkeypatch):
     """G1 G2 G14 The second start is acknowledged as the run that the first one left, so that run must end."""
-    monkeypatch.setattr("holdfast.engine.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
 
     @workflow
     async def work(ctx: Context) -> str:

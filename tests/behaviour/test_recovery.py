@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NoSuchRun, RunBlocked, Status, workflow
+from holdfast.contract.operations import Operation, Outcome
 from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
-from holdfast.operations import Operation, Outcome
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

@@ -10,10 +10,10 @@ import pytest
 from tests.acts_cases import Flaky, Gate, moments
 
 from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
+from holdfast.contract.operations import Purge
+from holdfast.contract.rows import RunRow
 from holdfast.errors import CannotReopen
-from holdfast.operations import Purge
-from holdfast.records import RunRow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 restarts = pytest.mark.parametrize("mode", ["file", "evict"])
 

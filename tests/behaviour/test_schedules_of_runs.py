@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Status, workflow
+from holdfast.contract.operations import Operation, Outcome, Tick
+from holdfast.contract.rows import ScheduleRow
 from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, StoreError, UnknownWorkflow
-from holdfast.operations import Operation, Outcome, Tick
-from holdfast.records import ScheduleRow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

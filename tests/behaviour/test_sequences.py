@@ -16,9 +16,9 @@ from tests.replay.driving import assert_deterministic, finished, live
 
 from holdfast import NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context
 from holdfast.clock import new_seed
-from holdfast.commits import NewRun, StartRun
+from holdfast.contract.turns import NewRun, StartRun
 from holdfast.declarative import parallel, sequence, step
-from holdfast.engine.step_view import progress_of
+from holdfast.engine.views.steps import progress_of
 from holdfast.errors import RunBlocked, StepTimeout
 from holdfast.replay.turn import Ending
 

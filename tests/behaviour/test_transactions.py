@@ -15,11 +15,11 @@ import pytest
 from tests.limit_cases import until
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
+from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.declarative import sequence, step
 from holdfast.errors import BadInput, DefinitionError, HoldfastError, NotSerializable, StepTimeout, StoreError
-from holdfast.operations import Delivered, Fenced, Transact
 from holdfast.replay import entry as entries
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 QUICK = Retry(max_attempts=3, initial_interval=timedelta(milliseconds=1))
 NEVER = Retry(max_attempts=1)

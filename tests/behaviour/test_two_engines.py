@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, RunCancelled, Status, step_context, workflow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

@@ -12,9 +12,9 @@ from tests.acts_cases import Flaky, Gate
 
 from holdfast import Context, Engine, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.clock import Clock
+from holdfast.contract.rows import RunRow
 from holdfast.errors import BadInput
-from holdfast.records import RunRow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
 from holdfast.testing.clock import JumpingClock
 

@@ -23,8 +23,8 @@ from holdfast import (
     step_context,
     workflow,
 )
-from holdfast.engine.observers import TYPES
-from holdfast.engine.reports import _REPORTS
+from holdfast.engine.views.changes import _REPORTS
+from holdfast.engine.views.observers import TYPES
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.testing.clock import JumpingClock
 
@@ -334,7 +334,7 @@ async def test_stopping_the_engine_ends_its_watches(make_engine):
 
 async def test_a_watcher_who_is_slow_loses_the_oldest_and_is_told_how_many(make_engine, monkeypatch):
     """S0-45 Nobody who watches can fill the memory of an engine."""
-    monkeypatch.setattr("holdfast.engine.observers._MOST_WAITING", 5)
+    monkeypatch.setattr("holdfast.engine.views.observers._MOST_WAITING", 5)
     engine = await make_engine(waits)
     async with engine.watch(types=["run.started"]) as changes:
         for number in range(8):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "many_workers.py"

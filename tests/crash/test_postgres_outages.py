@@ -25,11 +25,11 @@ from tests.scripts.postgres_runs import WORKFLOWS, begin_all, chain, losses, pla
 
 from holdfast import Context, Engine, RunHandle, Status, activity, workflow
 from holdfast.clock import new_id
-from holdfast.commits import NewRun, StartRun
+from holdfast.contract.operations import Committed, Operation, Outcome
+from holdfast.contract.turns import NewRun, StartRun
 from holdfast.errors import OutcomeUnknown, StoreError
-from holdfast.operations import Committed, Operation, Outcome
 from holdfast.replay import entry as entries
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.invariants import violations
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "11"))

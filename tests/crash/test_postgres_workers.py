@@ -20,9 +20,9 @@ from tests.scripts.postgres_runs import WORKFLOWS, begin_all, fan, listen, losse
 
 from holdfast import Engine, RunHandle, Status
 from holdfast.clock import new_id
-from holdfast.commits import NewRun, StartRun
+from holdfast.contract.turns import NewRun, StartRun
 from holdfast.stores import Dialect
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.store import PostgresStore
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "5"))
 LEASE = 0.7

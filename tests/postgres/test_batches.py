@@ -11,12 +11,12 @@ from psycopg.conninfo import make_conninfo
 from tests.test_store_batches import Dice
 
 from holdfast.chains import broken_link
-from holdfast.operations import Operation, Outcome
-from holdfast.stores import batch_letters
-from holdfast.stores.base import Store
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_dialect import Dialect
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.contract.operations import Operation, Outcome
+from holdfast.contract.store import Store
+from holdfast.stores.postgres.dialect import Dialect
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.rules import letters as batch_letters
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE
 
 NUMBERED = {"events": {"n"}, "cursors": {"n"}, "event_queues": {"last"}}

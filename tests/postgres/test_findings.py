@@ -19,11 +19,8 @@ import pytest
 from psycopg.rows import dict_row
 from tests.postgres.proxy import Proxy
 
-from holdfast.commits import Renewal, RunOptions, StartRun, TakeKey
 from holdfast.context.waits import check_message_id
-from holdfast.engine.committer import Committer
-from holdfast.errors import AuthFailed, BadData, BadInput, CannotOpen, StepTimeout, StoreError
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Delivered,
     Done,
@@ -34,8 +31,11 @@ from holdfast.operations import (
     Started,
     Terminate,
 )
-from holdfast.records import LetterFilter, RunRow, Status
-from holdfast.stores.postgres import PostgresStore
+from holdfast.contract.rows import LetterFilter, RunRow, Status
+from holdfast.contract.turns import Renewal, RunOptions, StartRun, TakeKey
+from holdfast.engine.worker.committer import Committer
+from holdfast.errors import AuthFailed, BadData, BadInput, CannotOpen, StepTimeout, StoreError
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -169,7 +169,7 @@ async def test_facts_that_arrive_late_do_not_get_into_the_next_life(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G3, G5: they were made again by another way, and the run has begun anew since, at the same epoch."""
-    monkeypatch.setattr("holdfast.stores.postgres._EXPIRES", 100_000)
+    monkeypatch.setattr("holdfast.stores.postgres.store._EXPIRES", 100_000)
     run = await started(store)
     facts = turn(run.key, entries=[entry("a1", 2)])
     with Proxy(address(database)) as proxy:
@@ -703,7 +703,7 @@ async def test_loading_a_run_comes_to_an_end(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G14: with a server that fell silent."""
-    monkeypatch.setattr("holdfast.stores.postgres.ANSWER", 1.0)
+    monkeypatch.setattr("holdfast.stores.postgres.store.ANSWER", 1.0)
     run = await started(store)
     with Proxy(address(database)) as proxy:
         far = through(proxy, store)
@@ -751,7 +751,7 @@ async def test_a_client_that_hangs_with_a_run_locked_is_ended(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G14: nobody wants to be alone, and everybody who has something for that run waits."""
-    monkeypatch.setattr("holdfast.stores.postgres.SILENCE", timedelta(seconds=1))
+    monkeypatch.setattr("holdfast.stores.postgres.store.SILENCE", timedelta(seconds=1))
     run = await started(store)
     with contextlib.suppress(psycopg.errors.AdminShutdown), psycopg.connect(address(database)) as hanging:
         hanging.execute(f'SELECT 1 FROM "{store.schema}".gate WHERE id < 0 FOR KEY SHARE')

@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance import NOW
 
 KNOWN = [f"w{number}" for number in range(5)]

@@ -15,13 +15,13 @@ from tests.postgres.test_batches import Both
 from tests.test_store_batches import Dice
 
 from holdfast.chains import broken_link
-from holdfast.commits import Extras
+from holdfast.contract.operations import Operation, Outcome, Started
+from holdfast.contract.turns import Extras
 from holdfast.errors import StoreError
-from holdfast.operations import Operation, Outcome, Started
-from holdfast.stores import batch_letters
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.run_state import Row, Value
-from holdfast.stores.sqlite_statements import PlainStatements
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.rules import letters as batch_letters
+from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sqlite.statements import PlainStatements
 
 LETTER: ContextVar[list[Any]] = ContextVar("letter")
 """The name of the batch that is being applied, and how many letters it has written."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
-from holdfast.codec import error_to_data
 from holdfast.context.children import ChildVerb
-from holdfast.context.life import Life
+from holdfast.context.code import Life
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
+from holdfast.contract.rows import EntryRow, Message
 from holdfast.definitions import Workflow
-from holdfast.records import EntryRow, Message
+from holdfast.payloads import codec
+from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
 from holdfast.replay.journal import RunInfo

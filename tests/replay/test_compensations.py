@@ -24,8 +24,8 @@ from tests.replay.driving import (
 
 from holdfast import Context, Rollback, activity, workflow
 from holdfast.context.api import Break, Continue
+from holdfast.context.code import Life
 from holdfast.context.compensations import find_activity
-from holdfast.context.life import Life
 from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
@@ -216,7 +216,7 @@ def test_what_the_code_left_running_is_stopped_before_anything_is_undone():
 
 
 def _error(text: str) -> Any:
-    from holdfast.codec import error_to_data
+    from holdfast.payloads.codec import error_to_data
 
     return error_to_data(ValueError(text))
 
@@ -296,7 +296,7 @@ def test_a_cancel_of_a_run_that_is_undoing_changes_nothing():
     recording = live(order_saga, Order(1), seed=3)
     cut = next(n for n, rows in enumerate(recording.stored) if any(row.location.startswith("^a2/") for row in rows))
     turn, run = resumed(recording, order_saga, cut=cut)
-    from holdfast.records import Message
+    from holdfast.contract.rows import Message
 
     turn = run.deliver([Message(1, "cancel", "", "", "", START)], START + 10**9)
     assert (turn.entries, turn.consumed, turn.outcome) == ([], [1], None)

@@ -16,8 +16,8 @@ from tests.replay.driving import START, answer, assert_replays, execution, live,
 
 from holdfast import Context, workflow
 from holdfast.definitions import Registry
+from holdfast.determinism.guard import guard
 from holdfast.errors import NonDeterministic
-from holdfast.replay.guards import guard
 from holdfast.replay.turn import Ending
 
 

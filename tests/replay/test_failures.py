@@ -10,8 +10,8 @@ import pytest
 from tests.replay.driving import START, execution, finished, live, resumed
 
 from holdfast import ChildFailed, Context, workflow
-from holdfast.codec import error_to_data
-from holdfast.records import Message
+from holdfast.contract.rows import Message
+from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
 from holdfast.replay.failures import located, origins

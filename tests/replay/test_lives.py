@@ -10,11 +10,11 @@ import pytest
 from tests.replay.driving import SECOND, START, assert_replays, execution, live, store
 
 from holdfast import Context, activity, workflow
-from holdfast.codec import error_to_data
-from holdfast.commits import NO_OPTIONS, RunOptions
 from holdfast.context.steps import StepVerb
+from holdfast.contract.rows import EntryRow
+from holdfast.contract.turns import NO_OPTIONS, RunOptions
 from holdfast.errors import BadInput
-from holdfast.records import EntryRow
+from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.turn import Ending

@@ -13,11 +13,11 @@ import pytest
 from tests.replay.driving import START, assert_deterministic, assert_replays, execution, live, resumed, store
 
 from holdfast import Context, workflow
-from holdfast.commits import EventRule, Evidence, Reply
 from holdfast.context.api import Request
 from holdfast.context.waits import PublishVerb
+from holdfast.contract.rows import Message
+from holdfast.contract.turns import EventRule, Evidence, Reply
 from holdfast.errors import BadInput, NotSerializable, QueueFull, ReceiveTimeout
-from holdfast.records import Message
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 from holdfast.replay.turn import Ending

@@ -9,9 +9,9 @@ import pytest
 from tests.replay.driving import START, execution, live, resumed, store
 
 from holdfast import Context, activity, workflow
+from holdfast.contract.rows import Message
+from holdfast.determinism.guard import guard
 from holdfast.errors import BadInput, NonDeterministic, NotSerializable, RunBlocked, UnknownQuery
-from holdfast.records import Message
-from holdfast.replay.guards import guard
 
 
 @activity

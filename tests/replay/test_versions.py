@@ -352,7 +352,7 @@ def test_a_set_iterated_in_another_order_is_noticed_by_the_digest():
     script = """
         import sys
         from holdfast import workflow
-        from holdfast.records import EntryRow
+        from holdfast.contract.rows import EntryRow
         from tests.replay.driving import Recording, live, resumed
         import msgspec
 

@@ -19,9 +19,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from holdfast import Break, Context, Continue, Engine, workflow
-from holdfast.records import RunFilter
+from holdfast.contract.rows import RunFilter
 from holdfast.replay import entry as entries
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 LOG = Path()

@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 
 from holdfast import Context, Engine, RunFailed, workflow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 
 @workflow

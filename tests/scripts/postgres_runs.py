@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Break, Context, Continue, Engine, Retry, Status, activity, step_context, workflow
+from holdfast.contract.rows import RunFilter
+from holdfast.contract.store import Store
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import readable
 from holdfast.errors import StoreError
-from holdfast.records import RunFilter
 from holdfast.replay import entry as entries
-from holdfast.stores.base import Store
 from holdfast.testing.invariants import violations
 
 BODIES = Path()

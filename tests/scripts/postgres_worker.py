@@ -30,9 +30,9 @@ from typing import Any
 from tests.scripts import postgres_runs
 
 from holdfast import Engine
-from holdfast.operations import Fenced, Operation, Outcome
-from holdfast.stores import postgres
-from holdfast.stores.batch import Batch
+from holdfast.contract.operations import Fenced, Operation, Outcome
+from holdfast.stores.postgres import store as postgres
+from holdfast.stores.rules.batch import Batch
 
 PR_SET_PDEATHSIG = 1
 

@@ -21,7 +21,7 @@ from tests.scripts import crash_everywhere as lives
 from holdfast import Context, Engine, Retry, activity, step_context, workflow
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 QUICK = Retry(max_attempts=3, initial_interval=timedelta(milliseconds=1))

@@ -22,11 +22,11 @@ from pathlib import Path
 from tests.scripts import crash_everywhere as lives
 
 from holdfast import Break, Context, Continue, Engine, NotReady, Retry, RunFailed, activity, step_context, workflow
+from holdfast.contract.rows import LetterFilter
 from holdfast.errors import RunTerminal
-from holdfast.records import LetterFilter
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 LAPS = 5

@@ -27,11 +27,11 @@ from typing import Any
 from tests.scripts.crash_everywhere import KillingStore
 
 from holdfast import Context, Engine, Event, Status, workflow
+from holdfast.contract.rows import RunFilter
 from holdfast.errors import RunTerminal
-from holdfast.records import RunFilter
-from holdfast.stores import sqlite
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_statements import SetStatements
+from holdfast.stores.sqlite import store as sqlite
+from holdfast.stores.sqlite.statements import SetStatements
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 RUNS = 20

@@ -23,7 +23,7 @@ import apsw
 from tests.scripts import crash_everywhere as lives
 
 from holdfast import Context, Engine, Retry, activity, step_context, workflow
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 QUICK = Retry(max_attempts=5, initial_interval=timedelta(milliseconds=1))

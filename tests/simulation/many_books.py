@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.simulation.world import World
 
-from holdfast.commits import CommitTurn, PublishEvent, StartRun
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Delivered,
     Done,
@@ -25,7 +24,8 @@ from holdfast.operations import (
     Started,
     Tick,
 )
-from holdfast.records import EntryRow, Status
+from holdfast.contract.rows import EntryRow, Status
+from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun
 from holdfast.replay import entry as entries
 
 CONSERVED = frozenset({"job", "rare", "word"})

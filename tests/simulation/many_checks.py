@@ -15,8 +15,8 @@ from tests.simulation.many_workflows import CLERK, COLLECTORS, fits
 
 from holdfast import Engine, Run, Status
 from holdfast.clock import from_datetime, micros
-from holdfast.engine.schedules import run_id
 from holdfast.errors import CannotReopen, UniqueConflict
+from holdfast.schedules.service import run_id
 from holdfast.testing.invariants import violations
 
 PATIENCE = 8.0

@@ -14,7 +14,7 @@ from tests.simulation.many_workflows import CLERK, COLLECTORS, NAMES, make_plan,
 from tests.simulation.world import Plan, TroubledStore
 
 from holdfast import Engine, Event, Retention
-from holdfast.engine.acts import Action
+from holdfast.engine.client.operate import Action
 from holdfast.errors import HoldfastError, StoreError
 
 MAX_KILLS = 2  # a third loss of one step convicts it, as it should

@@ -16,7 +16,8 @@ from tests.simulation.many_books import Books
 from tests.simulation.many_checks import check
 from tests.simulation.many_nemesis import Nemesis
 
-from holdfast.engine import committer, departures, maintenance, worker
+from holdfast.engine.runs import departures
+from holdfast.engine.worker import committer, maintenance, worker
 
 SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else []
 SEEDS = SEEDS or list(range(int(os.environ.get("HOLDFAST_SEEDS", "20"))))

@@ -20,7 +20,8 @@ import pytest
 from tests.simulation.world import COLLECTORS, Plan, TroubledStore, World, fits, make_plan, make_workflows
 
 from holdfast import Engine, Status
-from holdfast.engine import committer, departures, worker
+from holdfast.engine.runs import departures
+from holdfast.engine.worker import committer, worker
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.testing.invariants import violations
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, NoSuchRun, Retry, RunTerminal, activity, step_context, workflow
-from holdfast.commits import CommitTurn, StartRun
+from holdfast.contract.operations import Committed, Operation, Outcome, Started
+from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.errors import ChildFailed, StoreBusy, StoreError, StoreFull
-from holdfast.operations import Committed, Operation, Outcome, Started
 from holdfast.replay import entry as entries
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite.store import SQLiteStore
 
 COLLECTORS = ["collector-1", "collector-2"]
 Plan = list[Any]

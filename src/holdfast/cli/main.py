@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli import moving
+from holdfast.cli import transfer as moving
 from holdfast.cli.text import masked, passwords, printable
 from holdfast.errors import BadInput, CannotOpen, HoldfastError, RunError
 

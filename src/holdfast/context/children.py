@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
-from holdfast.commits import NO_OPTIONS, NewRun, Parent, RunOptions, StartChild
 from holdfast.context.notes import encode_attributes
+from holdfast.contract.turns import NO_OPTIONS, NewRun, Parent, RunOptions, StartChild
 from holdfast.definitions import Workflow, check_run_id, function_name
 from holdfast.errors import BadInput, ChildFailed, HoldfastError
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.failures import located

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import Activity, Workflow, as_activity, function_name
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Compensation, Journal, appended
 from holdfast.replay.location import Scope, check_name

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
 from holdfast.context.api import MISSING, Break, Continue, Loop
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Gate, Journal, appended
 from holdfast.replay.location import Scope, check_name, checkpoint_location, inside, iteration_prefix, iterations

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
-from holdfast.commits import Evidence, Reply
 from holdfast.context.api import Request
+from holdfast.contract.turns import Evidence, Reply
 from holdfast.errors import BadInput
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
 from holdfast.replay.location import Scope, check_name

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast import codec
 from holdfast.definitions import Activity, as_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.journal import Journal, Verb, appended

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
 from holdfast.clock import FAR_FUTURE, Instant, micros
-from holdfast.commits import EventRule, PublishEvent, Send
 from holdfast.context.api import MISSING, Request
+from holdfast.contract.rows import TERMINAL
+from holdfast.contract.turns import EventRule, PublishEvent, Send
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, QueueFull, ReceiveTimeout, RunTerminal
-from holdfast.records import TERMINAL
+from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb, appended

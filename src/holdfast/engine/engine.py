@@ -10,47 +10,47 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
-from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
-from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
-from holdfast.engine.acts import Action, Acts, BulkReport, RecoveryReport
-from holdfast.engine.collecting import collecting
-from holdfast.engine.ends import Ends
-from holdfast.engine.following import follow
-from holdfast.engine.handle import Run, RunHandle, run_of
-from holdfast.engine.in_thread import InThread
-from holdfast.engine.lifespan import Lifespan, LifespanReport
-from holdfast.engine.link import Link
-from holdfast.engine.maintenance import Maintenance
-from holdfast.engine.observers import Observers, Watch
-from holdfast.engine.outcomes import Endings
-from holdfast.engine.queues import Queues
-from holdfast.engine.run_filter import run_filter
-from holdfast.engine.schedules import Schedules
-from holdfast.engine.settings import Settings
-from holdfast.engine.starts import OnConflict, Starts, options_of
-from holdfast.engine.step_context import StepContext
-from holdfast.engine.talks import Talks
-from holdfast.engine.waiters import Waiters
-from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
-from holdfast.events import Event, Events
-from holdfast.limits import Limit, Limits
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Operation,
     PauseSchedule,
     PutSchedule,
 )
+from holdfast.contract.rows import RunRow, Standing, Status
+from holdfast.contract.store import Store
+from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
+from holdfast.determinism.guard import guard
+from holdfast.engine.client.filters import run_filter
+from holdfast.engine.client.follow import follow
+from holdfast.engine.client.in_thread import InThread
+from holdfast.engine.client.lifespan import Lifespan, LifespanReport
+from holdfast.engine.client.link import Link
+from holdfast.engine.client.messages import Talks
+from holdfast.engine.client.operate import Action, Acts, BulkReport, RecoveryReport
+from holdfast.engine.client.start import OnConflict, Starts, options_of
+from holdfast.engine.client.waiters import Waiters
+from holdfast.engine.client.waiting import Ends
+from holdfast.engine.handle import Run, RunHandle, run_of
+from holdfast.engine.runs.outcomes import Endings
+from holdfast.engine.settings import Settings
+from holdfast.engine.steps.context import StepContext
+from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.views.observers import Observers, Watch
+from holdfast.engine.worker.garbage import collecting
+from holdfast.engine.worker.maintenance import Maintenance
+from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
+from holdfast.events import Event, Events
+from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.records import RunRow, Standing, Status
-from holdfast.replay.guards import guard
+from holdfast.payloads import codec
+from holdfast.schedules.service import Schedules
 from holdfast.stores import Dialect, open_store
-from holdfast.stores.base import Store
 
 if TYPE_CHECKING:
-    from holdfast.engine.worker import Worker
+    from holdfast.engine.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,7 +162,7 @@ class Engine:
                 "the engine is open already; a second one on the same database needs an Engine of its own"
             )
         # Not before: whoever only declares workflows, or makes an engine, has no use for it yet.
-        from holdfast.engine.worker import Worker
+        from holdfast.engine.worker.worker import Worker
 
         if self.settings.development:
             guard.install()

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import micros, to_datetime
-from holdfast.codec import ErrorData, error_from_data
-from holdfast.engine.step_view import Progress, Step, progress_of, steps_of
-from holdfast.engine.timeline import TimelineItem, timeline
+from holdfast.contract.rows import EntryRow, LetterFilter, RunRow, Status
+from holdfast.engine.views.steps import Progress, Step, progress_of, steps_of
+from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
-from holdfast.records import EntryRow, LetterFilter, RunRow, Status
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData, error_from_data
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
 

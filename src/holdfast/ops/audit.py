@@ -25,13 +25,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast import codec
 from holdfast.chains import broken_link
 from holdfast.clock import to_datetime
+from holdfast.contract.rows import AuditRow, EvidenceRow
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput
 from holdfast.ops.port import Port
-from holdfast.records import AuditRow, EvidenceRow
+from holdfast.payloads import codec
 
 _PAGE = 1000
 _MOST = 1000

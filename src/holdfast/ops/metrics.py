@@ -8,9 +8,9 @@ from threading import Lock
 from typing import Any
 
 from holdfast.changes import Change
+from holdfast.contract.rows import TERMINAL, Status
 from holdfast.errors import BadInput
 from holdfast.ops import step_name
-from holdfast.records import TERMINAL, Status
 
 _COUNTED = ("started", "completed", "failed", "cancelled", "blocked", "reopened")
 _GAUGES = {"dead_letters": "open_dead_letters"}

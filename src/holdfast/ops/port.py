@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast import codec
 from holdfast.changes import Change
 from holdfast.clock import Clock, to_datetime
-from holdfast.commits import Audit
-from holdfast.operations import Operation, Outcome
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Operation, Outcome
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Audit
+from holdfast.payloads import codec
 
 _logger = logging.getLogger("holdfast.ops")
 

@@ -11,12 +11,12 @@ from datetime import timedelta
 
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, Instant, micros, to_datetime
+from holdfast.contract.operations import Done, Purge
+from holdfast.contract.rows import Status
 from holdfast.definitions import check_plain
 from holdfast.errors import BadInput
 from holdfast.events import Events
-from holdfast.operations import Done, Purge
 from holdfast.ops.port import Port, call_back
-from holdfast.records import Status
 
 _logger = logging.getLogger("holdfast.ops")
 

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import CannotReopen
-from holdfast.records import EntryRow, Message
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
 from holdfast.replay.location import DEADLINE, Names

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from holdfast.codec import ErrorData
+from holdfast.payloads.codec import ErrorData
 
 CALL, FACT, MARK = "call", "fact", "mark"
 OVER_LIMIT = "limit "

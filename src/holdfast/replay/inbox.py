@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Sequence
 
-from holdfast.records import Message
+from holdfast.contract.rows import Message
 
 Inbox = dict[str, deque[Message]]
 

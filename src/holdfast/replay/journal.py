@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.codec import ErrorData, error_from_data
-from holdfast.commits import Extras, Send, StartChild
+from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.turns import Extras, Send, StartChild
 from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
-from holdfast.records import EntryRow, Message
+from holdfast.payloads.codec import ErrorData, error_from_data
 from holdfast.replay import entry as entries
 from holdfast.replay import inbox
 from holdfast.replay.entry import Entry, decode_entry, encode_entry

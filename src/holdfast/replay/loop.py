@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from holdfast.clock import FAR_FUTURE
+from holdfast.determinism.guard import user_line
 from holdfast.errors import BadInput, BusyLoop, NonDeterministic
-from holdfast.replay.guards import user_line
 from holdfast.replay.location import DEADLINE, Scope, number
 
 MAX_CALLBACKS = 100_000

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast import codec
+from holdfast.determinism.guard import guard
 from holdfast.errors import BadInput, UnknownQuery
-from holdfast.replay.guards import guard
+from holdfast.payloads import codec
 from holdfast.replay.journal import Journal
 from holdfast.replay.loop import QUERY, SCOPE, _running_loop, _set_running_loop
 

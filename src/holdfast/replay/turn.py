@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast import codec
 from holdfast.clock import Instant
-from holdfast.codec import ErrorData, error_to_data
-from holdfast.commits import Extras, Send, StartChild
+from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.turns import Extras, Send, StartChild
+from holdfast.determinism.guard import guard, raised_at
 from holdfast.errors import RunBlocked, StuckRun
-from holdfast.records import EntryRow, Message
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
 from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks
 from holdfast.replay.failures import origins
-from holdfast.replay.guards import guard, raised_at
 from holdfast.replay.journal import CANCEL, NAMES, Journal, LogLine, RunInfo, Verb, appended
 from holdfast.replay.location import compensation_location
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain

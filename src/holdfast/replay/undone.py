@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from holdfast.records import EntryRow
+from holdfast.contract.rows import EntryRow
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 

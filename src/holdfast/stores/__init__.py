@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.contract.store import Store
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.stores.base import Store
-from holdfast.stores.postgres_dialect import Dialect
+from holdfast.stores.postgres.dialect import Dialect
 
 __all__ = ["Dialect", "open_store"]
 
@@ -19,7 +19,7 @@ def open_store(database: str, durability: str = "power", dialect: str | Dialect 
         raise BadInput(f"durability is 'power' or 'process', not {durability!r}")
     if database.startswith(("postgresql:", "postgres:")):
         try:
-            from holdfast.stores.postgres import PostgresStore
+            from holdfast.stores.postgres.store import PostgresStore
         except ImportError as error:
             raise MissingExtra("PostgreSQL", "postgres") from error
         return PostgresStore(database, durability=durability, dialect=dialect)
@@ -33,6 +33,6 @@ def open_store(database: str, durability: str = "power", dialect: str | Dialect 
             raise BadInput(f"{database!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db")
     elif "://" in database:
         raise BadInput(f"cannot tell what {database!r} is; write sqlite:///path, a path, or :memory:")
-    from holdfast.stores.sqlite import SQLiteStore
+    from holdfast.stores.sqlite.store import SQLiteStore
 
     return SQLiteStore(path, durability=durability)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from holdfast.contract.rows import EntryRow
 from holdfast.errors import CannotMove, NoSuchRun
-from holdfast.moving import check_file
-from holdfast.moving.tables import MovedRun
-from holdfast.records import EntryRow
 from holdfast.testing.replaying import RecordedRun
+from holdfast.transfer import check_file
+from holdfast.transfer.tables import MovedRun
 
 
 def exported_run(file: str | os.PathLike[str], run_id: str | None = None) -> RecordedRun:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.records import EntryRow, RunFilter, RunRow, Status
+from holdfast.contract.rows import EntryRow, RunFilter, RunRow, Status
+from holdfast.contract.store import Store
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
-from holdfast.stores.base import Store
 
 _PAGE = 500
 _STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.codec import error_from_data
-from holdfast.context.life import Life
+from holdfast.context.code import Life
+from holdfast.contract.rows import EntryRow
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import HistoryMismatch
-from holdfast.records import EntryRow
+from holdfast.payloads.codec import error_from_data
 from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Execution, Outcome, Turn
 

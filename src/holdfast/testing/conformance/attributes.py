@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import RunOptions, StartRun
-from holdfast.operations import Committed, Done, Fenced, Refused, SetAttributes, Started
-from holdfast.records import RunFilter, RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Done, Fenced, Refused, SetAttributes, Started
+from holdfast.contract.rows import RunFilter, RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import RunOptions, StartRun
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

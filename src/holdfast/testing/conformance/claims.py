@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import StartRun, State
-from holdfast.operations import Committed, Delivered, Done, Started, Unblock
-from holdfast.records import Claim, RunFilter, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Done, Started, Unblock
+from holdfast.contract.rows import Claim, RunFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import StartRun, State
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

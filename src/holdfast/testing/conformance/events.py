@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.commits import EventRule, Extras, Renewal
-from holdfast.operations import Committed, Delivered, Fenced, Published
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Fenced, Published
+from holdfast.contract.store import Store
+from holdfast.contract.turns import EventRule, Extras, Renewal
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     NOW,

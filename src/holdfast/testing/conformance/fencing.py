@@ -6,20 +6,7 @@ import asyncio
 from typing import Any, get_args
 
 from holdfast.clock import Instant
-from holdfast.commits import (
-    Audit,
-    Evidence,
-    Extras,
-    LeaveKey,
-    NewLetter,
-    Renewal,
-    Reply,
-    StartChild,
-    StartRun,
-    State,
-    TakeKey,
-)
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Acknowledge,
     Beat,
     BeatTask,
@@ -48,8 +35,21 @@ from holdfast.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.records import Counts, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import Counts, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import (
+    Audit,
+    Evidence,
+    Extras,
+    LeaveKey,
+    NewLetter,
+    Renewal,
+    Reply,
+    StartChild,
+    StartRun,
+    State,
+    TakeKey,
+)
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     LEASE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import Reply
-from holdfast.operations import Committed, Delivered, Fenced, Overtaken, Refused, RequestCancel
-from holdfast.records import Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Fenced, Overtaken, Refused, RequestCancel
+from holdfast.contract.rows import Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Reply
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.commits import LeaveKey, State, TakeKey
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Beat,
     Committed,
     Delivered,
@@ -16,8 +15,9 @@ from holdfast.operations import (
     RequestCancel,
     Terminate,
 )
-from holdfast.records import RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import LeaveKey, State, TakeKey
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,

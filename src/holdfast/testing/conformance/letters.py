@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from holdfast.commits import EventRule, NewLetter
-from holdfast.operations import Acknowledge, Committed, Delivered, Done, Fenced, Published, Purge, Refused, ReplayEvent
-from holdfast.records import LetterFilter, LetterRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import (
+    Acknowledge,
+    Committed,
+    Delivered,
+    Done,
+    Fenced,
+    Published,
+    Purge,
+    Refused,
+    ReplayEvent,
+)
+from holdfast.contract.rows import LetterFilter, LetterRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import EventRule, NewLetter
 from holdfast.testing.conformance.samples import (
     NOW,
     TERMINAL,

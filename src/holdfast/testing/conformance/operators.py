@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import Parent, RunOptions, StartChild, State
-from holdfast.operations import Committed, Delivered, Done, Fenced, Refused, RequestCancel, Terminate
-from holdfast.records import RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Done, Fenced, Refused, RequestCancel, Terminate
+from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Parent, RunOptions, StartChild, State
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,

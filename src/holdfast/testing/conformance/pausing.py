@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from holdfast.commits import StartRun, State
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Delivered,
     Done,
@@ -18,8 +17,9 @@ from holdfast.operations import (
     Started,
     Unpause,
 )
-from holdfast.records import RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import StartRun, State
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

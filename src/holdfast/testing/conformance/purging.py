@@ -5,10 +5,20 @@ from __future__ import annotations
 from itertools import count
 
 from holdfast.clock import Instant
-from holdfast.commits import End, Extras, LeaveKey, NewLetter, Parent, Reply, StartRun, State, TakeKey
-from holdfast.operations import Acknowledge, Beat, Committed, Delivered, Done, Existing, Published, Purge, Started
-from holdfast.records import Counts, LetterFilter, RunFilter, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import (
+    Acknowledge,
+    Beat,
+    Committed,
+    Delivered,
+    Done,
+    Existing,
+    Published,
+    Purge,
+    Started,
+)
+from holdfast.contract.rows import Counts, LetterFilter, RunFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import End, Extras, LeaveKey, NewLetter, Parent, Reply, StartRun, State, TakeKey
 from holdfast.testing.conformance.keys import ask, leave
 from holdfast.testing.conformance.samples import (
     EVERYBODY,

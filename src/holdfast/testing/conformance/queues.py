@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import EventRule
-from holdfast.operations import Committed, Delivered, Done, Published, Refused, Reopen
-from holdfast.records import Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Done, Published, Refused, Reopen
+from holdfast.contract.rows import Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import EventRule
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     NOW,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.commits import StartRun
+from holdfast.contract.operations import Committed, Delivered, Started
+from holdfast.contract.rows import RunFilter, Standing, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import StartRun
 from holdfast.errors import StoreClosed
-from holdfast.operations import Committed, Delivered, Started
-from holdfast.records import RunFilter, Standing, Status
-from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import NewLetter, RunOptions
-from holdfast.operations import Committed, Done, Fenced, KeyHeld, Refused, Reopen, RequestCancel
-from holdfast.records import LetterFilter, Message, RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Done, Fenced, KeyHeld, Refused, Reopen, RequestCancel
+from holdfast.contract.rows import LetterFilter, Message, RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import NewLetter, RunOptions
 from holdfast.testing.conformance.operators import child_of
 from holdfast.testing.conformance.samples import (
     NOW,

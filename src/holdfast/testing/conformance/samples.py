@@ -8,7 +8,10 @@ from itertools import count
 from typing import TypeVar
 
 from holdfast.clock import Instant
-from holdfast.commits import (
+from holdfast.contract.operations import Committed, Operation, Outcome, Published, SendMessage, Started
+from holdfast.contract.rows import Claim, EntryRow, Message, RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import (
     CommitTurn,
     End,
     EventRule,
@@ -21,9 +24,6 @@ from holdfast.commits import (
     State,
     Wait,
 )
-from holdfast.operations import Committed, Operation, Outcome, Published, SendMessage, Started
-from holdfast.records import Claim, EntryRow, Message, RunRow, Status
-from holdfast.stores.base import Store
 
 Another = Callable[[], Awaitable[Store]]
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)

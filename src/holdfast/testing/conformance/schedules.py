@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.commits import RunOptions, StartRun
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Done,
     DropSchedule,
@@ -16,8 +15,9 @@ from holdfast.operations import (
     RequestCancel,
     Tick,
 )
-from holdfast.records import ScheduleRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import ScheduleRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import RunOptions, StartRun
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import StartRun
-from holdfast.operations import Committed, Existing, Started
-from holdfast.records import Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Existing, Started
+from holdfast.contract.rows import Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import StartRun
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

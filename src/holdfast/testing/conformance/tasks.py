@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from holdfast.commits import NewTask, Renewal, TakeKey
-from holdfast.operations import BeatTask, Committed, Delivered, Fenced, FinishTask, Pause, Terminate, Unpause
-from holdfast.records import Message, RunRow, Status, Task
-from holdfast.stores.base import Store
+from holdfast.contract.operations import BeatTask, Committed, Delivered, Fenced, FinishTask, Pause, Terminate, Unpause
+from holdfast.contract.rows import Message, RunRow, Status, Task
+from holdfast.contract.store import Store
+from holdfast.contract.turns import NewTask, Renewal, TakeKey
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.chains import broken_link
-from holdfast.commits import Audit, Evidence, NewLetter, State
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Acknowledge,
     Committed,
     Done,
@@ -28,8 +27,9 @@ from holdfast.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.records import AuditRow, EvidenceRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import AuditRow, EvidenceRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Audit, Evidence, NewLetter, State
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast.commits import Renewal
+from holdfast.contract.operations import Committed, Delivered, Fenced, Transact
+from holdfast.contract.rows import Message, RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Renewal
 from holdfast.errors import StepTimeout
-from holdfast.operations import Committed, Delivered, Fenced, Transact
-from holdfast.records import Message, RunRow, Status
-from holdfast.stores.base import Store
 from holdfast.testing.conformance.samples import NOW, Another, end, one, parked, row, started, turn, unread
 
 LIMIT = timedelta(seconds=2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import Extras, Parent, Renewal, StartChild, StartRun
-from holdfast.operations import Committed, Delivered, Fenced, Started
-from holdfast.records import RunFilter, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Fenced, Started
+from holdfast.contract.rows import RunFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Extras, Parent, Renewal, StartChild, StartRun
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

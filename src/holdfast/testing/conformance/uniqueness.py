@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.commits import Parent, RunOptions, StartChild, StartRun, State
-from holdfast.operations import (
+from holdfast.contract.operations import (
     Committed,
     Done,
     Existing,
@@ -15,8 +14,9 @@ from holdfast.operations import (
     Terminate,
     Unblock,
 )
-from holdfast.records import RunFilter, Status
-from holdfast.stores.base import Store
+from holdfast.contract.rows import RunFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Parent, RunOptions, StartChild, StartRun, State
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

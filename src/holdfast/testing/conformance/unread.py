@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.commits import End
-from holdfast.operations import Committed, Delivered, Done, Published, RequestCancel, Terminate
-from holdfast.records import LetterFilter, RunRow, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Done, Published, RequestCancel, Terminate
+from holdfast.contract.rows import LetterFilter, RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import End
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     NOW,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from holdfast.commits import StartRun, State
-from holdfast.operations import Committed, Delivered, Fenced, Started
-from holdfast.records import Held, Status
-from holdfast.stores.base import Store
+from holdfast.contract.operations import Committed, Delivered, Fenced, Started
+from holdfast.contract.rows import Held, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import StartRun, State
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,

@@ -1,0 +1,150 @@
+"""`holdfast export` and `holdfast import`: moving house."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+
+from holdfast.cli.text import printable
+from holdfast.contract.rows import Status
+from holdfast.contract.store import Store
+from holdfast.errors import BadInput
+from holdfast.stores import open_store
+from holdfast.transfer import Report, Which, check_file, export_runs, import_runs
+
+PROGRESS_EVERY = 1.0
+
+
+@click.command("export", short_help="Write runs to a file.")
+@click.argument("database")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--run", "runs", metavar="ID", multiple=True, help="Only this run. May be given several times.")
+@click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow.")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice([*map(str, Status)]), help="Only runs of this status."
+)
+@click.option("--snapshot", is_flag=True, help="A copy for looking, though workers go on: its open runs arrive paused.")
+def export_command(
+    database: str,
+    file: str,
+    runs: tuple[str, ...],
+    workflows: tuple[str, ...],
+    statuses: tuple[str, ...],
+    snapshot: bool,
+) -> None:
+    """Write runs to a FILE that another database can import; gzipped if its name ends in .gz.
+
+    All runs are written, with their histories and everything else there is, to go on in another database; no worker may
+    be alive then. A selection is a copy for looking, made while workers go on: its open runs arrive paused.
+    """
+    which = Which(runs=runs, workflows=workflows, statuses=[Status(status) for status in statuses], snapshot=snapshot)
+
+    store = _store(database, must_exist=True)
+
+    async def work(progress: _Progress) -> None:
+        async with _opened(store):
+            report = await export_runs(store, file, which, progress=progress)
+        _say(f"exported {_runs(report)} and {sum(report.rows.values()):,} rows to {file}")
+        if report.snapshot and report.open_runs:
+            _say("this is a copy for looking: where it is imported, its open runs are paused")
+
+    _run(work, "exported")
+
+
+@click.command("import", short_help="Write the runs of a file into a database.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("database")
+@click.option("--skip-existing", is_flag=True, help="Leave what is in the database as it is, though the file differs.")
+def import_command(file: str, database: str, skip_existing: bool) -> None:
+    """Write the runs of a FILE into a database, all of them or none; it is made if it is missing.
+
+    Open runs go on there; those of a snapshot are paused. What is there already, and the same, is left as it is.
+    """
+
+    store = _store(database)
+    checked = check_file(file)  # before a database is made for it
+
+    async def work(progress: _Progress) -> None:
+        async with _opened(store):
+            report = await import_runs(checked, store, skip_existing=skip_existing, by=_user(), progress=progress)
+        if report.imported is not None:
+            _say(f"nothing to do: {file} was imported on {report.imported.isoformat(timespec='seconds')}")
+            return
+        _say(f"imported {_runs(report)} and {sum(report.rows.values()):,} rows from {file}")
+        if report.skipped:
+            _say(f"left alone, because they are there already: {report.skipped:,}")
+        if report.snapshot and report.open_runs:
+            _say("the file is a copy for looking: its open runs are paused, and go on when they are resumed")
+
+    _run(work, "imported")
+
+
+@asynccontextmanager
+async def _opened(store: Store) -> AsyncIterator[Store]:
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _store(database: str, must_exist: bool = False) -> Store:
+    store = open_store(database)
+    path = getattr(store, "path", None)
+    if path == ":memory:":
+        raise BadInput("a database in memory is nobody else's; name a file")
+    if must_exist and path is not None and not os.path.exists(path):
+        raise BadInput(f"{path}: there is no such database")
+    return store
+
+
+class _Progress:
+    """Tells a person at a terminal how far it is, and stops in order when somebody asks for that."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._shown = time.monotonic()
+        self.stop = threading.Event()
+
+    def __call__(self, runs: int, rows: int) -> None:
+        if self.stop.is_set():
+            raise click.Abort
+        if time.monotonic() - self._shown > PROGRESS_EVERY and sys.stderr.isatty():
+            self._shown = time.monotonic()
+            click.echo(f"{self._verb} {runs:,} runs, {rows:,} rows ...", err=True)
+
+
+def _run(work: Callable[[_Progress], Coroutine[Any, Any, None]], verb: str) -> None:
+    async def main() -> None:
+        progress = _Progress(verb)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, progress.stop.set)
+        await work(progress)
+
+    asyncio.run(main())
+
+
+def _runs(report: Report) -> str:
+    return f"{report.runs:,} run{'' if report.runs == 1 else 's'} ({report.open_runs:,} open)"
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "import"

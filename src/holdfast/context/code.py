@@ -1,0 +1,76 @@
+"""One life of a run: how its code begins, by when it must be done, what it may return, how it is undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.context import compensations
+from holdfast.context.run_context import RunContext
+from holdfast.definitions import Workflow
+from holdfast.errors import RunTimeout
+from holdfast.payloads import codec
+from holdfast.replay.failures import located
+from holdfast.replay.journal import Journal
+from holdfast.replay.location import DEADLINE
+from holdfast.replay.loop import Timer
+
+
+class Life:
+    """A workflow and its input, in the form that an `Execution` takes."""
+
+    __slots__ = ("_args", "_kwargs", "_workflow")
+
+    def __init__(self, workflow: Workflow[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._workflow = workflow
+        self._args = args
+        self._kwargs = kwargs
+
+    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of the workflow, cut off at the run's deadline if it has one."""
+        ctx = RunContext(journal, journal.root, self._workflow)
+        coro: Any = self._workflow.function(ctx, *self._args, **self._kwargs)
+        deadline = journal.run.deadline
+        return coro if deadline is None else _until(deadline, journal, coro)
+
+    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Return the coroutine that undoes what the run did."""
+        return compensations.undo(journal, self._workflow)
+
+    def check(self, result: bytes) -> None:
+        """Refuse an encoded result that is not what the workflow declares, rather than fail everybody who asks for it.
+
+        Raises:
+            UndecodablePayload: it does not fit the annotated type.
+        """
+        workflow = self._workflow
+        try:
+            codec.decode(result, workflow.result_type, f"the result of workflow {workflow.name!r}")
+        except Exception as unfit:
+            unfit.add_note(f"it is declared to return {workflow.result_type!r}")
+            raise
+
+
+async def _until(deadline: Instant, journal: Journal, coro: Coroutine[Any, Any, Any]) -> Any:
+    """Await a workflow as `asyncio.timeout_at` would.
+
+    The timer has a location of its own, so that the workflow's timers keep theirs whether or not there is a deadline.
+    """
+    loop = journal.loop
+    limit = asyncio.timeout(None)
+    timer = Timer(loop, lambda: limit.reschedule(loop.time()), (), None)
+    try:
+        async with limit:
+            loop.add_timer(timer, deadline, DEADLINE)
+            return await coro
+    except Exception as error:
+        if not limit.expired():
+            raise
+        message = f"run {journal.run.id} was cut off at its deadline, {to_datetime(deadline).isoformat()}"
+        timeout = located(RunTimeout(message), DEADLINE)
+        ours = isinstance(error, TimeoutError) and isinstance(error.__cause__, asyncio.CancelledError)
+        raise timeout from (None if ours else error)
+    finally:
+        timer.cancel()

@@ -1,0 +1,360 @@
+"""What a store is asked to do, by whoever it may be, and what it answers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow, Message, Status
+from holdfast.contract.turns import Audit, CommitTurn, End, EventRule, LeaveKey, NewRun, PublishEvent, StartRun
+
+
+class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a message into a run's inbox from outside; `deduplicate` makes a second one with this id a duplicate.
+
+    `dead_letter` keeps a message whose target has ended as a dead letter.
+    """
+
+    target: str
+    name: str
+    id: str
+    payload: str
+    at: Instant
+    deduplicate: bool = False
+    dead_letter: bool = False
+    max_pending: int = 10_000
+
+
+class RequestCancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Mark a run `cancelling` and tell its owner through the inbox; so are its children that are cancelled with it.
+
+    A run that never began ends at once; `payload` is what its parent is then told. `compensate` asks it to undo.
+    """
+
+    target: str
+    at: Instant
+    compensate: bool = False
+    payload: str = ""
+    unread: dict[str, str] = {}
+    rules: dict[str, EventRule] = {}
+    audit: Audit | None = None
+
+
+class Terminate(msgspec.Struct, frozen=True, kw_only=True):
+    """End a run here and now, whatever it is doing; no code of it runs. Children that are cancelled with it are."""
+
+    target: str
+    end: End
+    audit: Audit | None = None
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a run begin nothing more until it is resumed, or until an instant."""
+
+    target: str
+    at: Instant
+    until: Instant | None = None
+    audit: Audit | None = None
+
+
+class Unpause(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a paused run go on."""
+
+    target: str
+    at: Instant
+    audit: Audit | None = None
+
+
+class Reopen(msgspec.Struct, frozen=True, kw_only=True):
+    """Let an ended run go on from an earlier point of its history.
+
+    Facts from `cut` on are archived, `entries` are appended after those before it, `messages` are put into the inbox
+    again. `epoch` is the one seen when the cut was decided: if it moved, nothing is done. `children` are reopened with
+    it, all or none.
+    """
+
+    target: str
+    epoch: int
+    cut: int
+    at: Instant
+    entries: list[EntryRow] = []
+    messages: list[Message] = []
+    children: list[Reopen] = []
+    letter: str = ""
+    """The dead letter on whose behalf: if it was dealt with meanwhile, nothing is done."""
+    unended: list[str] = []
+    """Children that were open when the cut was decided: if one has ended since, nothing is done."""
+    audit: Audit | None = None
+
+
+class SetAttributes(msgspec.Struct, frozen=True, kw_only=True):
+    """Set searchable attributes of a run, ended or not; a value of None removes one."""
+
+    target: str
+    attributes: dict[str, str | None]
+    at: Instant
+    audit: Audit | None = None
+
+
+class Unblock(msgspec.Struct, frozen=True, kw_only=True):
+    """Make blocked runs runnable again: those of `workflow` blocked under another `fingerprint`, or one `target`."""
+
+    at: Instant
+    workflow: str = ""
+    fingerprint: str = ""
+    target: str = ""
+    audit: Audit | None = None
+
+
+class Acknowledge(msgspec.Struct, frozen=True, kw_only=True):
+    """Mark a dead letter as seen, or forget it (`remove`)."""
+
+    letter: str
+    at: Instant
+    remove: bool = False
+    audit: Audit | None = None
+
+
+class ReplayEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliver an undelivered event after all: to a run, or (`target` empty) to whoever waits for its name."""
+
+    letter: str
+    at: Instant
+    target: str = ""
+    rule: EventRule = EventRule()
+    audit: Audit | None = None
+
+
+class KeepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result that came too late for its run but may serve the next attempt, if the key is still the run's."""
+
+    run: int
+    leave: LeaveKey
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """A step reported progress."""
+
+    key: int
+    epoch: int
+    location: str
+    at: Instant
+    detail: str
+
+
+class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that this worker took from a queue has ended: its run finds `payload` in its inbox."""
+
+    run: int
+    location: str
+    attempt: int
+    worker: str
+    payload: str
+    at: Instant
+
+
+class BeatTask(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that this worker took from a queue reported progress."""
+
+    run: int
+    location: str
+    attempt: int
+    worker: str
+    at: Instant
+    detail: str
+
+
+class Transact(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a step whose body writes in the transaction that records its end, and may take so long for it."""
+
+    run: int
+    epoch: int
+    generation: int
+    location: str
+    attempt: int
+    limit: timedelta
+
+
+class PutSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Create a schedule or change one; `next` is its first tick. `schedule.spec` is the engine's own business."""
+
+    id: str
+    workflow: str
+    spec: str
+    input: str
+    next: Instant | None
+    paused: bool
+    at: Instant
+    audit: Audit | None = None
+
+
+class PauseSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Pause a schedule, or let it go on with the tick given; the rest of it stays as it is."""
+
+    id: str
+    paused: bool
+    next: Instant | None
+    at: Instant
+    audit: Audit | None = None
+
+
+class DropSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Forget a schedule; its runs stay."""
+
+    id: str
+    at: Instant
+    audit: Audit | None = None
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """Start the runs of one tick, exactly once: only while the schedule's next tick is still `expected`.
+
+    `overlap` says what becomes of it while the last run is open: allow; skip; cancel (the old one is asked to stop).
+    """
+
+    schedule: str
+    expected: Instant
+    next: Instant | None
+    runs: list[NewRun]
+    overlap: str
+    at: Instant
+    cancel: RequestCancel | None = None
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete up to `limit` rows of one kind that are older than an instant.
+
+    `what` is a terminal status (runs, leaving tombstones until `keep_ids`), work or event (dead letters; `acknowledged`
+    only those seen), queued (events nobody took; `unread` says what becomes of them), keys, ids.
+    """
+
+    what: str
+    before: Instant
+    at: Instant
+    limit: int = 100
+    keep_ids: Instant = 0
+    acknowledged: bool = False
+    unread: dict[str, str] = {}
+    audit: Audit | None = None
+
+
+Operation = (
+    CommitTurn
+    | StartRun
+    | SendMessage
+    | PublishEvent
+    | RequestCancel
+    | Terminate
+    | Pause
+    | Unpause
+    | Reopen
+    | SetAttributes
+    | Unblock
+    | Acknowledge
+    | ReplayEvent
+    | KeepResult
+    | Beat
+    | FinishTask
+    | BeatTask
+    | PutSchedule
+    | PauseSchedule
+    | DropSchedule
+    | Tick
+    | Purge
+)
+
+
+class KeyAnswer(msgspec.Struct, frozen=True):
+    """What became of taking a key: taken, held (by another), hit (with its result) or conflict (other arguments)."""
+
+    outcome: str
+    result: str = ""
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A turn is durable. `messages` are inbox rows beyond `State.seen`; `refused` maps locations to the reason."""
+
+    key: int
+    messages: tuple[Message, ...] = ()
+    refused: dict[str, str] = {}
+    keys: dict[str, KeyAnswer] = {}
+    """The answers to `Extras.takes`, by location."""
+    stirred: bool = False
+    """Whether rows were put into other runs' inboxes."""
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """Another epoch holds the run, or it has ended; nothing of the operation was written."""
+
+    key: int
+
+
+class Overtaken(msgspec.Struct, frozen=True):
+    """Somebody else's row came into the inbox first; nothing of the operation was written."""
+
+    key: int
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The run was inserted; `committed` is the outcome of its first turn."""
+
+    key: int
+    committed: Committed | None = None
+
+
+class Existing(msgspec.Struct, frozen=True):
+    """The id was taken; nothing was written. A run that was purged has neither key nor status."""
+
+    key: int
+    workflow: str
+    digest: int
+    status: Status | None
+
+
+class KeyHeld(msgspec.Struct, frozen=True):
+    """An open run of the same workflow has this unique key; nothing was written."""
+
+    key: int
+    id: str
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """The message is in the inbox of run `key` as number `n`; `owner` is the worker to wake, if any."""
+
+    key: int
+    n: int
+    owner: str | None
+    duplicate: bool = False
+    """The id was sent before; nothing was written."""
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The event was given to so many runs; none: it is queued. `duplicate`: its id was published before."""
+
+    runs: int
+    duplicate: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing was written. `status` is where the target stands, which forbids it; None when there is no such thing.
+
+    `reason` is full when a queue has no room, `moved` when the target is no longer what was decided on, `tick` when
+    another worker had it.
+    """
+
+    status: Status | None
+    reason: str = ""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """An operation took effect on so many rows; `ids` name them where that matters."""
+
+    count: int
+    ids: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    """Workers to wake because of it."""
+
+
+Outcome = Committed | Fenced | Overtaken | Started | Existing | KeyHeld | Delivered | Published | Refused | Done

@@ -1,0 +1,36 @@
+"""Which runs somebody wants to see: words of the API as the store takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.clock import from_datetime
+from holdfast.context.notes import encode_attributes
+from holdfast.contract.rows import RunFilter, Status
+from holdfast.errors import BadInput
+
+
+def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilter:
+    """Return the filter for what was asked.
+
+    Raises:
+        BadInput: runs cannot be chosen by that; the message says by what they can.
+    """
+    wanted = dict(which)
+    unknown = wanted.keys() - set(RunFilter.__struct_fields__)
+    if unknown:
+        known = ", ".join(field for field in RunFilter.__struct_fields__ if field not in ("limit", "before"))
+        raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}; they can by {known}")
+    status = wanted.get("status")
+    if status is not None:
+        if status not in list(Status):
+            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
+        wanted["status"] = Status(status)
+    for moment in ("created_from", "created_until"):
+        if wanted.get(moment) is not None:
+            wanted[moment] = from_datetime(wanted[moment], moment)
+    wanted["attributes"] = {
+        name: value if value is not None else "null"
+        for name, value in encode_attributes(wanted.get("attributes") or {}).items()
+    }
+    return RunFilter(**wanted, limit=limit, before=before)

@@ -1,0 +1,81 @@
+"""Following one run through the store, whichever engine runs it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from holdfast.changes import Change
+from holdfast.clock import to_datetime
+from holdfast.contract.rows import EntryRow, RunRow
+from holdfast.contract.store import Store
+from holdfast.engine.client.waiters import Waiters
+from holdfast.engine.views.changes import changes_of
+from holdfast.engine.views.observers import Observers
+from holdfast.engine.views.steps import names_of
+from holdfast.errors import NoSuchRun
+from holdfast.payloads.codec import ErrorData, decode
+from holdfast.replay.entry import Reopened
+
+_Seen = tuple[str, str, int, int]
+
+
+async def follow(store: Store, observers: Observers, waiters: Waiters, run_id: str) -> AsyncIterator[Change]:
+    """Yield the changes of a run from now on: where it stands first, its end last."""
+    row, rows = await _read(store, run_id)
+    unsubscribe = observers.subscribe(lambda change: waiters.wake(run_id), run_id)
+    try:
+        yield _status(row)
+        seen, last = _seen(row), _last(rows)
+        while not row.status.terminal:
+
+            async def look(seen: _Seen = seen, last: int = last) -> tuple[RunRow, list[EntryRow]] | None:
+                row, rows = await _read(store, run_id)
+                return (row, rows) if _seen(row) != seen or _last(rows) != last else None
+
+            row, rows = await waiters.until(run_id, look)
+            if seen[2:] != _seen(row)[2:]:
+                last = _kept(rows, seen[2] != row.generation)
+            fresh = [entry for entry in rows if entry.seq > last]
+            for change in changes_of(run_id, row.workflow, names_of(rows), fresh):
+                yield change
+            if _seen(row) != seen:
+                yield _status(row)
+            seen, last = _seen(row), _last(rows)
+    finally:
+        unsubscribe()
+
+
+async def _read(store: Store, run_id: str) -> tuple[RunRow, list[EntryRow]]:
+    row = await store.get(run_id)
+    if row is None:
+        raise NoSuchRun(run_id)
+    return row, await store.history(row.key)
+
+
+def _seen(row: RunRow) -> _Seen:
+    return row.status, row.wait, row.generation, row.reopens
+
+
+def _last(rows: list[EntryRow]) -> int:
+    return rows[-1].seq if rows else 0
+
+
+def _kept(rows: list[EntryRow], renewed: bool) -> int:
+    """Return the last entry that was there before: none in a new life, those before the cut of a reopened one."""
+    marks = [row.seq for row in rows if row.kind == Reopened.kind]
+    return 0 if renewed or not marks else marks[-1] - 1
+
+
+def _status(row: RunRow) -> Change:
+    data: dict[str, object] = {"waiting_for": row.wait} if row.wait else {}
+    if row.error is not None:
+        error = decode(row.error, ErrorData)
+        data["error"] = {"type": error.type, "message": error.message}
+    return Change(
+        type=f"run.{row.status}",
+        at=to_datetime(row.updated),
+        run_id=row.id,
+        workflow=row.workflow,
+        status=row.status,
+        data=data,
+    )

@@ -1,0 +1,102 @@
+"""How the parts of an engine reach its store: one operation at a time, with whoever it concerns woken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.changes import Change
+from holdfast.clock import Clock
+from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, SendMessage
+from holdfast.contract.rows import Message, RunRow
+from holdfast.contract.store import Store
+from holdfast.contract.turns import PublishEvent
+from holdfast.engine.views.observers import Observers
+from holdfast.engine.worker.committer import resolving
+from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker.worker import Worker
+
+
+class Link:
+    """An engine's store, clock and worker; what `ops` calls a Port."""
+
+    def __init__(self, store: Store, clock: Clock, observers: Observers, actor: str) -> None:
+        self.store = store
+        self.clock = clock
+        self.actor = actor
+        self.observers = observers
+        self.current: Worker | None = None
+        """The worker, while the engine is open."""
+        self.applied: Callable[[Operation], None] = lambda operation: None
+        """Called after an operation took effect or was refused."""
+        self._process = os.getpid()
+
+    def opened(self, worker: Worker) -> None:
+        """Note that the engine is open in this process."""
+        self.current = worker
+        self._process = os.getpid()
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of an engine that may be used here and now."""
+        if self.current is None:
+            raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
+        if os.getpid() != self._process:
+            raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
+        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
+        if refuse is not None:
+            refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
+        return self.current
+
+    async def row(self, run_id: str) -> RunRow:
+        """Return a run as the store has it.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        row = await self.store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        return row
+
+    async def apply(self, operation: Operation) -> Outcome:
+        """Make one operation durable and let this engine see what came of it."""
+        worker = self.worker
+        outcome = await worker.committer.apply(operation)
+        if not isinstance(operation, Purge):
+            worker.look(everybody=not isinstance(operation, PublishEvent))
+        self.applied(operation)
+        return outcome
+
+    async def deliver(self, operation: Operation, message: Message) -> Outcome:
+        """Put a row into a run's inbox; a run in memory here is handed it at once.
+
+        A run that nobody has may have been changed instead: then this engine looks what there is to do.
+        """
+        worker = self.worker
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        tell = resolving(future)
+
+        def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Delivered) and outcome.n:
+                worker.delivered(outcome, message)
+            if not isinstance(operation, SendMessage):
+                worker.look(everybody=True)
+            tell(outcome)
+
+        def ask() -> None:
+            with worker.committer.together():
+                worker.committer.submit(operation, done)
+                if isinstance(operation, SendMessage) and not operation.deduplicate:
+                    worker.runner.anticipate(operation.target, message)
+
+        asyncio.get_running_loop().call_soon(ask)
+        return await future
+
+    def notify(self, change: Change) -> None:
+        """Tell those who watch."""
+        self.observers.notify(change)

@@ -1,0 +1,142 @@
+"""Talking to runs: messages, requests, events, and questions about the state of their code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.clock import new_id
+from holdfast.context.waits import check_message_id
+from holdfast.contract.operations import Delivered, Outcome, Published, Refused, SendMessage
+from holdfast.contract.rows import Message, Status
+from holdfast.contract.turns import PublishEvent
+from holdfast.definitions import check_run_id
+from holdfast.engine.client.link import Link
+from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
+from holdfast.events import Events
+from holdfast.payloads import codec
+from holdfast.replay.location import check_name
+
+
+class Talks:
+    """What an engine says to runs and hears from them."""
+
+    def __init__(self, link: Link, events: Events) -> None:
+        self._link = link
+        self._events = events
+
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: object,
+        message_id: str | None,
+        dead_letter: bool,
+        connection: object = None,
+    ) -> bool:
+        """Send a message; False if one with this id was sent before."""
+        check_run_id(run_id)
+        check_name(name, "message name")
+        check_message_id(message_id)
+        encoded = codec.encode(payload, f"message {name!r}").decode()
+        now = self._link.clock.now()
+        operation = SendMessage(
+            target=run_id,
+            name=name,
+            id=message_id if message_id is not None else new_id(),
+            payload=encoded,
+            at=now,
+            deduplicate=message_id is not None,
+            dead_letter=dead_letter,
+            max_pending=self._events.get(name).max_pending,
+        )
+        message = Message(0, "message", name, operation.id, encoded, now)
+        if connection is not None:
+            outcome = await self._link.store.enclose(connection, operation)
+        else:
+            outcome = await self._link.deliver(operation, message)
+        _raise_refusal(outcome, run_id, name)
+        return not (isinstance(outcome, Delivered) and outcome.duplicate)
+
+    async def request(self, run_id: str, name: str, payload: object) -> str:
+        """Send a request and return its id."""
+        request = new_id()
+        await self.send(run_id, name, payload, request, False)
+        return request
+
+    async def reply_to(self, request: str, run_id: str) -> str | None:
+        """Return the answer to a request, None if there is none yet and may be one."""
+        store = self._link.store
+        replies = await store.replies([request])
+        if request not in replies:
+            row = await self._link.row(run_id)
+            if row.status is Status.BLOCKED:
+                raise RunBlocked(run_id, f"run {run_id!r} is blocked and cannot reply; the request stays")
+            if row.status.terminal:
+                replies = await store.replies([request])  # it may have been its last word
+                if request not in replies:
+                    raise RunTerminal(run_id, row.status)
+        return replies.get(request)
+
+    async def publish(self, name: str | object, payload: object, event_id: str | None) -> int:
+        """Publish an event; return how many runs were given it."""
+        if not isinstance(name, str):
+            if payload is not None or type(name).__module__ == "builtins":
+                raise BadInput(
+                    f"an event is published by a name and a payload, or as an object of its type, not {name!r}"
+                )
+            name, payload = self._events.name_of(name), name
+        check_name(name, "event name")
+        check_message_id(event_id)
+        now = self._link.clock.now()
+        operation = PublishEvent(
+            name=name,
+            id=event_id if event_id is not None else new_id(),
+            payload=codec.encode(payload, f"event {name!r}").decode(),
+            at=now,
+            rule=self._events.get(name).rule(now),
+            deduplicate=event_id is not None,
+        )
+        outcome = await self._link.apply(operation)
+        _raise_refusal(outcome, "", name)
+        return outcome.runs if isinstance(outcome, Published) else 0
+
+    async def query(
+        self, run_id: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], answer_type: Any
+    ) -> Any:
+        """Ask the code of a run: in memory here, or brought there by its history only to be asked."""
+        check_run_id(run_id)
+        worker = self._link.worker
+        row = await self._link.row(run_id)
+        if not row.epoch:
+            raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
+        history = [] if worker.resident(run_id) else await self._link.store.history(row.key)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes] = loop.create_future()
+
+        def ask() -> None:
+            try:
+                resident = worker.resident(run_id)
+                execution = resident.execution if resident else worker.runner.lives.look_into(row, history)
+                try:
+                    answered.set_result(execution.query(name, args, kwargs))
+                finally:
+                    if resident is None:
+                        execution.drop()
+            except Exception as error:
+                answered.set_exception(error)
+
+        loop.call_soon(ask)
+        return codec.decode(await answered, answer_type, f"the answer to query {name!r}")
+
+
+def _raise_refusal(outcome: Outcome, run_id: str, name: str) -> None:
+    if not isinstance(outcome, Refused):
+        return
+    if outcome.reason == "full":
+        whose = f" of run {run_id!r}" if run_id else ""
+        raise QueueFull(f"too many {name!r} wait already{whose}: see max_pending of its Event")
+    if outcome.status is None:
+        raise NoSuchRun(run_id)
+    raise RunTerminal(run_id, outcome.status)

@@ -1,0 +1,207 @@
+"""Starting runs: here or for others, now or later, once per id and per unique key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
+from holdfast.context.notes import encode_attributes
+from holdfast.contract.operations import Existing, KeyHeld, Outcome
+from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
+from holdfast.definitions import Registry, Workflow, check_run_id, source_line
+from holdfast.engine.client.link import Link
+from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.worker.committer import resolving
+from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
+from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker.worker import Worker
+
+OnConflict = Literal["raise", "return"]
+MOST_PRIORITY = 100
+
+
+class Starts:
+    """What starts runs for an engine."""
+
+    def __init__(self, link: Link, registry: Registry, queues: Queues, here: bool) -> None:
+        self._link = link
+        self._registry = registry
+        self._queues = queues
+        self._here = here
+
+    async def start(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run_id: str | None,
+        options: RunOptions,
+        on_conflict: OnConflict = "raise",
+        given: Iterable[str] = (),
+        connection: object = None,
+    ) -> tuple[str, Any]:
+        """Start a run, or find the one that is there; return its id and the type of its result."""
+        if on_conflict not in ("raise", "return"):
+            raise BadInput(f"on_conflict is 'raise' or 'return', not {on_conflict!r}")
+        definition, name, encoded, digest = self._input(workflow, args, kwargs, given)
+        result_type = definition.result_type if definition is not None else Any
+        worker = self._link.worker
+        new = check_run_id(run_id) if run_id is not None else new_id()
+        if connection is None and run_id is not None and (row := await self._link.store.get(new)) is not None:
+            # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
+            return _same(new, name, digest, row.workflow, row.digest), result_type
+        run = NewRun(
+            id=new,
+            workflow=name,
+            version=definition.version if definition is not None else "",
+            input=encoded,
+            digest=digest,
+            seed=new_seed(),
+            at=self._link.clock.now(),
+            options=options,
+        )
+        if connection is not None:
+            outcome = await self._link.store.enclose(connection, StartRun(run=run))
+        else:
+            outcome = await self._insert(worker, run, definition)
+        if isinstance(outcome, Existing):
+            return _same(new, name, digest, outcome.workflow, outcome.digest), result_type
+        if isinstance(outcome, KeyHeld):
+            if on_conflict == "raise":
+                raise UniqueConflict(outcome.id, name, options.unique_key or "")
+            return outcome.id, result_type
+        return new, result_type
+
+    async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
+        later = run.options.begins is not None and run.options.begins > run.at
+        if not self._here or later or definition is None or not self._queues.serves(definition):
+            outcome = await worker.committer.apply(StartRun(run=run))
+            worker.look()
+            return outcome
+        owned = msgspec.structs.replace(run, owner=worker.id)
+        if run.options.unique_key is not None:
+            # Whether the key is free only the commit knows, and no code must run for a run that is not to be.
+            return await _start_plain(worker, owned, definition)
+        try:
+            return await _start_here(worker, owned, definition)
+        except StoreError:
+            worker.doubt = True
+            raise
+
+    def _input(
+        self, workflow: Workflow[Any, Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Iterable[str]
+    ) -> tuple[Workflow[Any, Any] | None, str, str, int]:
+        if isinstance(workflow, str) and not self._here and workflow not in self._registry.names():
+            # A client that does not have the code: the engine that runs it checks the input.
+            if args:
+                raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
+            data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
+            return None, workflow, data.decode(), digest
+        definition = self._registry.get(workflow) if isinstance(workflow, str) else workflow
+        if not isinstance(definition, Workflow):
+            raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
+        known = self._registry.get(definition.name, definition.version)
+        if known is not definition:
+            raise BadInput(
+                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
+                f"the one given is at {source_line(definition)}: pass it to Engine(workflows=[...])"
+            )
+        definition.refuse_ambiguous("start", given, len(args))
+        encoded, digest = definition.encode_input(args, kwargs)
+        return definition, definition.name, encoded, digest
+
+
+async def _start_here(worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome] = loop.create_future()
+    done = resolving(future)
+
+    def begin() -> None:
+        try:
+            worker.runner.start(run, definition, done)
+        except Exception as error:
+            done(error)
+
+    loop.call_soon(begin)
+    return await future
+
+
+async def _start_plain(worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome] = loop.create_future()
+    loop.call_soon(worker.runner.start_plain, run, definition, resolving(future))
+    return await future
+
+
+_UNSAID = (None,) * 7
+
+
+def options_of(
+    now: Instant,
+    *,
+    unique_key: str | None,
+    delay: timedelta | None,
+    start_at: datetime | None,
+    timeout: timedelta | None,
+    priority: int,
+    attributes: Mapping[str, Any] | None,
+    actor: str | None,
+    tenant: str | None,
+) -> RunOptions:
+    """Return what was said about a run when it was started.
+
+    Raises:
+        BadInput: naming the option that does not fit.
+    """
+    if (
+        type(priority) is int
+        and priority == 0
+        and (unique_key, delay, start_at, timeout, attributes, actor, tenant) == _UNSAID
+    ):
+        return NO_OPTIONS
+    given: object = priority
+    if not isinstance(given, int) or isinstance(given, bool) or not -MOST_PRIORITY <= given <= MOST_PRIORITY:
+        raise BadInput(f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r}")
+    if delay is not None and start_at is not None:
+        raise BadInput("give a run a delay or a time to start at, not both")
+    for field, text in (("unique_key", unique_key), ("actor", actor), ("tenant", tenant)):
+        value: object = text
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= 255 and value.isprintable()):
+            raise BadInput(f"{field} must be 1 to 255 printable characters, not {value!r}")
+    begins = None
+    if delay is not None:
+        begins = now + micros(delay, "delay")
+    elif start_at is not None:
+        begins = max(from_datetime(start_at, "start_at"), 0)
+    if begins is not None and begins <= now:
+        begins = None
+    longest = micros(timeout, "timeout") if timeout is not None else 0
+    for field, end in (("start_at" if delay is None else "delay", begins or 0), ("timeout", (begins or now) + longest)):
+        if end > FAR_FUTURE:
+            raise InvalidDuration(f"{field} ends after the year 9999")
+    options = RunOptions(
+        begins=begins,
+        timeout=longest or None,
+        priority=priority,
+        unique_key=unique_key,
+        actor=actor,
+        tenant=tenant,
+        attributes={name: value for name, value in encode_attributes(attributes or {}).items() if value is not None},
+    )
+    return NO_OPTIONS if options == NO_OPTIONS else options
+
+
+def _same(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:
+    """Return the id of a run that is there, if it is the one that was to be started."""
+    if recorded_workflow != workflow:
+        raise RunConflict(run_id, f"exists and is a run of {recorded_workflow!r}")
+    if recorded != digest:
+        raise RunConflict(run_id)
+    return run_id

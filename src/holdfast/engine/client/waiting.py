@@ -1,0 +1,97 @@
+"""Waiting for runs to end: told by this engine's own worker, or found in the store, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from holdfast.contract.rows import Standing, Status
+from holdfast.contract.store import Store
+from holdfast.errors import NoSuchRun
+
+_AT_ONCE = 1000
+"""How many runs one question to the store is about."""
+
+
+class Ends:
+    """Whoever waits for the end of a run.
+
+    `here` tells whether this engine's worker has a run in memory: then its end is told, and nobody need look for it.
+    """
+
+    def __init__(self, store: Store, here: Callable[[str], bool]) -> None:
+        self._store = store
+        self._here = here
+        self._waiting: dict[str, list[asyncio.Future[Standing]]] = {}
+        self._unsure: dict[str, None] = {}
+        """Runs to look for, in the order in which they were asked for."""
+        self._looker: asyncio.Task[None] | None = None
+
+    async def of(self, run_id: str) -> Standing:
+        """Wait for a run to end, or to be blocked.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        end: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, []).append(end)
+        if not self._here(run_id):
+            self._look_for([run_id])
+        try:
+            return await end
+        finally:
+            waiting = self._waiting.get(run_id)
+            if waiting is not None and end in waiting:
+                waiting.remove(end)
+                if not waiting:
+                    del self._waiting[run_id]
+
+    def ended(self, run_id: str, standing: Standing | None = None) -> None:
+        """A run has ended, or may have: without its end, whoever waits for it looks in the store."""
+        if run_id not in self._waiting:
+            return
+        if standing is None:
+            self._look_for([run_id])
+            return
+        for end in self._waiting.pop(run_id):
+            if not end.done():
+                end.set_result(standing)
+
+    def look_again(self) -> None:
+        """Any run may have ended: another process may have committed."""
+        self._look_for(self._waiting)
+
+    def fail(self, error: Callable[[str], Exception]) -> None:
+        """Tell everybody that there will be no news."""
+        for run_id in list(self._waiting):
+            self._refuse(run_id, error(run_id))
+
+    def _look_for(self, run_ids: Iterable[str]) -> None:
+        self._unsure.update(dict.fromkeys(run_ids))
+        if self._unsure and (self._looker is None or self._looker.done()):
+            self._looker = asyncio.get_running_loop().create_task(self._look(), name="holdfast ends")
+
+    async def _look(self) -> None:
+        while self._unsure:
+            wanted = list(islice(self._unsure, _AT_ONCE))
+            for run_id in wanted:
+                del self._unsure[run_id]
+            wanted = [run_id for run_id in wanted if run_id in self._waiting]
+            try:
+                found = await self._store.standings(wanted) if wanted else {}
+            except Exception as error:
+                for run_id in wanted:
+                    self._refuse(run_id, error)
+                continue
+            for run_id in wanted:
+                standing = found.get(run_id)
+                if standing is None:
+                    self._refuse(run_id, NoSuchRun(run_id))
+                elif standing.status.terminal or standing.status is Status.BLOCKED:
+                    self.ended(run_id, standing)
+
+    def _refuse(self, run_id: str, error: Exception) -> None:
+        for end in self._waiting.pop(run_id, ()):
+            if not end.done():
+                end.set_exception(error)

@@ -1,0 +1,1 @@
+"""Step bodies: begun, limited, timed and judged."""

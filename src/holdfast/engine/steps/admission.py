@@ -1,0 +1,40 @@
+"""What is asked before an attempt begins: the app what there is to know, and the activity whether it may run now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.definitions import ActivityOptions, NotReady
+from holdfast.engine.steps.context import StepContext
+
+
+def not_ready(
+    context: StepContext, settings: ActivityOptions, app: Callable[[], Mapping[str, Any]] | None
+) -> NotReady | None:
+    """Return why an attempt may not run now, None if it may; its context is told what the app says.
+
+    Raises:
+        Exception: whatever the app or the condition raise, with a note that says which.
+    """
+    if app is not None:
+        with asking("Engine(context=...)", settings):
+            context.app = dict(app())
+    if settings.run_when is None:
+        return None
+    with asking("run_when", settings):
+        ready = settings.run_when(context)
+        if ready:
+            return None
+        return ready if isinstance(ready, NotReady) else NotReady()
+
+
+@contextmanager
+def asking(whom: str, settings: ActivityOptions) -> Iterator[None]:
+    """Add to what is raised whose doing it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by {whom} of activity {settings.name!r}")
+        raise

@@ -1,0 +1,486 @@
+"""The attempts of steps: begun, counted, retried, lost, and what their ends mean for the run.
+
+Like the runner, called only from plain callbacks of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.clock import Instant, micros
+from holdfast.context.steps import StepVerb
+from holdfast.contract.operations import KeepResult, KeyAnswer
+from holdfast.contract.store import Store
+from holdfast.contract.turns import LeaveKey
+from holdfast.definitions import NotReady
+from holdfast.engine.runs.extras import letter
+from holdfast.engine.runs.resident import Resident
+from holdfast.engine.steps.admission import asking, not_ready
+from holdfast.engine.steps.context import StepContext
+from holdfast.engine.steps.executor import Attempt, Executor
+from holdfast.engine.steps.keys import key_of, leave
+from holdfast.engine.steps.queue.outgoing import Elsewhere
+from holdfast.engine.steps.suspects import SuspectTurns
+from holdfast.engine.steps.transactions import Transactions
+from holdfast.errors import (
+    DefinitionError,
+    KeyConflict,
+    NotSerializable,
+    RetryAfter,
+    StepCrashed,
+    StepSkipped,
+    UndecodablePayload,
+)
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data, qualified_name
+from holdfast.policy import Retry
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import OVER_LIMIT
+from holdfast.replay.turn import Turn
+
+if TYPE_CHECKING:
+    from holdfast.engine.runs.runner import Runner
+
+_logger = logging.getLogger("holdfast.engine")
+
+_HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
+"""Failures that another attempt would only repeat."""
+
+Notes = list[tuple[str, entries.Entry]]
+
+
+class Attempts:
+    """The steps of all runs in memory."""
+
+    def __init__(
+        self, runner: Runner, executor: Executor, store: Store, errors: dict[str, type[BaseException]]
+    ) -> None:
+        self._runner = runner
+        self._executor = executor
+        self._errors = errors
+        self._suspects = SuspectTurns()
+        self._draw = random.random
+        self._transactions = Transactions(runner, store, self._left)
+        self.elsewhere = Elsewhere(runner, self)
+        """Those that other workers run."""
+
+    # Beginning.
+
+    def recall(self, resident: Resident, turn: Turn, lost: str, now: Instant) -> list[StepVerb]:
+        """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
+
+        Steps that wait for a retry go on waiting, and so do those whose attempt is elsewhere. The others were lost with
+        their worker, as `lost` says, which is noted in the turn.
+        """
+        notes: Notes = []
+        begin: list[StepVerb] = []
+        for verb in turn.started:
+            if not isinstance(verb, StepVerb) or not verb.recalled or verb.done():
+                continue
+            if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
+                resident.retries[verb.location] = (verb.retry_at, verb)
+                continue
+            if resident.queued and verb.location in resident.queued:
+                continue
+            if not verb.settled and not verb.skipped:
+                notes.append((verb.location, self._counted_loss(verb, lost)))
+            if not _convicted(verb):
+                begin.append(verb)
+        if notes and turn.outcome is None:
+            turn.entries.extend(resident.execution.note(notes, now).entries)
+        return self.may_begin(resident, begin)
+
+    def _counted_loss(self, verb: StepVerb, why: str) -> entries.AttemptLost:
+        # A suspect runs in a child process where it can: that its worker died is no evidence against it.
+        why = "bystander" if why == "crash" and self._executor.isolates(verb) else why
+        verb.crashes += why == "crash"
+        verb.lapses += why == "lapse"
+        verb.settled = True
+        return entries.AttemptLost(verb.attempt, why)
+
+    def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
+        """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
+        ready: list[StepVerb] = []
+        for verb in verbs:
+            if not verb.suspect or verb.activity.queue is not None or self._executor.isolates(verb):
+                ready.append(verb)  # the worker that takes it from its queue sees to it itself
+                continue
+            verb.settled = True
+            resident.active.add(verb.location)
+            if self._suspects.ask(verb, partial(self._suspect_turn, resident, verb)):
+                ready.append(verb)
+        return ready
+
+    def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
+        """Count another attempt of each step; it may run once that is durable.
+
+        One whose last attempt did not run because its condition said not now gets the same number again.
+        """
+        notes: Notes = []
+        for verb in verbs:
+            if not verb.settled and not verb.skipped:
+                continue
+            verb.attempt += verb.settled
+            verb.settled = verb.skipped = False
+            verb.retry_at = None
+            notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
+        return resident.execution.note(notes, now)
+
+    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, alone: bool = False) -> None:
+        """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow.
+
+        `alone` tells that the turn has begun nothing else.
+        """
+        if self._runner.stopping or resident.deaf:
+            return
+        context = self.context(resident, verb)
+        if answer is not None and answer.outcome != "taken":
+            if answer.outcome != "held":
+                self.watch(resident, verb, context)
+            self._not_taken(resident, verb, answer)
+            return
+        settings = verb.activity.settings
+        try:
+            if verb.activity.queue is not None:
+                self.elsewhere.committed(resident, verb)
+                return
+            if settings.idempotency_key is not None:
+                with asking("idempotency_key", settings):
+                    key = settings.idempotency_key(*verb.args, **verb.kwargs)
+                if key is not None:
+                    context.idempotency_key = verb.idempotency_key(str(key))
+            why = not_ready(context, settings, self._runner.app)
+        except Exception as error:
+            attempt = self._attempt(verb, resident, context)
+            asyncio.get_running_loop().call_soon(attempt.finish, None, error)
+            return
+        if why is not None:
+            self.watch(resident, verb, context)
+            self.skip(resident, verb, why)
+            return
+        gated = settings.limit is not None or verb.activity.watched or self._runner.deadline is not None
+        admit = partial(self._admit, resident, context) if gated else None
+        inside = self._transactions if settings.transaction else None
+        self._executor.run(self._attempt(verb, resident, context), admit, inside, alone)
+
+    def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
+        attempt = Attempt(self._executor, verb, resident, context, self._done)
+        resident.attempts[verb.location] = attempt
+        if verb.activity.settings.idempotency_key is not None:
+            attempt.late = partial(self._late, resident.key, verb)
+        return attempt
+
+    def context(self, resident: Resident, verb: StepVerb) -> StepContext:
+        """Return what the present attempt of a step, or whoever is told of it, may know."""
+        context = StepContext(resident.id, resident.workflow.name, verb.attempt, verb)
+        context.report, context.clock = self._progress, self._runner.clock
+        return context
+
+    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None, alone: bool) -> None:
+        """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
+        if not verb.recalled:
+            self.run(resident, verb, answer, alone)
+        elif verb.settled and _convicted(verb):
+            self._convict(resident, verb)
+
+    def retake(self, resident: Resident, location: str) -> list[StepVerb]:
+        """Return the step that waits for a key here, to try again."""
+        verb = resident.held.pop(location, None) if resident.held else None
+        if verb is None:
+            # The commit that asked for it may not be answered yet: news can overtake it.
+            resident.freed = (resident.freed or set()) | {location}
+            return []
+        if verb.done():
+            return []
+        resident.active.add(location)
+        return [verb]
+
+    def _not_taken(self, resident: Resident, verb: StepVerb, answer: KeyAnswer) -> None:
+        """Do without running a body: another step holds the key, or has left a result, or had other arguments."""
+        resident.active.discard(verb.location)
+        if resident.queued:
+            resident.queued.pop(verb.location, None)  # the store has left it out
+        if answer.outcome == "held":
+            resident.held = {**(resident.held or {}), verb.location: verb}
+            verb.settled = True
+            note = (verb.location, entries.AttemptLost(verb.attempt, "held"))
+            self._runner.advance(resident, resident.execution.note([note], self._runner.clock.now()))
+            if resident.freed and verb.location in resident.freed:
+                resident.freed.discard(verb.location)
+                again = self.retake(resident, verb.location)
+                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), again)
+            return
+        if answer.outcome == "hit":
+            unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)
+            if unfit is not None:
+                self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(unfit)), keep_key=True)
+            return
+        path = resident.execution.journal.names.path(verb.location)
+        error = KeyConflict(f"step {path!r}: its idempotency key {key_of(verb)!r} was used with other arguments")
+        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)), keep_key=True)
+
+    def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
+        """Ask a step's condition again later; its attempt has not run and is not counted again."""
+        settings, now = verb.activity.settings, self._runner.clock.now()
+        resident.active.discard(verb.location)
+        verb.skips += 1
+        if settings.max_skips is not None and verb.skips > settings.max_skips:
+            path = resident.execution.journal.names.path(verb.location)
+            reason = f": {why.reason}" if why.reason else ""
+            error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
+            self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+            return
+        self.put_off(resident, verb, why.reason, now + micros(why.retry_in))
+
+    def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
+        """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
+        if resident.deaf or verb.done():
+            return
+        now = self._runner.clock.now()
+        resident.active.discard(verb.location)
+        verb.skipped, verb.retry_at = True, check_at
+        resident.retries[verb.location] = (check_at, verb)
+        leave(resident, verb, now)
+        note = (verb.location, entries.AttemptSkipped(reason, check_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
+        """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
+        verb, settings = attempt.verb, attempt.verb.activity.settings
+        assert isinstance(verb, StepVerb)
+        if self._runner.too_late(settings):
+            return self._refuse(resident, attempt)  # it is handed back when the engine stops
+        now = self._runner.clock.now()
+        if settings.limit is not None:
+            turn = self._runner.limits.turn_of(settings.limit, (resident.key, verb.location), now)
+            if turn > now:
+                reason = f"{OVER_LIMIT}{settings.limit!r}"
+                asyncio.get_running_loop().call_soon(self.put_off, resident, verb, reason, turn)
+                return self._refuse(resident, attempt)
+        if verb.activity.watched:
+            self.watch(resident, verb, context)
+            self._runner.reporter.started(resident, verb.location)
+        return True
+
+    def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
+        assert isinstance(attempt.verb, StepVerb)
+        resident.attempts.pop(attempt.verb.location, None)
+        return False
+
+    def watch(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+        """Remember whom to call back about a step."""
+        if verb.activity.watched:
+            resident.watched = {**(resident.watched or {}), verb.location: (verb.activity, context)}
+
+    def _progress(self, context: StepContext, detail: str) -> None:
+        """Make durable that a step reported progress; called from any thread."""
+        resident, verb = self._runner.ids.get(context.run_id), context.verb
+        if resident is None or verb is None or resident.execution.journal is not verb.journal:
+            return
+        if not resident.gone and not verb.done():
+            self._runner.beat(resident, verb.location, detail)
+
+    def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
+        """Keep a result that came after its attempt was given up, for the next attempt to find."""
+        key = key_of(verb)
+        if key is not None:
+            settings = verb.activity.settings
+            expires = self._runner.clock.now() + micros(settings.idempotency_ttl)
+            left = LeaveKey(activity=settings.name, key=key, result=result.decode(), expires=expires)
+            self._runner.keep_result(KeepResult(run=run, leave=left))
+
+    def stop_queued(self, resident: Resident) -> None:
+        """Give up the attempts of a run that have no place to run yet; they are handed back when it goes on."""
+        for location, attempt in list(resident.attempts.items()):
+            if not self._executor.runs(attempt):
+                self.stop(resident, location, "the run is paused")
+
+    def stop(self, resident: Resident, location: str, reason: str) -> None:
+        """Give up the attempt at a location, if one is under way."""
+        attempt = resident.attempts.pop(location, None)
+        if attempt is not None:
+            attempt.stop(reason)
+            self._left(attempt)
+
+    def _left(self, attempt: Attempt) -> None:
+        assert isinstance(attempt.verb, StepVerb)
+        attempt.owner.attempts.pop(attempt.verb.location, None)
+        self._suspects.leave(attempt.verb)
+
+    def stop_all(self, resident: Resident, reason: str) -> None:
+        """Give up every attempt of a run that leaves this worker."""
+        for location in list(resident.attempts):
+            self.stop(resident, location, reason)
+        self._suspects.forget(resident.execution.journal)
+
+    def hand_back(self, resident: Resident) -> Notes:
+        """Stop what is under way and return the notes that say so: an orderly stop does not count as a loss."""
+        notes: Notes = []
+        for location, attempt in list(resident.attempts.items()):
+            if attempt.inside is None:  # what is inside a transaction may still be committed
+                notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
+            self.stop(resident, location, "the worker stops")
+        return notes
+
+    @property
+    def judging(self) -> bool:
+        """Whether a suspect is running in this process, which would be blamed for its death."""
+        return self._suspects.busy
+
+    # Ending.
+
+    def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
+        resident, verb = attempt.owner, attempt.verb
+        assert isinstance(verb, StepVerb)
+        self._left(attempt)
+        if resident.gone or verb.done() or attempt.number != verb.attempt:
+            return
+        resident.active.discard(verb.location)
+        if result is not None:
+            error = self.succeeded(resident, verb, result)
+        if error is not None:
+            self.failed(resident, verb, error, isolated=attempt.isolated)
+
+    def succeeded(self, resident: Resident, verb: StepVerb, result: bytes, keep_key: bool = False) -> Exception | None:
+        """End a step with a result; return what is wrong with it if it does not fit."""
+        try:
+            verb.decoded(result)
+        except UndecodablePayload as unfit:
+            path, declared = resident.execution.journal.names.path(verb.location), verb.activity.result_type
+            return UndecodablePayload(f"step {path!r} is declared to return {declared!r}: {unfit}")
+        except Exception as unfit:
+            return unfit
+        self._end(resident, verb, entries.StepCompleted(verb.attempt, msgspec.Raw(result)), result, keep_key)
+        return None
+
+    def failed(
+        self, resident: Resident, verb: StepVerb, error: BaseException | ErrorData, *, isolated: bool = False
+    ) -> None:
+        """End an attempt that failed, and the step with it if no other may follow.
+
+        `isolated` tells that it ran in a child process because it was a suspect.
+        """
+        now, policy = self._runner.clock.now(), verb.activity.settings.retry
+        if isinstance(error, ErrorData):
+            data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
+        else:
+            data, raised = error_to_data(error), error
+        if isolated:
+            self._judge(resident, verb, raised)
+            return
+        if isinstance(raised, RetryAfter):
+            self._come_back_later(resident, verb, raised, data)
+            return
+        verb.failures += 1
+        hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
+        if hopeless or not policy.allows(raised, verb.failures):
+            if hopeless or not policy.is_retryable(raised):
+                data = msgspec.structs.replace(data, retryable=False)
+            self._end(resident, verb, entries.StepFailed(verb.attempt, data))
+            return
+        retry_at = now + micros(policy.delay(verb.failures, self._draw()))
+        step = resident.execution.journal.names.path(verb.location)
+        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
+        verb.settled = True
+        verb.retry_at = retry_at
+        resident.retries[verb.location] = (retry_at, verb)
+        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _come_back_later(self, resident: Resident, verb: StepVerb, asked: RetryAfter, data: ErrorData) -> None:
+        """Make an attempt again when a service said so, and let nobody else under its limit ask before that."""
+        now = self._runner.clock.now()
+        retry_at = now + micros(asked.delay, "delay of RetryAfter")
+        limit = verb.activity.settings.limit
+        if limit is not None:
+            self._runner.limits.hold(limit, retry_at)
+        verb.settled, verb.retry_at = True, retry_at
+        resident.retries[verb.location] = (retry_at, verb)
+        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
+        self._runner.advance(resident, resident.execution.note([note], now))
+
+    def _end(
+        self,
+        resident: Resident,
+        verb: StepVerb,
+        fact: entries.Entry,
+        result: bytes | None = None,
+        keep_key: bool = False,
+    ) -> None:
+        """Hand a step's end to the code; for a suspect, only after it is durable.
+
+        If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
+        then find the result recorded and no progress, and the run is blocked. A run that is pausing only records it.
+        """
+        if verb.activity.settings.idempotency_key is not None and not keep_key:
+            leave(resident, verb, self._runner.clock.now(), result)
+        if result is None and isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
+            path = resident.execution.journal.names.path(verb.location)
+            failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
+            resident.letters = [*(resident.letters or ()), failure]
+        if resident.pausing is not None:
+            notes: Notes = [] if resident.pausing.withheld else [("!", entries.Withheld())]
+            resident.pausing.withheld = True
+            notes.append((verb.location, fact))
+            self._runner.advance(resident, resident.execution.note(notes, self._runner.clock.now()))
+        elif verb.suspect:
+            self._runner.departures.record_and_release(resident, verb.location, fact)
+        else:
+            self._runner.apply(resident, verb.location, fact)
+
+    # Suspects.
+
+    def _suspect_turn(self, resident: Resident, verb: StepVerb) -> None:
+        def begin() -> None:
+            if resident.deaf or verb.done():
+                self._suspects.leave(verb)
+            else:
+                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), [verb])
+
+        asyncio.get_running_loop().call_soon(begin)
+
+    def _judge(self, resident: Resident, verb: StepVerb, error: BaseException) -> None:
+        """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
+        verb.settled = True
+        crashed = isinstance(error, StepCrashed)
+        verb.crashes += crashed
+        verb.in_process = not crashed
+        self._lose(resident, verb, entries.AttemptLost(verb.attempt, "crash" if crashed else "cleared"))
+
+    def lost(self, resident: Resident, verb: StepVerb, why: str) -> None:
+        """End an attempt of which nothing came, as `why` says, and begin the next, unless it crashed too often."""
+        self._lose(resident, verb, self._counted_loss(verb, why))
+
+    def _lose(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
+        turn = resident.execution.note([(verb.location, loss)], self._runner.clock.now())
+        if _convicted(verb):
+            resident.active.add(verb.location)  # not to be let go yet
+            self._runner.advance(resident, turn)
+            self._convict(resident, verb)
+        else:
+            self._runner.advance(resident, turn, self.may_begin(resident, [verb]))
+
+    def _convict(self, resident: Resident, verb: StepVerb) -> None:
+        path = resident.execution.journal.names.path(verb.location)
+        error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
+        resident.active.discard(verb.location)
+        self.watch(resident, verb, self.context(resident, verb))
+        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+
+
+def _convicted(verb: StepVerb) -> bool:
+    return verb.crashes >= verb.activity.settings.retry.crash_limit
+
+
+def _retryable(policy: Retry, data: ErrorData) -> bool:
+    """Tell whether an error that arrived as data, its class perhaps unknown here, may be retried by its names."""
+    names = {data.type, *data.bases}
+    listed = {entry if isinstance(entry, str) else qualified_name(entry) for entry in policy.non_retryable}
+    return "NonRetryable" not in names and not names & listed

@@ -1,0 +1,1 @@
+"""Steps that other workers run: their queue, seen from both sides."""

@@ -1,0 +1,336 @@
+"""Attempts from queues: taken as there is room, run like any other, and their ends put into the inboxes of their runs.
+
+The run may be in the memory of another worker, or of none. While an attempt is under way its task in the store is this
+worker's; once it is not (the run gave the step up or ended, or this worker was declared dead) the body is stopped, and
+what it still says is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.changes import Change
+from holdfast.clock import micros, to_datetime
+from holdfast.contract.operations import BeatTask, Delivered, Fenced, FinishTask, KeepResult, Outcome
+from holdfast.contract.rows import Message, Task
+from holdfast.contract.store import Store
+from holdfast.contract.turns import LeaveKey
+from holdfast.definitions import Activity
+from holdfast.engine.runs.runner import Runner
+from holdfast.engine.steps.admission import not_ready
+from holdfast.engine.steps.arguments import read_arguments
+from holdfast.engine.steps.context import StepContext
+from holdfast.engine.steps.executor import Attempt, Executor
+from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd, read_call
+from holdfast.engine.views.observers import Observers
+from holdfast.engine.worker.committer import Committer
+from holdfast.errors import RetryAfter, UndecodablePayload
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
+from holdfast.replay.entry import OVER_LIMIT
+
+_logger = logging.getLogger("holdfast.engine")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+
+Place = tuple[int, str]
+
+
+class QueuedWork:
+    """A step that a run called, as far as an attempt of it has to know."""
+
+    def __init__(self, activity: Activity[..., Any], task: Task, call: TaskCall) -> None:
+        longest, silent = _duration(call.timeout), _duration(call.heartbeat_timeout)
+        if (longest, silent) != (activity.settings.timeout, activity.settings.heartbeat_timeout):
+            activity = activity.options(timeout=longest, heartbeat_timeout=silent)
+        self.activity = activity
+        self.attempt = task.attempt
+        self.called_at = call.called_at
+        self.suspect = call.suspect
+        self.in_process = call.in_process
+        try:
+            self.args, self.kwargs = read_arguments(activity.function, bytes(call.arguments))
+        except TypeError as error:
+            raise UndecodablePayload(f"the arguments of step {call.step!r} do not fit: {error}") from error
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments: nobody else has these."""
+        return self.args, self.kwargs
+
+
+class HeldTask:
+    """An attempt that this worker has taken."""
+
+    __slots__ = ("attempt", "call", "task", "worker")
+
+    def __init__(self, task: Task, worker: str) -> None:
+        self.task = task
+        self.worker = worker
+        """Under which name it was taken: this worker may get another one."""
+        self.call: TaskCall | None = None
+        self.attempt: Attempt | None = None
+
+    @property
+    def place(self) -> Place:
+        """Which step it is of."""
+        return self.task.run, self.task.location
+
+    @property
+    def number(self) -> tuple[int, str, int]:
+        """Which attempt it is."""
+        return *self.place, self.task.attempt
+
+
+class Tasks:
+    """The attempts that one worker takes from queues."""
+
+    def __init__(
+        self,
+        store: Store,
+        queues: Queues,
+        runner: Runner,
+        executor: Executor,
+        committer: Committer,
+        observers: Observers,
+        delivered: Callable[[Delivered, Message], None],
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._runner = runner
+        self._executor = executor
+        self._committer = committer
+        self._observers = observers
+        self._delivered = delivered
+        self._running: dict[Place, HeldTask] = {}
+        self._finishing: dict[Place, HeldTask] = {}
+        self._unknown: set[tuple[int, str, int]] = set()
+        self._crowded = False
+        """Whether more may wait than there was room for."""
+        self._over = False
+        """Whether this engine stops too soon for what it took last."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called when there is room again for what had to wait."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt has ended and the store does not know yet."""
+        return bool(self._finishing)
+
+    @property
+    def holding(self) -> bool:
+        """Whether this worker has attempts, as far as it knows or fears."""
+        return bool(self._running or self._finishing or self._unknown)
+
+    # Taking.
+
+    async def claim(self, worker: str) -> bool:
+        """Take as many attempts as there is room for; tell whether there were any."""
+        self._crowded = found = False
+        for room, names in self._rooms():
+            if room <= 0:
+                self._crowded = True
+                continue
+            now = self._runner.clock.now()
+            tasks = await self._store.claim_tasks(worker, now, room, self._queues.names, names)
+            found = found or bool(tasks)
+            for task in tasks:
+                self._begin(HeldTask(task, worker))
+        return found
+
+    def _rooms(self) -> Iterator[tuple[int, list[str]]]:
+        """Return how many attempts there is room for now, of activities that share it."""
+        if self._over:
+            return
+        alike: dict[object, list[Activity[..., Any]]] = {}
+        for activity in self._queues.activities.values():
+            if not self._runner.too_late(activity.settings):
+                settings = activity.settings
+                alike.setdefault((activity.is_async, settings.isolate, settings.limit), []).append(activity)
+        for activities in alike.values():
+            if not self._judging:
+                yield self._executor.free(activities[0]), [activity.name for activity in activities]
+
+    @property
+    def _judging(self) -> bool:
+        """Whether a suspect runs in this very process: another one, merely waiting, would be blamed for its death."""
+        attempts = (held.attempt for held in self._running.values())
+        return any(each is not None and self._in_danger(each.verb) for each in attempts)
+
+    def _in_danger(self, work: Any) -> bool:
+        return bool(work.suspect) and not self._executor.isolates(work)
+
+    def _begin(self, held: HeldTask) -> None:
+        task, runner = held.task, self._runner
+        context = StepContext(task.run_id, task.workflow, task.attempt)
+        try:
+            held.call = call = read_call(task.payload)
+            work = QueuedWork(self._queues.activities[task.activity], task, call)
+            context.step, context.idempotency_key = call.step, call.key
+            context.report = partial(self._report, held)
+            context.verb, context.clock = work, runner.clock  # type: ignore[assignment]  # as much of a verb as it asks
+            if self._in_danger(work) and self._judging:
+                self._finish(held, TaskEnd(lost="bystander"))
+                return
+            why = not_ready(context, work.activity.settings, runner.app)
+        except msgspec.MsgspecError as error:
+            self._finish(held, TaskEnd(error=error_to_data(UndecodablePayload(f"a task cannot be read: {error}"))))
+            return
+        except Exception as error:
+            self._finish(held, TaskEnd(error=error_to_data(error)))
+            return
+        if why is not None:
+            self._finish(held, TaskEnd(skip=why.reason, retry_in=micros(why.retry_in)))
+            return
+        self._running[held.place] = held
+        attempt = held.attempt = Attempt(self._executor, work, held, context, self._done)
+        if call.own_key is not None:
+            attempt.late = partial(self._late, held)
+        self._executor.run(attempt, partial(self._admit, context))
+
+    def _admit(self, context: StepContext, attempt: Attempt) -> bool:
+        """Tell whether an attempt that has got its place may begin: it may have waited for it."""
+        held: HeldTask = attempt.owner
+        settings, runner = attempt.verb.activity.settings, self._runner
+        end: TaskEnd | None = None
+        if runner.too_late(settings):
+            self._over, end = True, TaskEnd(lost="handed back")
+        elif settings.limit is not None:
+            now = runner.clock.now()
+            turn = runner.limits.turn_of(settings.limit, held.place, now)
+            if turn > now:
+                end = TaskEnd(skip=f"{OVER_LIMIT}{settings.limit!r}", retry_in=turn - now)
+        if end is not None:
+            self._finish(held, end)
+            return False
+        if settings.on_start is not None:
+            self._observers.call(settings.on_start, held.task.run_id, context)
+        return True
+
+    # Ending.
+
+    def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
+        held: HeldTask = attempt.owner
+        if self._running.get(held.place) is not held:
+            return
+        if result is not None:
+            self._finish(held, TaskEnd(result=msgspec.Raw(result)))
+            return
+        assert error is not None
+        limit = attempt.verb.activity.settings.limit
+        raised = error_from_data(error, {}) if isinstance(error, ErrorData) else error
+        if limit is not None and isinstance(raised, RetryAfter):
+            self._runner.limits.hold(limit, self._runner.clock.now() + micros(raised.delay))
+        data = error if isinstance(error, ErrorData) else error_to_data(error)
+        self._finish(held, TaskEnd(error=data, isolated=attempt.isolated))
+
+    def _finish(self, held: HeldTask, end: TaskEnd) -> None:
+        self._running.pop(held.place, None)
+        self._finishing[held.place] = held
+        self._tell(held, end.encoded(), _FIRST_PAUSE)
+        if self._crowded:
+            self.wake()
+
+    def _tell(self, held: HeldTask, payload: str, pause: float) -> None:
+        """Let the run know how an attempt ended, however long the store cannot take it."""
+        task, at = held.task, self._runner.clock.now()
+        operation = FinishTask(
+            run=task.run, location=task.location, attempt=task.attempt, worker=held.worker, payload=payload, at=at
+        )
+
+        def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Exception) and not self._runner.stopping:
+                again = min(pause * 2, _LONGEST_PAUSE)
+                self._executor.loop.call_later(pause, self._tell, held, payload, again)
+                return
+            if self._finishing.get(held.place) is held:
+                del self._finishing[held.place]
+            if isinstance(outcome, Delivered):
+                self._delivered(outcome, Message(0, "task", task.location, str(task.attempt), payload, at))
+            elif isinstance(outcome, Fenced):
+                _logger.info("attempt %d of a step of run %s is not wanted any more", task.attempt, task.run_id)
+                self._runner.stirred(False)  # or it was taken by the very commit that seemed to fail
+
+        self._committer.submit(operation, done)
+
+    def _late(self, held: HeldTask, result: bytes) -> None:
+        """Keep a result that came after its attempt was given up, for the next attempt to find."""
+        task, call = held.task, held.call
+        assert call is not None
+        settings = self._queues.activities[task.activity].settings
+        expires = self._runner.clock.now() + micros(settings.idempotency_ttl)
+        left = LeaveKey(activity=task.activity, key=call.own_key or "", result=result.decode(), expires=expires)
+        self._runner.keep_result(KeepResult(run=task.run, leave=left))
+
+    # Progress, and what became of it meanwhile.
+
+    def _report(self, held: HeldTask, context: StepContext, progress: str) -> None:
+        """Make durable that a body reported progress; called from any thread."""
+        self._executor.loop.call_soon_threadsafe(self._beat, held, progress)
+
+    def _beat(self, held: HeldTask, progress: str) -> None:
+        if self._running.get(held.place) is not held:
+            return
+        task, at = held.task, self._runner.clock.now()
+        if self._observers.listen(held.task.run_id):
+            step, said = held.call.step if held.call else "", {"progress": codec.decode(progress)}
+            change = Change(
+                type="step.progress",
+                at=to_datetime(at),
+                run_id=task.run_id,
+                workflow=task.workflow,
+                step=step,
+                data=said,
+            )
+            self._observers.notify(change)
+        beat = BeatTask(
+            run=task.run, location=task.location, attempt=task.attempt, worker=held.worker, at=at, detail=progress
+        )
+
+        def done(outcome: Outcome | Exception) -> None:
+            if isinstance(outcome, Fenced):
+                self._give_up(held)
+
+        self._committer.submit(beat, done)
+
+    async def check(self, worker: str) -> None:
+        """Stop what the store says is not this worker's any more, and hand back what this worker does not know of."""
+        running = list(self._running.values())
+        known = self._known()
+        found = set(await self._store.held_tasks(worker))
+        for held in running:
+            if held.worker == worker and held.number not in found:
+                self._give_up(held)
+        unknown = found - known - self._known()
+        for run, location, attempt in unknown & self._unknown:
+            task = Task(
+                run=run, run_id="", workflow="", location=location, attempt=attempt, queue="", activity="", payload=""
+            )
+            self._finish(HeldTask(task, worker), TaskEnd(lost="handed back"))
+        self._unknown = unknown
+
+    def _known(self) -> set[tuple[int, str, int]]:
+        return {held.number for held in (*self._running.values(), *self._finishing.values())}
+
+    def _give_up(self, held: HeldTask) -> None:
+        if self._running.get(held.place) is held:
+            del self._running[held.place]
+            if held.attempt is not None:
+                held.attempt.stop("cancelled")
+            if self._crowded:
+                self.wake()
+
+    def drop_all(self) -> None:
+        """Give up everything: this worker was declared dead."""
+        for held in list(self._running.values()):
+            self._give_up(held)
+        self._finishing.clear()
+
+
+def _duration(length: int | None) -> timedelta | None:
+    return timedelta(microseconds=length) if length is not None else None

@@ -1,0 +1,137 @@
+"""Steps that write the user's own tables in the transaction that records their result: exactly once.
+
+The body runs in a thread, inside `Store.transact`. Its end is a row in the inbox of its run, put there by the commit
+that makes its own rows durable, and is taken like that of an attempt which another worker ran. So after a crash the
+next owner of the run finds either both or neither. An attempt whose end is not known is never noted as lost while its
+epoch stands: it may still commit. Whoever claims the run next moves the epoch, and knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.context.steps import StepVerb
+from holdfast.contract.operations import Delivered, Fenced, Transact
+from holdfast.contract.rows import Message
+from holdfast.contract.store import Store
+from holdfast.engine.runs.resident import Resident
+from holdfast.engine.steps.executor import Attempt
+from holdfast.engine.steps.queue.wire import TaskEnd
+from holdfast.errors import DefinitionError, StepTimeout, UndecodablePayload
+from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.engine.runs.runner import Runner
+
+LIMIT = timedelta(seconds=2)
+"""How long a body may take unless its activity says."""
+
+
+class Transacted(NamedTuple):
+    """What came of a transaction: the outcome and what it put into the inbox, or the store's own failure."""
+
+    outcome: Delivered | Fenced | Exception
+    payload: str = ""
+    at: Instant = 0
+
+
+class GivenUp(Exception):
+    """Nobody waits for the step any more, so that nothing of it is to be written."""
+
+
+class Transactions:
+    """What the bodies of transactional steps run inside of."""
+
+    def __init__(self, runner: Runner, store: Store, left: Callable[[Attempt], None]) -> None:
+        self._runner = runner
+        self._store = store
+        self._left = left
+        """Called when an attempt has ended."""
+
+    def run(self, attempt: Attempt, body: Callable[[], Any]) -> Transacted:
+        """Run a body in a transaction; called in the thread of the attempt."""
+        resident: Resident = attempt.owner
+        verb, context, clock = attempt.verb, attempt.context, self._runner.clock
+        assert isinstance(verb, StepVerb)
+        said: list[Any] = ["", 0, None]
+        here = contextvars.copy_context()
+
+        def call(connection: Any) -> str:
+            context.transaction = connection
+            try:
+                payload = here.run(self._payload, attempt, body)
+            except BaseException as error:
+                said[2] = error
+                raise
+            finally:
+                context.transaction = None
+            said[0] = payload
+            return payload
+
+        def now() -> Instant:
+            said[1] = clock.now()
+            return int(said[1])
+
+        limit = verb.activity.settings.timeout or LIMIT
+        step = Transact(
+            run=resident.key,
+            epoch=resident.epoch,
+            generation=resident.generation,
+            location=verb.location,
+            attempt=attempt.number,
+            limit=limit,
+        )
+        too_late = StepTimeout(f"step {context.step!r} did not finish within {limit}")
+
+        def expired() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._runner.loop.call_soon_threadsafe(attempt.give_up, too_late)
+
+        try:
+            return Transacted(self._store.transact(step, call, now, expired), said[0], said[1])
+        except StepTimeout as error:
+            raise (error if error is said[2] else too_late) from None
+        except BaseException as error:
+            if error is said[2] or not isinstance(error, Exception) or isinstance(error, DefinitionError):
+                raise
+            return Transacted(error)
+
+    def _payload(self, attempt: Attempt, body: Callable[[], Any]) -> str:
+        """Call the body and return its end, which must be in order before anything is committed."""
+        result = body()
+        step, activity = attempt.context.step, attempt.verb.activity
+        if inspect.iscoroutine(result):
+            result.close()
+            raise DefinitionError(f"step {step!r} has transaction=True and must not return something to await")
+        encoded = codec.encode(result, f"the result of step {step!r}")
+        try:
+            activity.decode(encoded)
+        except UndecodablePayload as unfit:
+            raise UndecodablePayload(
+                f"step {step!r} is declared to return {activity.result_type!r}: {unfit}"
+            ) from unfit
+        if attempt.context.signal.aborted:
+            raise GivenUp(attempt.context.signal.reason)
+        return TaskEnd(result=msgspec.Raw(encoded)).encoded()
+
+    def ended(self, attempt: Attempt, outcome: Transacted) -> None:
+        """Take the end out of the inbox, or let a run go whose step's end is not known."""
+        resident, verb = attempt.owner, attempt.verb
+        assert isinstance(verb, StepVerb)
+        self._left(attempt)
+        if resident.dropped:
+            return
+        came = outcome.outcome
+        if isinstance(came, Delivered):
+            number = str(attempt.number)
+            self._runner.delivered(came, Message(0, "task", verb.location, number, outcome.payload, outcome.at))
+        else:
+            self._runner.departures.lost(resident, came)

@@ -1,0 +1,333 @@
+"""Those who watch: callbacks and iterators that are told what became durable. What they do never changes a run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.changes import Change
+from holdfast.clock import Clock, Instant, to_datetime
+from holdfast.contract.rows import TERMINAL, EntryRow, Status
+from holdfast.definitions import check_plain
+from holdfast.engine.views.changes import changes_of
+from holdfast.errors import BadInput, StepSkipped
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData
+from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
+from holdfast.replay.turn import Ending, Turn
+
+if TYPE_CHECKING:
+    from holdfast.engine.runs.resident import Resident
+
+_logger = logging.getLogger("holdfast.engine")
+_MOST_WAITING = 10_000
+_SKIPPED = codec.qualified_name(StepSkipped)
+
+Callback = Callable[[Change], None]
+
+TYPES = frozenset(
+    {
+        "run.started",
+        "run.suspended",
+        "run.paused",
+        "run.resumed",
+        "run.reopened",
+        "run.cancelling",
+        "run.compensating",
+        "run.completed",
+        "run.failed",
+        "run.cancelled",
+        "run.blocked",
+        "run.skewed",
+        "step.started",
+        "step.completed",
+        "step.failed",
+        "step.skipped",
+        "step.progress",
+        "attempt.failed",
+        "attempt.lost",
+        "compensation.started",
+        "compensation.completed",
+        "compensation.failed",
+        "message.received",
+        "attributes.set",
+        "evidence.added",
+        "deadletter.added",
+        "purged",
+        "callback.error",
+    }
+)
+"""What an engine tells. Where a run stands, `run.pending` and `run.running` too, is told by `RunHandle.watch`."""
+
+
+class Observers:
+    """Everybody an engine tells of changes."""
+
+    def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
+        self._clock = clock
+        self._callbacks: dict[str, list[Callback]] = {}
+        """Whom to tell, by the run that they want to hear of; "" for those who want to hear of all."""
+        self._watches: set[Watch] = set()
+        for callback in callbacks:
+            _check(callback, "on_change")
+            self._callbacks.setdefault("", []).append(callback)
+
+    def listen(self, run_id: str) -> bool:
+        """Tell whether anybody wants to hear of a run."""
+        return "" in self._callbacks or run_id in self._callbacks
+
+    def _to_tell(self, run_id: str) -> list[Callback]:
+        return [*self._callbacks.get("", ()), *(self._callbacks.get(run_id, ()) if run_id else ())]
+
+    def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
+        """Call back for every change (of one run); returns a function that stops it."""
+        _check(callback, "callback")
+        subscribed = True
+        self._callbacks.setdefault(run_id, []).append(callback)
+
+        def unsubscribe() -> None:
+            nonlocal subscribed
+            if subscribed:
+                subscribed = False
+                self._callbacks[run_id].remove(callback)
+                if not self._callbacks[run_id]:
+                    del self._callbacks[run_id]
+
+        return unsubscribe
+
+    def watch(self, run_id: str = "", types: Iterable[str] = ()) -> Watch:
+        """Return an iterator over the changes (of one run, of some types) from now on.
+
+        Raises:
+            BadInput: a type that no change has.
+        """
+        watch = Watch(_check_types(types), self._watches.discard)
+        watch.unsubscribe = self.subscribe(watch.put, run_id)
+        self._watches.add(watch)
+        return watch
+
+    def stop(self) -> None:
+        """End every watch: there is nothing more to see."""
+        for watch in tuple(self._watches):
+            watch.close()
+
+    def notify(self, change: Change) -> None:
+        """Tell everybody; one that raises is reported to the others."""
+        for callback in self._to_tell(change.run_id):
+            try:
+                callback(change)
+            except Exception as error:
+                self.report(error, callback, change.run_id, {"change": change.type})
+
+    def call(self, callback: Callable[..., object], run_id: str, *args: Any) -> None:
+        """Call a callback of an activity or a workflow; what it raises is only reported."""
+        try:
+            made = callback(*args)
+            if inspect.iscoroutine(made):
+                made.close()
+                raise TypeError("it returned a coroutine, which nobody awaits: use a plain function")
+        except Exception as error:
+            self.report(error, callback, run_id)
+
+    def report(
+        self, error: Exception, callback: object, run_id: str = "", data: dict[str, object] | None = None
+    ) -> None:
+        """Log that a callback raised and tell the others; nothing else comes of it."""
+        name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+        _logger.error("callback %s failed; nothing is changed by that", name, exc_info=error)
+        told = {"callback": name, "error": f"{type(error).__name__}: {error}", **(data or {})}
+        failure = Change(type="callback.error", at=to_datetime(self._clock.now()), run_id=run_id, data=told)
+        for other in self._to_tell(run_id):
+            if other is callback:
+                continue
+            try:
+                other(failure)
+            except Exception:
+                _logger.exception("a callback failed when told of the failure of another")
+
+
+class Reporter:
+    """Tells those who watch what a worker does to its runs, each thing once, when it is durable."""
+
+    def __init__(self, observers: Observers, clock: Clock) -> None:
+        self._observers = observers
+        self._clock = clock
+
+    def tell(
+        self,
+        type: str,
+        resident: Resident,
+        data: dict[str, Any] | None = None,
+        at: Instant | None = None,
+        **fields: Any,
+    ) -> None:
+        """Tell of something that happened to a run as a whole, now or at an instant."""
+        if not self._observers.listen(resident.id):
+            return
+        if type == "run.started":
+            at = resident.execution.loop.origin  # the time of its first entries, which were made before the commit
+        self._observers.notify(
+            Change(
+                type=type,
+                at=to_datetime(self._clock.now() if at is None else at),
+                run_id=resident.id,
+                workflow=resident.workflow.name,
+                data=data or {},
+                **fields,
+            )
+        )
+
+    def turn(self, resident: Resident, turn: Turn) -> None:
+        """Tell of what a committed turn recorded, and of the end it came to."""
+        if resident.watched:
+            self._call_back(resident, turn.entries)
+        if not self._observers.listen(resident.id):
+            return
+        journal, at = resident.execution.journal, turn.entries[-1].at if turn.entries else None
+        for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
+            self._observers.notify(change)
+            if change.type == "compensation.failed":
+                self.tell("deadletter.added", resident, {"kind": "work", **change.data}, at, step=change.step)
+        outcome = turn.outcome
+        if outcome is None:
+            self._status(resident, at)
+        elif outcome.ending.value in TERMINAL:
+            error = {"type": outcome.error.type, "message": outcome.error.message} if outcome.error else None
+            data = {"error": error} if error else {}
+            self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
+            if outcome.ending is Ending.FAILED:
+                self.tell("deadletter.added", resident, {"kind": "work", **data}, at)
+
+    def _status(self, resident: Resident, at: Instant | None) -> None:
+        status, waits, _ = resident.written
+        if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.told != resident.written:
+            resident.told = resident.written
+            self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
+
+    # The callbacks of activities and workflows.
+
+    def started(self, resident: Resident, location: str) -> None:
+        """Tell an activity that an attempt of it starts."""
+        activity, context = (resident.watched or {})[location]
+        self._call(resident, activity.settings.on_start, context)
+
+    def _call_back(self, resident: Resident, rows: Sequence[EntryRow]) -> None:
+        for row in rows:
+            activity, context = (resident.watched or {}).get(row.location, (None, None))
+            if activity is None:
+                continue
+            settings, entry = activity.settings, decode_entry(row.kind, row.data)
+            if isinstance(entry, StepCompleted):
+                self._call(resident, settings.on_success, context, activity.decode(bytes(entry.result)))
+            elif isinstance(entry, AttemptFailed):
+                self._call(resident, settings.on_failure, context, entry.error)
+            elif isinstance(entry, StepFailed):
+                if entry.error.type != _SKIPPED:  # no attempt failed: none was made
+                    self._call(resident, settings.on_failure, context, entry.error)
+                self._call(resident, settings.on_failed, context, entry.error)
+            elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(OVER_LIMIT):
+                self._call(resident, settings.on_skipped, context, entry.reason)
+            if isinstance(entry, StepCompleted | StepFailed):
+                (resident.watched or {}).pop(row.location, None)
+
+    def state_of(self, resident: Resident) -> Any:
+        """Return what a run that ends has accumulated, for the hooks of its workflow."""
+        if resident.workflow.hooks is None or not (resident.execution.journal.queries or {}).get("state"):
+            return None
+        try:
+            return codec.decode(resident.execution.query("state"))
+        except Exception as error:
+            self._observers.report(error, resident.workflow.function, resident.id)
+            return None
+
+    def ended(self, resident: Resident, status: str, state: Any, error: ErrorData | None) -> None:
+        """Call the hook of a workflow whose run has ended."""
+        hooks = resident.workflow.hooks
+        if hooks is None:
+            return
+        if status == Status.COMPLETED:
+            self._call(resident, hooks.on_complete, resident.id, state)
+        elif status == Status.FAILED:
+            self._call(resident, hooks.on_failed, resident.id, state, error)
+        elif status == Status.CANCELLED:
+            self._call(resident, hooks.on_cancelled, resident.id, state)
+
+    def _call(self, resident: Resident, callback: Callable[..., object] | None, *args: Any) -> None:
+        if callback is None:
+            return
+        self._observers.call(callback, resident.id, *args)
+
+    def progress(self, resident: Resident, location: str, progress: str) -> None:
+        """Tell that a step reported progress."""
+        path = resident.execution.journal.names.path(location)
+        self.tell("step.progress", resident, {"progress": codec.decode(progress)}, step=path)
+
+
+class Watch:
+    """Changes as they happen: `async with engine.watch() as changes: async for change in changes: ...`."""
+
+    def __init__(self, types: frozenset[str], closed: Callable[[Watch], None]) -> None:
+        self._types = types
+        self._forget = closed
+        self._waiting: deque[Change] = deque(maxlen=_MOST_WAITING)
+        self._more = asyncio.Event()
+        self._closed = False
+        self.unsubscribe: Callable[[], None] = lambda: None
+        self.dropped = 0
+        """How many changes were dropped, oldest first, because they were not taken in time."""
+
+    def put(self, change: Change) -> None:
+        """Add a change, unless it is of a type that was not asked for."""
+        if self._types and change.type not in self._types:
+            return
+        self.dropped += len(self._waiting) == _MOST_WAITING
+        self._waiting.append(change)
+        self._more.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            self._more.clear()
+            await self._more.wait()
+        return self._waiting.popleft()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; what was not taken yet can still be."""
+        self.unsubscribe()
+        self._forget(self)
+        self._closed = True
+        self._more.set()
+
+
+def _check_types(types: Iterable[str]) -> frozenset[str]:
+    if isinstance(types, str):
+        raise BadInput(f"types must be several types, as in [{types!r}], not one")
+    wanted = frozenset(types)
+    for unknown in sorted(wanted - TYPES, key=str):
+        if unknown in ("run.pending", "run.running"):
+            raise BadInput(f"an engine does not tell of {unknown!r}: follow one run with run.watch()")
+        near = get_close_matches(str(unknown), TYPES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(TYPES))}"
+        raise BadInput(f"no change is of type {unknown!r}; {hint}")
+    return wanted
+
+
+def _check(callback: object, field: str) -> None:
+    if callback is None:
+        raise BadInput(f"{field} must be a plain function, not None")
+    check_plain(callback, field)

@@ -1,0 +1,252 @@
+"""Steps as people look at them: one record per step of a run, made from its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.context.steps import key_for
+from holdfast.contract.rows import EntryRow
+from holdfast.definitions import Workflow
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData
+from holdfast.replay import entry as entries
+from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry
+from holdfast.replay.location import Names
+
+_OVER = frozenset({"completed", "failed", "cancelled"})
+_COMPENSATION = entries.CompensationAdded.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a run as its history tells it.
+
+    `status` is pending (it will be attempted again as soon as a worker has the run), running, waiting (for its next
+    attempt), skipped (its condition said not now), completed, failed or cancelled. `attempts` counts those begun, the
+    present one included, and `failures` and `skips` count over all of them, whatever was reopened in between.
+    `started_at` is the start of the present or last attempt, `last_attempt_at` when the last one finished,
+    `next_attempt_at` when a waiting or skipped step goes on. `error` stays that of the last attempt that failed.
+    """
+
+    path: str
+    name: str
+    status: str
+    attempts: int
+    failures: int
+    skips: int
+    started_at: datetime | None
+    first_started_at: datetime | None
+    last_attempt_at: datetime | None
+    finished_at: datetime | None
+    next_attempt_at: datetime | None
+    result: Any
+    error: ErrorData | None
+    idempotency_key: str
+    """That of run and step, also where the activity makes one of its own."""
+    compensation: bool
+    heartbeat_at: datetime | None = None
+    """When the body of the present attempt last reported progress."""
+    progress: Any = None
+    """What it said."""
+
+
+def steps_of(
+    run_id: str,
+    rows: list[EntryRow],
+    beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({}),
+    ended: Instant | None = None,
+    generation: int = 0,
+) -> list[Step]:
+    """Return the steps of a history in order of their first call.
+
+    `beats` says when they last reported progress. Of a run that has `ended` no step is still under way.
+    """
+    names = names_of(rows)
+    calls = {row.location: decode_entry(row.kind, row.data).where for row in rows if row.kind == _COMPENSATION}
+    cut: dict[str, Earlier] = {}
+    undone: dict[str, int] = {}
+    steps: dict[str, Step] = {}
+    for row in rows:
+        if row.kind == entries.Reopened.kind:
+            mark = decode_entry(row.kind, row.data)
+            cut, undone = mark.cut or cut, mark.undone or undone
+        if row.kind == entries.StepBegun.kind:
+            path = names.path(row.location)
+            steps[row.location] = _begun(path, row, cut.get(path, Earlier()))
+        elif row.location in steps and (change := _CHANGES.get(row.kind)):
+            step = steps[row.location]
+            steps[row.location] = replace(step, **change(step, decode_entry(row.kind, row.data), to_datetime(row.at)))
+    for location, step in steps.items():
+        named = names.path(calls.get(location.partition("/")[0]) or location)
+        steps[location] = replace(step, idempotency_key=key_for(run_id, generation, named, undone))
+    for location, (at, detail) in beats.items():
+        if location in steps:
+            steps[location] = replace(steps[location], heartbeat_at=to_datetime(at), progress=codec.decode(detail))
+    if ended is not None:
+        over = {"status": "cancelled", "finished_at": to_datetime(ended), "next_attempt_at": None}
+        steps = {
+            location: step if step.status in _OVER else replace(step, **over)  # type: ignore[arg-type]
+            for location, step in steps.items()
+        }
+    return list(steps.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run of a sequence or graph has come: its present activity, counted from zero, and its name."""
+
+    index: int
+    name: str
+    total: int
+    fraction: float
+    """(index + 1) / total: the present activity counts as if it were done, so that the last one shows 1.0."""
+    done: bool
+    """Whether nothing is left to do."""
+
+
+def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | None:
+    """Return how far a run has come, by the names of its steps; None for a workflow that was not declared as data.
+
+    The present activity of a sequence is the first that has begun and not completed, otherwise the one after the last
+    that has; one that the list no longer has counts where the run will go on after it. In a graph the index is the
+    number of nodes that have completed.
+    """
+    places = {name: place for place, name in enumerate(workflow.activities)}
+    if not places:
+        return None
+    own = [step for step in steps if step.path == step.name and not step.compensation]
+    known = [places[step.name] for step in own if step.name in places]
+    completed = {step.name for step in own if step.status == "completed"} & places.keys()
+    following = known[-1] + 1 if known else 0
+    begun = [step.name for step in own if step.status != "completed"]
+    now = min(begun, key=lambda name: places.get(name, following), default=None)
+    if hasattr(workflow, "dependencies"):
+        index = following = len(completed)
+        now = now or next((name for name in places if name not in completed), None)
+    else:
+        index = places.get(now, following) if now is not None else following
+    total = len(places)
+    index = min(index, total - 1)
+    return Progress(
+        index, now or workflow.activities[index], total, (index + 1) / total, now is None and following == total
+    )
+
+
+def names_of(rows: list[EntryRow]) -> Names:
+    """Return the names a history gives to its locations."""
+    names = Names()
+    for row in rows:
+        if row.kind == entries.Name.kind:
+            names.add(decode_entry(row.kind, row.data).name)
+    return names
+
+
+def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
+    at = to_datetime(row.at)
+    return Step(
+        path=path,
+        name=path.rpartition("/")[2].partition("#")[0],
+        status="running",
+        attempts=decode_entry(row.kind, row.data).attempt,
+        failures=earlier.failures,
+        skips=earlier.skips,
+        started_at=at,
+        first_started_at=at,
+        last_attempt_at=None,
+        finished_at=None,
+        next_attempt_at=None,
+        result=None,
+        error=None,
+        idempotency_key="",
+        compensation=row.location.startswith("^"),
+    )
+
+
+def _attempt_begun(step: Step, mark: entries.AttemptBegun, at: datetime) -> dict[str, Any]:
+    return {
+        "status": "running",
+        "attempts": mark.attempt,
+        "started_at": at,
+        "first_started_at": step.first_started_at or at,
+        "finished_at": None,
+        "next_attempt_at": None,
+    }
+
+
+def _attempt_failed(step: Step, mark: entries.AttemptFailed, at: datetime) -> dict[str, Any]:
+    return {
+        **_ran(step, mark.attempt, at),
+        "status": "waiting",
+        "failures": step.failures + ("RetryAfter" not in mark.error.bases),
+        "next_attempt_at": to_datetime(mark.retry_at),
+        "error": mark.error,
+    }
+
+
+def _attempt_lost(step: Step, mark: entries.AttemptLost, at: datetime) -> dict[str, Any]:
+    return {**_ran(step, mark.attempt, at), "status": "pending", "next_attempt_at": None}
+
+
+def _attempt_skipped(step: Step, mark: entries.AttemptSkipped, at: datetime) -> dict[str, Any]:
+    changes = {
+        "status": "skipped",
+        "skips": step.skips + (not mark.reason.startswith(OVER_LIMIT)),
+        "next_attempt_at": to_datetime(mark.check_at),
+    }
+    if step.status == "running":  # what was counted at the call never ran
+        ran = step.last_attempt_at is not None
+        changes |= {"attempts": step.attempts - 1, "started_at": step.started_at if ran else None}
+        changes |= {} if ran else {"first_started_at": None}
+    return changes
+
+
+def _completed(step: Step, fact: entries.StepCompleted, at: datetime) -> dict[str, Any]:
+    result = codec.decode(bytes(fact.result))
+    ended = _ran(step, fact.attempt, at)
+    return {**ended, "status": "completed", "finished_at": at, "next_attempt_at": None, "result": result}
+
+
+def _failed(step: Step, fact: entries.StepFailed, at: datetime) -> dict[str, Any]:
+    return {
+        **_ran(step, fact.attempt, at),
+        "status": "failed",
+        "failures": step.failures + 1,
+        "finished_at": at,
+        "next_attempt_at": None,
+        "error": fact.error,
+    }
+
+
+def _cancelled(step: Step, mark: entries.Cancelled, at: datetime) -> dict[str, Any]:
+    return {"status": "cancelled", "finished_at": at, "next_attempt_at": None}
+
+
+def _reopened(step: Step, mark: entries.Reopened, at: datetime) -> dict[str, Any]:
+    counts = {
+        "attempts": max(step.attempts, mark.step.attempt),
+        "failures": step.failures + mark.step.failures,
+        "skips": step.skips + mark.step.skips,
+    }
+    return {"status": "pending", "finished_at": None, "next_attempt_at": None, **counts}
+
+
+def _ran(step: Step, attempt: int, at: datetime) -> dict[str, Any]:
+    """Return what the end of an attempt says about it, whether or not its beginning was noted after a skip."""
+    return {"attempts": max(attempt, step.attempts), "last_attempt_at": at}
+
+
+_CHANGES: dict[int, Callable[[Step, Any, datetime], dict[str, Any]]] = {
+    entries.AttemptBegun.kind: _attempt_begun,
+    entries.AttemptFailed.kind: _attempt_failed,
+    entries.AttemptLost.kind: _attempt_lost,
+    entries.AttemptSkipped.kind: _attempt_skipped,
+    entries.StepCompleted.kind: _completed,
+    entries.StepFailed.kind: _failed,
+    entries.Cancelled.kind: _cancelled,
+    entries.Reopened.kind: _reopened,
+}

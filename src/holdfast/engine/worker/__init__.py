@@ -1,0 +1,1 @@
+"""The worker: what one process does to advance runs."""

@@ -1,0 +1,252 @@
+"""Group commit: everything that is asked for while a commit is in flight goes into the next one.
+
+A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they
+ask for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no
+thread. The outcomes of a large batch are handed out in slices, a round of the loop for each: what the first ones lead
+to is being committed while the others are handed out, and nobody else on the loop waits for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from holdfast.contract.operations import Fenced, Operation, Outcome, Overtaken
+from holdfast.contract.store import Store
+from holdfast.contract.turns import CommitTurn
+from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
+
+_logger = logging.getLogger("holdfast.engine")
+
+Done = Callable[[Outcome | Exception], None]
+
+
+class Holder(Protocol):
+    """Whoever asks for operations that only make sense after its earlier ones."""
+
+    lost: bool
+
+
+Batch = list[tuple[Operation, Done, Holder | None]]
+MAX_BATCH = 2000
+SLICE = 100
+"""How many outcomes are handed out in one round of the event loop."""
+_NOT_WRITTEN = (Exception, Overtaken)
+"""Outcomes after which a later commit of the same run would leave a gap; one that is fenced is so for good."""
+_AT_A_STRETCH = 0.002
+"""For how many seconds one commit after another is made before the event loop gets its turn."""
+_RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
+
+
+def resolving(future: asyncio.Future[Outcome]) -> Done:
+    """Return what hands an outcome to a future, unless whoever waited has gone."""
+
+    def done(outcome: Outcome | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return done
+
+
+class Committer:
+    """Collects operations and applies them in order, one batch at a time.
+
+    `done` is called from a plain callback of the event loop, never inside a task, so that it may drive turns.
+    `alone` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
+    """
+
+    def __init__(self, store: Store, alone: Callable[[], bool] = lambda: False) -> None:
+        self._store = store
+        self._alone = alone
+        self._loop = asyncio.get_running_loop()
+        self._ready: Collection[object] = getattr(self._loop, "_ready", (None,))
+        """The callbacks that asyncio's own event loop is about to call in this round: who knows what they ask for."""
+        self._pending: Batch = []
+        self._anticipated = False
+        """Whether a turn may be waiting that takes a message before its commit."""
+        self._scheduled = False
+        self._task: asyncio.Task[None] | None = None
+        self._depth = 0
+        self._outcomes: deque[tuple[Done, Any]] = deque()
+        """What is to be handed out."""
+        self.crowd = 0
+        """How many outcomes are being handed out together."""
+        self.made = 0
+        """How many outcomes were handed out since somebody last set this to 0."""
+        self.hurry = False
+        """Whether there is no time any more to try again what the store cannot do at present."""
+
+    @property
+    def waiting(self) -> int:
+        """How many operations are waiting or in flight."""
+        return len(self._pending) + len(self._outcomes) + (self._task is not None)
+
+    async def stop(self) -> None:
+        """Wait until everything asked for is committed or has failed."""
+        while self.waiting:
+            if self._task is not None:
+                await asyncio.wait([self._task])
+            await asyncio.sleep(0)
+
+    def submit(self, operation: Operation, done: Done, holder: Holder | None = None) -> None:
+        """Ask for an operation to be made durable; it is refused if an earlier one of its holder was lost."""
+        self._pending.append((operation, done, holder))
+        if type(operation) is CommitTurn and operation.inbox is not None:
+            self._anticipated = True
+        if self._task is not None or self._scheduled:
+            return
+        if self._depth == 0 and not self._ready and self._alone() and asyncio.current_task() is None:
+            self._flush()
+        else:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let everything that is asked for inside go into one batch."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._pending and not self._scheduled and self._task is None:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def apply(self, operation: Operation) -> Outcome:
+        """Make one operation durable and return its outcome, for callers that are tasks."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self.submit(operation, resolving(future))
+        return await future
+
+    def _flush(self) -> None:
+        """Commit what is asked for, and what that leads to, while nobody else has anything to do: but not for long."""
+        self._scheduled = False
+        until = self._loop.time() + _AT_A_STRETCH
+        while self._commit_pending() and not self._ready and self._alone() and self._loop.time() < until:
+            pass
+        self._flush_soon()
+
+    def _commit_pending(self) -> bool:
+        """Commit one batch; tell whether that is done and more was asked for."""
+        if self._task is not None or not self._pending:
+            return False
+        batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+        if self._anticipated:
+            batch = self._up_to_anticipated(batch)
+        if any(holder is not None and holder.lost for _, _, holder in batch):
+            batch = self._without_lost(batch)
+        operations = [operation for operation, _, _ in batch]
+        try:
+            outcomes = self._store.apply_now(operations)
+        except Exception:
+            outcomes = None  # the patient way meets the same error, and knows what to do about it
+        if outcomes is None:
+            self._task = self._loop.create_task(self._commit(batch, operations), name="holdfast commit")
+            return False
+        self._depth += 1
+        self._distribute(batch, outcomes)
+        self._depth -= 1
+        return bool(self._pending)
+
+    def _up_to_anticipated(self, batch: Batch) -> Batch:
+        """Put off what a run asks for after a turn that may be refused: in the same batch it would leave a gap."""
+        self._anticipated = False
+        anticipating: set[int] = set()
+        first: Batch = []
+        later: Batch = []
+        for item in batch:
+            operation, _, holder = item
+            (later if id(holder) in anticipating else first).append(item)
+            if type(operation) is CommitTurn and operation.inbox is not None:
+                anticipating.add(id(holder))
+        self._pending[:0] = later
+        self._anticipated = bool(later)
+        return first
+
+    def _without_lost(self, batch: Batch) -> Batch:
+        lost = [item for item in batch if item[2] is not None and item[2].lost]
+        self._distribute(lost, [StoreError("an earlier commit of this run failed")] * len(lost))
+        return [item for item in batch if item[2] is None or not item[2].lost]
+
+    def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
+        for (_, _, holder), outcome in zip(batch, outcomes, strict=True):
+            if holder is not None and isinstance(outcome, _NOT_WRITTEN):
+                holder.lost = True  # at once: what it asks for next must not be written either
+        handing_out = bool(self._outcomes)
+        self._outcomes.extend((done, outcome) for (_, done, _), outcome in zip(batch, outcomes, strict=True))
+        if not handing_out:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        outcomes = self._outcomes
+        self._depth += 1
+        self.crowd = len(outcomes)
+        self.made += self.crowd
+        for _ in range(min(SLICE, len(outcomes))):
+            done, outcome = outcomes.popleft()
+            try:
+                done(outcome)
+            except Exception:
+                _logger.exception("a failure while acting on a commit; the worker goes on")
+        self._depth -= 1
+        self.crowd = 0
+        if not self._depth:
+            self._flush_soon()
+        if outcomes:
+            self._loop.call_soon(self._hand_out)
+
+    async def _commit(self, batch: Batch, operations: list[Operation]) -> None:
+        outcomes: list[Any]
+        try:
+            outcomes = list(await self._insist(operations))
+        except (BadData, Contended) as error:
+            # One of them is to blame, and must not take the others with it.
+            outcomes = [error] if len(operations) == 1 else await self._one_by_one(batch)
+        except Exception as error:
+            outcomes = [error] * len(batch)
+        self._loop.call_soon(self._committed, batch, outcomes)
+
+    async def _one_by_one(self, batch: Batch) -> list[Outcome | Exception]:
+        """Apply operations each by itself, but none of a holder after one of it that failed."""
+        outcomes: list[Outcome | Exception] = []
+        lost: set[int] = set()
+        for operation, _, holder in batch:
+            try:
+                if id(holder) in lost:
+                    raise StoreError("an earlier commit of this run failed")
+                [outcome] = await self._store.apply([operation])
+                outcomes.append(outcome)
+                failed = isinstance(outcome, Fenced | Overtaken)
+            except Exception as error:
+                outcomes.append(error)
+                failed = True
+            if failed and holder is not None:
+                lost.add(id(holder))
+        return outcomes
+
+    def _committed(self, batch: Batch, outcomes: list[Any]) -> None:
+        self._task = None
+        self._distribute(batch, outcomes)
+
+    async def _insist(self, operations: list[Operation]) -> list[Outcome]:
+        for pause in (*_RETRIES, None):
+            try:
+                return await self._store.apply(operations)
+            except (StoreBusy, StoreFull) as error:
+                if pause is None or self.hurry or isinstance(error, Contended):
+                    raise
+                _logger.warning("the store cannot commit, trying again: %s", error)
+                await asyncio.sleep(pause)
+        raise StoreError("unreachable")

@@ -1,0 +1,93 @@
+"""Leases: a worker says that it is alive, from a thread of its own.
+
+A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long
+that holding its runs would keep them from every other worker. A loop that was closed under its engine never comes back:
+then the thread leaves in the worker's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from holdfast.contract.store import Store
+
+_logger = logging.getLogger("holdfast.engine")
+_BLOCKED_FOR_GOOD = 60.0
+_LAST_WORDS = 5.0
+
+
+class LeaseKeeper:
+    """Renews one worker's lease until stopped, or until its event loop is closed."""
+
+    def __init__(self, store: Store, worker: str, lease: timedelta, lost: Callable[[], None]) -> None:
+        self._store = store
+        self._worker = worker
+        self._every = lease.total_seconds() / 3
+        self._lost = lost
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._renew_for_ever, name="holdfast lease", daemon=True)
+        self._seen = time.monotonic()
+        self._complained = False
+
+    def start(self) -> None:
+        """Begin renewing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing and wait for the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def loop_is_alive(self) -> None:
+        """Note that the event loop made a round."""
+        self._seen = time.monotonic()
+
+    def _renew_for_ever(self) -> None:
+        while not self._stop.wait(self._every):
+            if self._loop.is_closed():
+                asyncio.run(self._leave())
+                return
+            if self._blocked():
+                continue
+            try:
+                if not self._store.renew(self._worker):
+                    self._lost()
+                    return
+            except Exception as error:
+                if not self._loop.is_closed():
+                    _logger.warning("the lease of worker %s could not be renewed: %s", self._worker, error)
+
+    def _blocked(self) -> bool:
+        silent = time.monotonic() - self._seen
+        blocked = silent > _BLOCKED_FOR_GOOD
+        if blocked and not self._complained:
+            _logger.error("the event loop has been blocked for %.0f s: its runs are left to other workers", silent)
+        self._complained = blocked
+        return blocked
+
+    async def _leave(self) -> None:
+        """Hand back the runs of a worker whose event loop is gone, and close the store that it used."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._store.leave(self._worker)
+            what = "handed its runs back"
+        except Exception as error:
+            what = f"could not hand back its runs, which are free when its lease lapses ({error!r})"
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._store.close()
+        except Exception as error:
+            what += f"; its store could not be closed: {error!r}"
+        _logger.error(
+            "the event loop was closed while an engine was open on it: worker %s %s; "
+            "leave the engine's `async with` block or await engine.stop() before the loop ends",
+            self._worker,
+            what,
+        )

@@ -1,0 +1,67 @@
+"""Due times of runs in memory: one heap, one callback of the event loop for the earliest."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+
+from holdfast.clock import Clock, Instant
+from holdfast.engine.runs.resident import Resident
+
+_LONGEST_SLEEP = 3600.0
+
+
+class Timers:
+    """Calls `wake` with the runs whose time has come; the caller checks that they still want to be woken."""
+
+    def __init__(self, clock: Clock, wake: Callable[[Sequence[Resident]], None]) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._heap: list[tuple[Instant, int, Resident]] = []
+        self._count = 0
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed: Instant | None = None
+
+    def add(self, due: Instant, resident: Resident) -> None:
+        """Wake a run at an instant."""
+        self._count += 1
+        heapq.heappush(self._heap, (due, self._count, resident))
+        if self._armed is None or due < self._armed:
+            self._arm()
+
+    def next(self) -> Instant | None:
+        """Return the earliest instant at which a run in memory is to be woken."""
+        while self._heap and (self._heap[0][2].dropped or self._heap[0][2].scheduled != self._heap[0][0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def check_jump(self) -> None:
+        """Wake whoever is due early because the wall clock jumped; called by the worker's tick."""
+        if self._armed is not None and self._armed <= self._clock.now():
+            self.check()
+
+    def check(self) -> None:
+        """Wake whoever is due."""
+        now = self._clock.now()
+        due: list[Resident] = []
+        while (first := self.next()) is not None and first <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        if due:
+            self._wake(due)
+        self._arm()
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        self._heap.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._armed = self.next()
+        if self._armed is not None:
+            delay = min(max((self._armed - self._clock.now()) / 1e6, 0.0), _LONGEST_SLEEP)
+            self._handle = asyncio.get_running_loop().call_later(delay, self.check)

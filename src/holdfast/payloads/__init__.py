@@ -1,0 +1,1 @@
+"""Payloads: values and errors as the bytes that are stored."""

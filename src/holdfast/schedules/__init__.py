@@ -1,0 +1,1 @@
+"""Schedules: runs started by the calendar."""

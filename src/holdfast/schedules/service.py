@@ -1,0 +1,386 @@
+"""Schedules: runs that are started by the calendar, each tick exactly once however many engines look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.changes import Change
+from holdfast.clock import Instant, from_datetime, new_id, new_seed, to_datetime
+from holdfast.contract.operations import DropSchedule, PauseSchedule, PutSchedule, Refused, RequestCancel, Started, Tick
+from holdfast.contract.rows import ScheduleRow
+from holdfast.contract.turns import NewRun, RunOptions, StartRun
+from holdfast.definitions import Registry, Workflow, check_run_id, source_line
+from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
+from holdfast.events import Events
+from holdfast.ops.port import Port, audited
+from holdfast.payloads import codec
+from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
+from holdfast.schedules.times import spec as checked_spec
+from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
+
+_logger = logging.getLogger("holdfast.engine")
+
+_LONGEST_ID = 200
+"""So that the ids of its runs are not too long."""
+_BACKFILL_AT_ONCE = 100
+_LARGEST_BACKFILL = 100_000
+_UNKNOWN_TICK = 60_000_000
+"""When to look again at a schedule whose timetable cannot be read, in microseconds."""
+
+
+Timetable = list[Schedule]
+Ids = list[str]
+
+
+class Schedules:
+    """The schedules of a database.
+
+        await engine.schedules.put("nightly", report, "sales", cron="0 2 * * *", timezone="Europe/Berlin")
+
+    The run of a tick has the id of its schedule and the tick in UTC, `nightly:20260131T010000Z`, and the actor
+    `schedule:nightly`. An engine starts runs of the workflows it knows and leaves the others to other engines.
+
+    A stored input that does not fit the workflow any more starts nothing. It is logged and told as `run.blocked`, with
+    the schedule and the error as `data` and no run id, since there is no run. This engine tries it again at the next
+    tick; until somebody can start it the schedule waits, and then makes up for it as `catch_up` says.
+    """
+
+    def __init__(self, port: Port, registry: Registry, unread: Events) -> None:
+        self._port = port
+        self._registry = registry
+        self._events = unread
+        self._put_off: dict[str, tuple[Instant, Instant]] = {}
+        """Schedules that could not be started: when they had been changed last, and when to try again."""
+
+    # Declaring.
+
+    async def put(
+        self,
+        id: str,
+        workflow: Workflow[Any, Any] | str,
+        /,
+        *args: Any,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+        jitter: timedelta = timedelta(0),
+        catch_up: CatchUp = "latest",
+        overlap: Overlap = "skip",
+        starting: datetime | None = None,
+        until: datetime | None = None,
+        by: str | None = None,
+        **kwargs: Any,
+    ) -> Schedule:
+        """Create a schedule, or change the one with that id; declaring it again as it is does nothing.
+
+        While cron line, interval, time zone and beginning stay the same it keeps its next tick. A paused one stays
+        paused.
+
+        Args:
+            id: names it; the ids of its runs begin with it.
+            workflow: what to run, with the arguments that follow; those whose names are taken here go by position.
+            cron: five fields, six with seconds first, or an alias such as `@daily`.
+            every: the interval, counted from `starting`; the first tick is one interval from now when that is left out.
+            timezone: the IANA name of the zone whose wall clock a cron line means.
+            jitter: each run begins later by a part of this, different for each schedule and tick.
+            catch_up: what to start after an outage: the `latest` missed tick, `all` of them, or `none`.
+            overlap: what to do at a tick while the run of the last one is open: `skip` the tick, `allow` both runs, or
+                `cancel` the old one. Ticks that are made up for overlap as well: of `all` of them `skip` starts the
+                first, `cancel` the last and `allow` each.
+            starting: no tick is earlier.
+            until: no tick is later.
+            by: who does this, for the audit trail.
+
+        Raises:
+            InvalidSchedule: something about the timetable means nothing; the message names it.
+            BadInput: the id, the workflow or its arguments do not fit.
+        """
+        _check_id(id)
+        definition = self._definition(workflow)
+        said = {"cron": cron, "every": every, "starting": starting, "until": until, "by": by, "jitter": jitter or None}
+        given = [name for name, value in said.items() if value is not None]
+        given += ["timezone"] if timezone != "UTC" else []
+        given += ["catch_up"] if catch_up != "latest" else []
+        given += ["overlap"] if overlap != "skip" else []
+        definition.refuse_ambiguous("schedules.put", given, len(args))
+        encoded, _ = definition.encode_input(args, kwargs)
+        now = self._port.clock.now()
+        wanted = checked_spec(
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            jitter=jitter,
+            catch_up=catch_up,
+            overlap=overlap,
+            starting=starting,
+            until=until,
+            now=now,
+        )
+        row = await self._find(id)
+        old = None if row is None else readable_spec(row)
+        if row is None or old is None or not _same_ticks(old, wanted, starting is not None):
+            upcoming = next_tick(wanted, now)
+        else:
+            wanted = msgspec.structs.replace(wanted, anchor=old.anchor)
+            if wanted == old and (row.workflow, row.input) == (definition.name, encoded):
+                return schedule_of(row)
+            upcoming = _kept_tick(row.next, old, wanted, now)
+        return await self._write(
+            PutSchedule(
+                id=id,
+                workflow=definition.name,
+                spec=codec.encode(wanted).decode(),
+                input=encoded,
+                next=upcoming,
+                paused=row is not None and row.paused,
+                at=now,
+                audit=audited(self._port, by, "schedule.put", workflow=definition.name, cron=cron, every=every),
+            )
+        )
+
+    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any]:
+        given: object = workflow
+        if isinstance(given, str):
+            return self._registry.get(given)
+        if not isinstance(given, Workflow):
+            raise BadInput(f"a schedule needs a workflow, not {given!r}; decorate it with @workflow")
+        known = self._registry.get(given.name, given.version)
+        if known is not given:
+            raise BadInput(
+                f"another workflow is registered as {given.name!r} ({source_line(known)}); "
+                f"the one given is at {source_line(given)}: pass it to Engine(workflows=[...])"
+            )
+        return known
+
+    # Looking and tending.
+
+    async def get(self, id: str) -> Schedule:
+        """Return one schedule.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+        """
+        return schedule_of(await self._row(id))
+
+    async def list(self) -> Timetable:
+        """Return every schedule, by id."""
+        return [schedule_of(row) for row in await self._port.store.schedules()]
+
+    async def pause(self, id: str, by: str | None = None) -> Schedule:
+        """Let a schedule start nothing until it is resumed.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+        """
+        row = await self._row(id)
+        return schedule_of(row) if row.paused else await self._change(row, row.next, True, by)
+
+    async def resume(self, id: str, by: str | None = None) -> Schedule:
+        """Let a paused schedule go on with the next tick; those it passed meanwhile are over, see `backfill`.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+        """
+        row = await self._row(id)
+        if not row.paused:
+            return schedule_of(row)
+        return await self._change(row, next_tick(spec_of(row), self._port.clock.now()), False, by)
+
+    async def delete(self, id: str, by: str | None = None) -> None:
+        """Forget a schedule; its runs stay.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+        """
+        audit = audited(self._port, by, "schedule.delete")
+        outcome = await self._port.apply(DropSchedule(id=id, at=self._port.clock.now(), audit=audit))
+        if isinstance(outcome, Refused):
+            raise NoSuchSchedule(f"there is no schedule {id!r}")
+
+    async def _change(self, row: ScheduleRow, upcoming: Instant | None, paused: bool, by: str | None) -> Schedule:
+        audit = audited(self._port, by, "schedule.pause" if paused else "schedule.resume")
+        return await self._write(
+            PauseSchedule(id=row.id, paused=paused, next=upcoming, at=self._port.clock.now(), audit=audit)
+        )
+
+    async def _write(self, operation: PutSchedule | PauseSchedule) -> Schedule:
+        await self._port.apply(operation)
+        return schedule_of(await self._row(operation.id))
+
+    async def _row(self, id: str) -> ScheduleRow:
+        row = await self._find(id)
+        if row is None:
+            raise NoSuchSchedule(f"there is no schedule {id!r}")
+        return row
+
+    async def _find(self, id: str) -> ScheduleRow | None:
+        return next((row for row in await self._port.store.schedules() if row.id == id), None)
+
+    # Starting by hand.
+
+    async def trigger(self, id: str, by: str | None = None) -> str:
+        """Start a run now, outside the timetable, and return its id; a paused schedule is no obstacle.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+            UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
+        """
+        row = await self._row(id)
+        run = self._new_run(row, f"{id}:{new_id()}", RunOptions(actor=by if by is not None else self._port.actor))
+        audit = audited(self._port, by, "schedule.trigger", schedule=id)
+        await self._port.apply(StartRun(run=run, audit=audit))
+        return run.id
+
+    async def backfill(self, id: str, start: datetime, end: datetime, limit: int = 1000, by: str | None = None) -> Ids:
+        """Start the runs of past ticks from `start` on and before `end` and return the ids of those that were started.
+
+        A tick whose run was started before, by the timetable or a backfill, is passed over. Overlap does not count.
+
+        Raises:
+            NoSuchSchedule: there is none with that id.
+            UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
+            BadInput: there are more than `limit` ticks; nothing was started.
+        """
+        if not 1 <= limit <= _LARGEST_BACKFILL:
+            raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
+        row = await self._row(id)
+        first, last = from_datetime(start, "start"), from_datetime(end, "end")
+        ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
+        if len(ticks) > limit:
+            raise BadInput(f"schedule {id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
+        options = RunOptions(actor=by if by is not None else self._port.actor)
+        audit = audited(self._port, by, "schedule.backfill", schedule=id)
+        starts = [StartRun(run=self._new_run(row, run_id(id, tick), options), audit=audit) for tick in ticks]
+        started: Ids = []
+        for index in range(0, len(starts), _BACKFILL_AT_ONCE):
+            some = starts[index : index + _BACKFILL_AT_ONCE]
+            outcomes = await asyncio.gather(*map(self._port.apply, some))
+            started += [
+                each.run.id for each, outcome in zip(some, outcomes, strict=True) if isinstance(outcome, Started)
+            ]
+        return started
+
+    # Starting by the calendar.
+
+    async def tick(self) -> Instant | None:
+        """Start what is due now and return when to come back; None if nothing of ours is scheduled.
+
+        Coming back at once (an instant that is past) means that more is due than one commit should hold.
+        """
+        now, known = self._port.clock.now(), set(self._registry.names())
+        for row in await self._port.store.schedules(now):
+            if row.workflow in known and not self._is_put_off(row, now):
+                try:
+                    await self._start_due(row, now)
+                except (BadInput, DefinitionError) as error:
+                    self._report(row, error, now)
+        rows = [row for row in await self._port.store.schedules() if row.workflow in known and not row.paused]
+        self._put_off = {row.id: self._put_off[row.id] for row in rows if row.id in self._put_off}
+        return min((instant for row in rows if (instant := self._instant(row)) is not None), default=None)
+
+    async def _start_due(self, row: ScheduleRow, now: Instant) -> None:
+        assert row.next is not None
+        spec = spec_of(row)
+        due, upcoming = due_ticks(spec, row.next, now)
+        runs = [self._due_run(row, spec, tick) for tick in _not_overlapping(due, spec.overlap)]
+        cancel = None
+        if spec.overlap == "cancel":
+            unread = self._events.unread
+            rules = {name: self._events.get(name).rule(now) for name in unread}
+            cancel = RequestCancel(target="", at=now, unread=dict(unread), rules=rules)
+        operation = Tick(
+            schedule=row.id,
+            expected=row.next,
+            next=upcoming,
+            # The last run may be this tick's own, if the schedule was changed while it ticked: it must go on.
+            runs=[run for run in runs if run.id != row.last_run],
+            overlap=spec.overlap,
+            at=now,
+            cancel=cancel,
+        )
+        self._put_off.pop(row.id, None)
+        outcome = await self._port.apply(operation)
+        _logger.debug("schedule %s: %d due, %r", row.id, len(due), outcome)
+
+    def _due_run(self, row: ScheduleRow, spec: ScheduleSpec, tick: Instant) -> NewRun:
+        options = RunOptions(begins=jittered(spec, row.id, tick), actor=f"schedule:{row.id}")
+        return self._new_run(row, run_id(row.id, tick), options)
+
+    def _new_run(self, row: ScheduleRow, run_id: str, options: RunOptions) -> NewRun:
+        definition = self._registry.get(row.workflow)
+        # Through the types of today's code, so that it is the input that starting the run by hand would give.
+        args, kwargs = definition.decode_input(row.input)
+        encoded, digest = definition.encode_input(tuple(args), kwargs)
+        return NewRun(
+            id=run_id,
+            workflow=definition.name,
+            version=definition.version,
+            input=encoded,
+            digest=digest,
+            seed=new_seed(),
+            at=self._port.clock.now(),
+            options=options,
+        )
+
+    def _report(self, row: ScheduleRow, error: Exception, now: Instant) -> None:
+        """Tell that a schedule cannot be started, and let it rest until its next tick."""
+        spec = readable_spec(row)
+        again = None if spec is None else next_tick(spec, now)
+        self._put_off[row.id] = (row.updated, again if again is not None else now + _UNKNOWN_TICK)
+        _logger.error("schedule %s cannot start workflow %s: %s", row.id, row.workflow, error)
+        said = {"type": codec.qualified_name(type(error)), "message": str(error)}
+        data = {"schedule": row.id, "error": said}
+        self._port.notify(
+            Change(type="run.blocked", at=to_datetime(now), workflow=row.workflow, status="blocked", data=data)
+        )
+
+    def _is_put_off(self, row: ScheduleRow, now: Instant) -> bool:
+        changed, again = self._put_off.get(row.id, (None, 0))
+        return changed == row.updated and now < again
+
+    def _instant(self, row: ScheduleRow) -> Instant | None:
+        if row.next is None:
+            return None
+        changed, again = self._put_off.get(row.id, (None, 0))
+        return max(row.next, again) if changed == row.updated else row.next
+
+
+def run_id(schedule: str, tick: Instant) -> str:
+    """Return the id of the run of a tick: the schedule's id and the tick in UTC, in ISO's basic form."""
+    moment = to_datetime(tick)
+    fraction = f".{moment.microsecond:06d}" if moment.microsecond else ""
+    return f"{schedule}:{moment:%Y%m%dT%H%M%S}{fraction}Z"
+
+
+def _not_overlapping(ticks: list[Instant], overlap: Overlap) -> list[Instant]:
+    """Return which of several ticks that are due at once have runs: what they would leave if they came one by one."""
+    return {"skip": ticks[:1], "cancel": ticks[-1:], "allow": ticks}[overlap]
+
+
+def _same_ticks(old: ScheduleSpec, new: ScheduleSpec, anchored: bool) -> bool:
+    """Whether the timetables are the same; a beginning that is not given is left as it was."""
+    same = (old.cron, old.every_us, old.timezone) == (new.cron, new.every_us, new.timezone)
+    return same and (not anchored or old.anchor == new.anchor)
+
+
+def _kept_tick(upcoming: Instant | None, old: ScheduleSpec, new: ScheduleSpec, now: Instant) -> Instant | None:
+    """Return the next tick of a timetable of which at most the end has moved."""
+    if old.end == new.end:
+        return upcoming
+    if upcoming is None:
+        return next_tick(new, now)
+    return upcoming if new.end is None or upcoming <= new.end else None
+
+
+def _check_id(id: str) -> None:
+    try:
+        check_run_id(id)
+    except InvalidId as error:
+        raise InvalidId(str(error).replace("run id", "schedule id", 1)) from None
+    if len(id) > _LONGEST_ID:
+        raise InvalidId(f"schedule id {id!r} is longer than {_LONGEST_ID} characters: its runs add the time to it")

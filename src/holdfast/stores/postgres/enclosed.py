@@ -1,0 +1,103 @@
+"""Starting runs and sending messages inside somebody else's transaction: they are there if and when that commits.
+
+A run that is started is inserted; nobody else knows it yet, so nobody waits for its row. A message would need the row
+of its run, and whoever commits for that run would wait for as long as the caller's transaction lasts: so it is left in
+the outbox, and delivered by the next worker that looks there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, errors
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from holdfast.contract.operations import Delivered, Outcome, Refused, SendMessage
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import StartRun
+from holdfast.errors import BadInput
+from holdfast.stores.postgres.statements import Statements, Waited, new_keys
+from holdfast.stores.rules.batch import Batch
+from holdfast.stores.rules.run import Value
+
+_TRIES = 3
+_encode = msgspec.json.Encoder().encode
+
+
+async def enclose(
+    connection: object, schema: str, keys: Callable[[], int], operation: StartRun | SendMessage
+) -> Outcome:
+    """Do an operation inside the transaction that a connection of the caller has open.
+
+    Raises:
+        BadInput: it is no connection of psycopg, has no transaction open, or leads elsewhere.
+    """
+    if not isinstance(connection, AsyncConnection | Connection):
+        raise BadInput(f"connection must be a psycopg connection with a transaction open, not {connection!r}")
+    if connection.info.transaction_status is TransactionStatus.IDLE and connection.autocommit:
+        raise BadInput("connection has no transaction open: call within `async with connection.transaction():`")
+    statements = _Enclosed(connection, schema, keys)
+    try:
+        if isinstance(operation, SendMessage):
+            return await _send(statements, operation)
+        return await _start(statements, operation)
+    except errors.UndefinedTable as error:
+        raise BadInput(f"connection leads to a database without holdfast's tables (schema {schema!r})") from error
+
+
+async def _start(statements: _Enclosed, operation: StartRun) -> Outcome:
+    for tries in range(_TRIES):
+        await statements.say("SAVEPOINT holdfast")
+        try:
+            [outcome] = await Batch(statements).apply([operation])
+        except errors.UniqueViolation:
+            await statements.say("ROLLBACK TO SAVEPOINT holdfast")
+            if tries == _TRIES - 1:
+                raise  # a transaction that sees only the past cannot see it: the caller has to begin anew
+            continue  # somebody else's run of this id was committed just now
+        await statements.say("RELEASE SAVEPOINT holdfast")
+        return outcome
+    raise AssertionError("unreachable")
+
+
+async def _send(statements: _Enclosed, operation: SendMessage) -> Outcome:
+    target = await Batch(statements).named(operation.target)
+    if target is None:
+        return Refused(None)
+    if operation.deduplicate and await statements.read("known_message", [(target.key, operation.id)]):
+        return Delivered(target.key, 0, None, duplicate=True)
+    if target.ended is not None and not operation.dead_letter:
+        return Refused(Status(target.status))
+    once = msgspec.structs.replace(operation, deduplicate=True, dead_letter=True)
+    await statements.write("put_outbox", [(new_keys()(), _encode(once).decode())])
+    return Delivered(target.key, 0, None)
+
+
+class _Enclosed(Statements):
+    """Statements on a connection that belongs to the caller, waited for one by one."""
+
+    def __init__(
+        self, connection: AsyncConnection[Any] | Connection[Any], schema: str, keys: Callable[[], int]
+    ) -> None:
+        super().__init__(connection, schema, keys)  # type: ignore[arg-type]  # it is only used by `execute`
+        self._theirs = connection
+
+    async def execute(self, name: str, values: Sequence[Value]) -> Any:
+        if isinstance(self._theirs, AsyncConnection):
+            cursor = AsyncRawCursor(self._theirs, row_factory=tuple_row)
+            await cursor.execute(self._sql[name], values)
+            return cursor
+        blocking: RawCursor[Any] = RawCursor(self._theirs, row_factory=tuple_row)
+        await asyncio.to_thread(blocking.execute, self._sql[name], values)
+        return Waited(blocking)
+
+    async def say(self, command: str) -> None:
+        """Run a command without parameters."""
+        if isinstance(self._theirs, AsyncConnection):
+            await self._theirs.execute(command.encode())
+        else:
+            await asyncio.to_thread(self._theirs.execute, command.encode())

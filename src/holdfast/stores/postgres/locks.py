@@ -1,0 +1,104 @@
+"""What a batch locks before it begins, so that it finds nothing changing underneath and meets nobody head on.
+
+Everybody locks in one order: first slots (names of events, idempotency keys), then runs, each lowest first.
+What cannot be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
+from holdfast.contract.turns import CommitTurn, Extras, PublishEvent, StartRun
+from holdfast.stores.postgres.statements import slot
+from holdfast.stores.rules.batch import ids_of, new_ids_of
+
+
+@dataclass(slots=True)
+class Locks:
+    """Everything a batch may change, as far as it can be told beforehand."""
+
+    alone: bool = False
+    """Whether nobody else may commit meanwhile: what people do to runs, and what looks at many."""
+    slots: set[int] = field(default_factory=set)
+    keys: set[int] = field(default_factory=set)
+    """Keys of runs."""
+    ids: set[str] = field(default_factory=set)
+    new_ids: list[str] = field(default_factory=list)
+    ending: set[int] = field(default_factory=set)
+    """Runs that end: their parents are told."""
+    parked: dict[int, int] = field(default_factory=dict)
+    """Runs whose state is written, and how much of their inbox they have seen; 0 for those that end."""
+    events: set[str] = field(default_factory=set)
+    """Names under which something is published: whoever waits for them may be given it."""
+    waited: set[str] = field(default_factory=set)
+    """Names of events that somebody begins to wait for."""
+    freed: set[tuple[str, str]] = field(default_factory=set)
+    """Idempotency keys that are given up: whoever waits for them is told."""
+
+    def _take_turn(self, turn: CommitTurn, new: bool) -> None:
+        if not new:
+            self.keys.add(turn.key)
+            if turn.state is not None:
+                self.parked[turn.key] = min(turn.state.seen, self.parked.get(turn.key, turn.state.seen))
+            if turn.end is not None:
+                self.ending.add(turn.key)
+                self.parked[turn.key] = 0
+        if turn.extras is not None:
+            self._take_extras(turn.extras)
+
+    def _take_extras(self, extras: Extras) -> None:
+        self.alone = self.alone or bool(extras.returns)  # what they are called is known only to the store
+        for wait in extras.waits:
+            self.slots.update(slot("event", name) for name in wait.names)
+            self.waited.update(wait.names)
+        for event in extras.publishes:
+            self._publish(event)
+        for take in extras.takes:
+            self.slots.add(slot("key", take.activity, take.key))
+        for left in extras.leaves:
+            self._free(left.activity, left.key)
+
+    def _publish(self, event: PublishEvent) -> None:
+        self.slots.add(slot("event", event.name))
+        self.events.add(event.name)
+        if event.deduplicate:
+            self.slots.add(slot("event id", event.id))
+
+    def _free(self, activity: str, key: str) -> None:
+        self.slots.add(slot("key", activity, key))
+        self.freed.add((activity, key))
+
+    def take(self, operation: Operation) -> None:
+        """Add what one operation may change."""
+        self.ids.update(ids_of(operation))
+        self.new_ids.extend(new_ids_of(operation))
+        match operation:
+            case CommitTurn():
+                self._take_turn(operation, new=False)
+            case StartRun():
+                self.alone = self.alone or operation.audit is not None
+                if operation.turn is not None:
+                    self._take_turn(operation.turn, new=True)
+            case PublishEvent():
+                self._publish(operation)
+            case Beat():
+                self.keys.add(operation.key)
+            case FinishTask() | BeatTask():
+                self.keys.add(operation.run)
+            case KeepResult():
+                self.keys.add(operation.run)
+                self._free(operation.leave.activity, operation.leave.key)
+            case SendMessage():
+                pass
+            case _:
+                self.alone = True
+
+
+def locks_of(operations: Iterable[Operation]) -> Locks:
+    """Return what a batch has to lock."""
+    locks = Locks()
+    for operation in operations:
+        locks.take(operation)
+    return locks

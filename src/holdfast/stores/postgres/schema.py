@@ -1,0 +1,98 @@
+"""The schema in PostgreSQL: is the server one we know, are the tables there, are they ours to change."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, errors
+
+from holdfast.errors import BadInput, CannotOpen, SchemaTooNew, UnsupportedServer
+from holdfast.stores.postgres.dialect import Dialect
+from holdfast.stores.sql.files import migrations
+
+OLDEST_SERVER = 130000
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_STORAGE = re.compile(r'\) WITH \([^)]*\)| COLLATE "C"')
+_TRIES = 20
+
+
+def check_schema_name(name: str) -> str:
+    """Return a schema's name if it is one that needs no quoting.
+
+    Raises:
+        BadInput: saying which names there may be.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"schema must be lower-case letters, digits and underscores, at most 63, not {name!r}")
+    return name
+
+
+async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect: Dialect, where: str) -> None:
+    """Bring the tables up to date, if they are not: one process at a time, all or nothing.
+
+    Raises:
+        UnsupportedServer: it is older than we know.
+        CannotOpen: its text is not UTF8.
+        SchemaTooNew: a newer holdfast made these tables; nothing was written.
+    """
+    if connection.info.server_version < OLDEST_SERVER:
+        version = connection.info.server_version // 10000
+        raise UnsupportedServer(
+            f"{where}: PostgreSQL {version} is too old; holdfast needs {OLDEST_SERVER // 10000} or newer"
+        )
+    [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
+    if encoding != "UTF8":
+        raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
+    for number in range(_TRIES):
+        try:
+            await _migrate(connection, schema, dialect, where)
+            return
+        except (errors.UniqueViolation, errors.DuplicateObject, errors.DuplicateTable, errors.SerializationFailure):
+            # Two processes made the same thing at once; the other one's is there now.
+            await connection.rollback()
+            if number == _TRIES - 1:
+                raise
+
+
+async def _migrate(connection: AsyncConnection[Any], schema: str, dialect: Dialect, where: str) -> None:
+    known = migrations("postgres")[-1][0]
+    if await _version(connection, schema, where, known) == known:
+        return
+    async with connection.transaction():
+        if dialect.advisory_locks:
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast {schema}",))
+        version = await _version(connection, schema, where, known)
+        name = psycopg.sql.Identifier(schema)
+        if version == 0:
+            await connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+            await connection.execute(
+                psycopg.sql.SQL("CREATE TABLE IF NOT EXISTS {}.migrations (number BIGINT PRIMARY KEY)").format(name)
+            )
+        await connection.execute(psycopg.sql.SQL("SET LOCAL search_path TO {}").format(name))
+        for number, script in migrations("postgres"):
+            if number > version:
+                text = script if dialect.storage_options else _STORAGE.sub(_without, script)
+                await connection.execute(text.encode())
+                await connection.execute("INSERT INTO migrations (number) VALUES (%s)", (number,))
+
+
+def _without(option: re.Match[str]) -> str:
+    return ")" if option[0].startswith(")") else ""
+
+
+async def _version(connection: AsyncConnection[Any], schema: str, where: str, known: int) -> int:
+    """Return the number of the last migration, 0 when there was none."""
+    table = f'"{schema}".migrations'
+    [(there,)] = await (await connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,))).fetchall()
+    if not there:
+        return 0
+    query = psycopg.sql.SQL("SELECT coalesce(max(number), 0) FROM {}.migrations").format(psycopg.sql.Identifier(schema))
+    [(version,)] = await (await connection.execute(query)).fetchall()
+    if version > known:
+        raise SchemaTooNew(
+            f"{where}: the schema is newer than this holdfast (have {version}, know {known}); upgrade it"
+        )
+    return int(version)

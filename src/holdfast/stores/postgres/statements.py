@@ -1,0 +1,263 @@
+"""The statements of a batch in PostgreSQL: many rows in one JSON parameter, and no waiting for what is only written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
+from psycopg.rows import tuple_row
+
+from holdfast.clock import new_number
+from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sql.files import Statement, statements
+from holdfast.stores.sql.statements import in_pieces
+
+SLOTS = 1024
+"""How many rows there are to lock for what has none of its own."""
+
+_FILES = ("sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "postgres/postgres")
+_TABLES = (
+    "gate", "slots", "commits", "outbox", "runs", "inputs", "results", "entries", "inbox", "workers", "attributes",
+    "archive", "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors", "keys",
+    "key_waiters", "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
+)  # fmt: skip
+_TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
+_ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
+_WANTED = """
+SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb)
+UNION ALL SELECT runs.key FROM jsonb_array_elements_text($2::jsonb) AS wanted JOIN runs ON runs.id = wanted.value
+UNION ALL SELECT runs.parent FROM jsonb_array_elements_text($3::jsonb) AS ending
+JOIN runs ON runs.key = ending.value::bigint
+UNION ALL SELECT waiters.run FROM jsonb_array_elements_text($4::jsonb) AS wanted
+JOIN waiters ON waiters.name = wanted.value
+UNION ALL SELECT key_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
+JOIN key_waiters ON key_waiters.activity = wanted.value ->> 0 AND key_waiters.key = wanted.value ->> 1
+"""
+_SHARED = "SELECT 1 FROM gate WHERE id < 0 FOR KEY SHARE"  # locks the table, as who only reads it does not, and no row
+_WORDS = {
+    "gate": f"WITH shared AS MATERIALIZED ({_SHARED})",
+    "shared": _SHARED,
+    "begun": "(extract(epoch FROM backend_start) * 1000000)::bigint::text",
+    "join": "JOIN",
+    "greatest": "greatest",
+    "unless_taken": "",
+    "attributes": (
+        "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
+        "FROM attributes WHERE attributes.run = runs.key)"
+    ),
+    "wanted": " ".join(_WANTED.split()),
+    "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
+    "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state = 'dead'))",
+    "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "claim": (
+        "runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input, runs.seed, runs.generation, "
+        "runs.status, runs.claims, runs.created, runs.parent_id, runs.begins, runs.deadline, runs.reopens, taken.lost, "
+        "taken.status"
+    ),
+}
+_PLANNED_ANEW = frozenset({"claim_runs", "due_suspect", "next_due", "claim_tasks"})
+"""What is planned each time it is run: a plan for any parameters takes ten times as long as one for those given."""
+_TYPES = {"int": "(value ->> {n})::bigint", "text": "value ->> {n}"}
+_encode = msgspec.json.Encoder().encode
+
+
+@cache
+def sql(schema: str, skip_locked: bool = True) -> Mapping[str, str]:
+    """Return every statement by name, its tables those of a schema."""
+    found = {name: _filled(statement, schema) for name, statement in statements(*_FILES).items()}
+    if not skip_locked:
+        found = {name: text.replace(" SKIP LOCKED", "") for name, text in found.items()}
+    return MappingProxyType(found)
+
+
+def _filled(statement: Statement, schema: str) -> str:
+    values = [f"{_TYPES[kind].replace('{n}', str(n))} AS {name}" for n, (name, kind) in enumerate(statement.columns)]
+    text = statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", ", ".join(values))})
+    return in_schema(text, schema)
+
+
+def in_schema(text: str, schema: str) -> str:
+    """Return a statement with the tables of a schema: behind a pooler there is no search path to rely on."""
+    return _TABLE.sub(rf'\1 "{schema}".\2', text)
+
+
+def encoded(rows: object) -> str:
+    """Return a parameter in JSON; PostgreSQL's text cannot hold the character NUL, nor can names that get here."""
+    text = _encode(rows).decode()
+    return text if "\\u0000" not in text else _without_nul(text)
+
+
+def _without_nul(text: str) -> str:
+    return re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", "\\1\ufffd", text)
+
+
+def slot(*what: str) -> int:
+    """Return which slot stands for something."""
+    return crc32("\0".join(what).encode()) % SLOTS
+
+
+def new_keys() -> Callable[[], int]:
+    """Return what makes keys of runs: rising, and other processes' are other ones (else the insert is tried again)."""
+    last = 0
+
+    def next_key() -> int:
+        nonlocal last
+        # One call stands for as many keys as a batch may take by itself.
+        last = max(last + (1 << 16), new_number())
+        return last
+
+    return next_key
+
+
+class NotLocked(Exception):
+    """A batch needs what it has not locked: it is to be done again, alone."""
+
+
+class Statements:
+    """The statements of one transaction on one connection, which is in pipeline mode: only reads are waited for.
+
+    `locked` are the runs that may be changed, None when nobody else writes; `slots` likewise.
+    """
+
+    def __init__(
+        self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int], *, skip_locked: bool = True
+    ) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._sql = sql(schema, skip_locked)
+        self._keys = keys
+        self._numbers = new_keys()
+        self.locked: set[int] | None = None
+        self.slots: frozenset[int] = frozenset()
+
+    async def execute(self, name: str, values: Sequence[Value]) -> AsyncRawCursor[Any]:
+        """Run one statement by its own parameters, waiting for nothing."""
+        cursor = AsyncRawCursor(self._connection)
+        await cursor.execute(self._sql[name], values, prepare=False if name in _PLANNED_ANEW else None)
+        return cursor
+
+    async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+        if name == "last_key":
+            return [(self._keys() - 1,)]
+        if name == "insert_event":
+            rows = [(*row, self._numbers()) for row in rows]
+        return await found(await self.ask(name, rows))
+
+    async def ask(self, name: str, rows: Sequence[Row]) -> list[AsyncRawCursor[Any]]:
+        """Run a statement whose rows are looked at later."""
+        self._check(name, rows)
+        if statements(*_FILES)[name].columns:
+            return [await self.execute(name, (encoded(rows),))]
+        return [await self.execute(name, _texts(row)) for row in rows]
+
+    async def write(self, name: str, rows: Sequence[Row]) -> None:
+        self._check(name, rows)
+        if name == "insert_runs":
+            rows = sorted(rows, key=lambda row: str(row[1]))  # two who insert the same ids meet in the same order
+        if statements(*_FILES)[name].columns:
+            for parameter in in_pieces(rows, encoded):
+                await self.execute(name, (parameter,))
+        else:
+            for row in rows:
+                await self.execute(name, _texts(row))
+
+    async def change(self, name: str, row: Row) -> int:
+        self._check(name, [row])
+        cursor = await self.execute(name, _texts(row))
+        await _arrived(cursor)
+        return cursor.rowcount
+
+    async def list(self, name: str, conditions: str, values: Row) -> list[tuple[Value, ...]]:
+        cursor = AsyncRawCursor(self._connection)
+        await cursor.execute(self._sql[name].replace("{filter}", in_schema(conditions, self._schema)), _texts(values))
+        return await found([cursor])
+
+    def ignoring_indexes(self, column: str) -> str:
+        return column
+
+    def _check(self, name: str, rows: Sequence[Row]) -> None:
+        """Refuse what others may be changing at the same time."""
+        if self.locked is None:
+            return
+        if name == "update_runs" and not self.locked.issuperset(int(row[0] or 0) for row in rows):
+            raise NotLocked
+        if name == "insert_runs":
+            self.locked.update(int(row[0] or 0) for row in rows)
+        elif (name in _SLOTTED and not self.slots.issuperset(_SLOTTED[name](row) for row in rows)) or name in _ALONE:
+            raise NotLocked
+
+
+class BlockingStatements(Statements):
+    """The same on a connection that is waited for: what is written with them runs at once."""
+
+    def __init__(self, connection: Connection[Any], schema: str) -> None:
+        super().__init__(connection, schema, new_keys())  # type: ignore[arg-type]  # it is only used by `execute`
+        self._blocking = connection
+
+    async def execute(self, name: str, values: Sequence[Value]) -> Any:
+        cursor: RawCursor[Any] = RawCursor(self._blocking, row_factory=tuple_row)
+        cursor.execute(self._sql[name], values)
+        return Waited(cursor)
+
+
+class Waited:
+    """A cursor of a blocking connection that was waited for."""
+
+    def __init__(self, cursor: RawCursor[Any]) -> None:
+        self._cursor = cursor
+        self.rowcount = cursor.rowcount
+
+    async def fetchall(self) -> list[Any]:
+        """Return what was found."""
+        return self._cursor.fetchall()
+
+
+def _event(row: Row) -> int:
+    return slot("event", str(row[0]))
+
+
+def _key(row: Row) -> int:
+    return slot("key", str(row[0]), str(row[1]))
+
+
+_SLOTTED: dict[str, Callable[[Row], int]] = {
+    **dict.fromkeys(
+        ("count_event", "insert_event", "pending_events", "queued_event", "young_event", "delete_event", "drop_expired",
+         "first_waiter", "all_waiters"), _event),
+    "insert_waiters": lambda row: slot("event", str(row[2])),
+    **dict.fromkeys(
+        ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
+}  # fmt: skip
+"""What may be read and written only by who has locked the slot of the name or key."""
+
+_ALONE = frozenset({"last_audit"})
+"""What may be read only by who is alone."""
+
+
+def _texts(row: Sequence[Value]) -> Sequence[Value]:
+    if any(isinstance(value, str) and "\0" in value for value in row):
+        return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in row]
+    return row
+
+
+async def found(cursors: Iterable[AsyncRawCursor[Any]]) -> list[tuple[Value, ...]]:
+    """Return what statements found, waiting for them."""
+    rows: list[tuple[Value, ...]] = []
+    for cursor in cursors:
+        rows += await cursor.fetchall()
+    return rows
+
+
+async def _arrived(cursor: AsyncRawCursor[Any]) -> None:
+    """Wait until a statement that returns no rows was run."""
+    try:
+        await cursor.fetchall()
+    except psycopg.ProgrammingError:
+        pass

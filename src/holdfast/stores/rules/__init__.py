@@ -1,0 +1,1 @@
+"""The rules of the store contract, written once for all databases."""

@@ -1,0 +1,676 @@
+"""One group commit as a value: operations applied in order to rows in memory, then written in a few statements.
+
+The rules of the contract live here and nowhere else. A store begins a transaction that nobody can write beside, hands
+in a `Statements` that reads and writes rows one by one or in bulk, and commits; both ways give the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+
+from holdfast.clock import Instant
+from holdfast.contract.operations import (
+    Acknowledge,
+    Beat,
+    BeatTask,
+    Committed,
+    Delivered,
+    Done,
+    DropSchedule,
+    Existing,
+    Fenced,
+    FinishTask,
+    KeepResult,
+    KeyAnswer,
+    KeyHeld,
+    Operation,
+    Outcome,
+    Overtaken,
+    Pause,
+    PauseSchedule,
+    Purge,
+    PutSchedule,
+    Refused,
+    Reopen,
+    ReplayEvent,
+    RequestCancel,
+    SendMessage,
+    SetAttributes,
+    Started,
+    Terminate,
+    Tick,
+    Unblock,
+    Unpause,
+)
+from holdfast.contract.rows import Message, Status
+from holdfast.contract.turns import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
+from holdfast.stores.rules.events import EventQueues
+from holdfast.stores.rules.keys import Keys
+from holdfast.stores.rules.letters import Letters
+from holdfast.stores.rules.operators import Operators
+from holdfast.stores.rules.purge import Purges
+from holdfast.stores.rules.run import Row, RunState, changed_row, new_row
+from holdfast.stores.rules.schedules import Schedules
+from holdfast.stores.rules.tasks import Tasks
+from holdfast.stores.rules.trails import Trails
+from holdfast.stores.sql.statements import Statements
+
+DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
+"""What somebody must be working on: a run in one of these without a living owner is due."""
+
+_KEPT = frozenset({"message", "notice"})
+"""Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
+
+_ACTS = frozenset({"cancel", "pause", "resume"})
+"""Inbox rows that even a paused run must be told of."""
+
+
+class Batch:
+    """A batch being applied.
+
+    What concerns more than one run has its rules in modules of its own; they share these rows. Rules that read tables
+    which earlier operations of the batch may have changed call `flush` first.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self.statements = statements
+        self._last_key: int | None = None
+        self._runs: dict[int, RunState] = {}
+        self._ids: dict[str, RunState | None] = {}
+        self._alive: dict[str, bool] = {}
+        self._buried: dict[str, tuple[str, int, Instant] | None] = {}
+        self._unique: dict[tuple[str, str], RunState] = {}
+        self._unread: dict[int, tuple[int, list[Message]]] = {}
+        """Inbox rows read before they were asked for, of each run those beyond a number."""
+        self._stirred: set[int] = set()
+        self._clear_pending()
+        self.events = EventQueues(self)
+        self.keys = Keys(self)
+        self.letters = Letters(self)
+        self.operators = Operators(self)
+        self.tasks = Tasks(self)
+        self.trails = Trails(self)
+
+    def _clear_pending(self) -> None:
+        self._touched: list[RunState] = []
+        self._inputs: dict[int, str] = {}
+        self._results: dict[int, tuple[str | None, str | None, str | None]] = {}
+        self._forgotten: dict[int, None] = {}
+        self._trims: list[Row] = []
+        self._entries: list[Row] = []
+        self._rewrites: list[Row] = []
+        self._consumed: dict[tuple[int, int], None] = {}
+        self._traceless: dict[int, None] = {}
+        self._inbox: dict[int, dict[int, Message]] = {}
+        self._attributes: list[Row] = []
+
+    async def apply(self, operations: Sequence[Operation], prefetch: bool = True) -> list[Outcome]:
+        """Apply operations in order and write what they changed."""
+        if prefetch:
+            await self._prefetch(operations)
+        outcomes = [await self._apply(operation) for operation in operations]
+        await self.flush()
+        return outcomes
+
+    async def _apply(self, operation: Operation) -> Outcome:
+        match operation:
+            case CommitTurn():
+                run = await self.run(operation.key)
+                if run is None or run.ended is not None or run.epoch != operation.epoch:
+                    return Fenced(operation.key)
+                if operation.inbox is not None and operation.inbox != run.inbox:
+                    return Overtaken(operation.key)
+                return await self._commit(run, operation)
+            case StartRun():
+                started = await self._start(operation)
+                if operation.audit is not None and isinstance(started, Started):
+                    await self.trails.audit(operation.audit, operation.run.id, operation.run.at)
+                return started
+            case SendMessage():
+                return await self._send(operation)
+            case PublishEvent():
+                return await self.events.publish(operation)
+            case Beat():
+                return await self._beat(operation)
+            case FinishTask() | BeatTask():
+                return await self.tasks.apply(operation)
+            case KeepResult():
+                return await self.keys.keep(operation)
+            case Acknowledge() | ReplayEvent():
+                return await self._audited(
+                    operation.audit, operation.letter, operation.at, await self.letters.apply(operation)
+                )
+            case Purge():
+                return await self._audited(
+                    operation.audit, operation.what, operation.at, await Purges(self).apply(operation)
+                )
+            case PutSchedule() | PauseSchedule() | DropSchedule():
+                outcome = await Schedules(self).apply(operation)
+                return await self._audited(operation.audit, operation.id, operation.at, outcome)
+            case Tick():
+                return await Schedules(self).tick(operation)
+            case Terminate():
+                outcome = await self.operators.terminate(operation)
+                return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
+            case RequestCancel() | Pause() | Unpause() | Reopen() | SetAttributes() | Unblock():
+                outcome = await self.operators.apply(operation)
+                target = operation.target or getattr(operation, "workflow", "")
+                return await self._audited(operation.audit, target, operation.at, outcome)
+
+    async def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
+        in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)
+        if audit is not None and not in_vain:
+            await self.trails.audit(audit, target, at)
+        return outcome
+
+    # Starting.
+
+    async def _start(self, operation: StartRun) -> Started | Existing | KeyHeld:
+        taken = await self.taken(operation.run)
+        if taken is not None:
+            return taken
+        owner = operation.run.owner
+        parent = operation.run.parent
+        run = await self.insert(
+            operation.run, owner if owner and await self.lives(owner) else None, parent.key if parent else None
+        )
+        if owner:
+            run.status, run.epoch = Status.RUNNING, 1
+        return Started(run.key, await self._commit(run, operation.turn) if operation.turn else None)
+
+    async def taken(self, new: NewRun) -> Existing | KeyHeld | None:
+        """Return why a run cannot be inserted."""
+        existing = await self.named(new.id)
+        if existing is not None:
+            return Existing(existing.key, existing.workflow, existing.digest, Status(existing.status))
+        if new.id not in self._buried:
+            await self._exhume([new.id])
+        buried = self._buried[new.id]
+        if buried is not None and buried[2] > new.at:
+            return Existing(0, buried[0], buried[1], None)
+        if new.options.unique_key is not None:
+            holder = await self.holder(new.workflow, new.options.unique_key)
+            if holder is not None:
+                return KeyHeld(holder.key, holder.id)
+        return None
+
+    async def _exhume(self, ids: Sequence[str]) -> None:
+        self.know_buried(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
+
+    async def holder(self, workflow: str, unique_key: str) -> RunState | None:
+        """Return the open run that has a unique key."""
+        fresh = self._unique.get((workflow, unique_key))
+        if fresh is not None and fresh.ended is None:
+            return fresh
+        for row in await self.statements.read("run_by_unique", [(workflow, unique_key)]):
+            found = self.adopt(row)
+            if found.ended is None:
+                return found
+        return None
+
+    def take_unique_key(self, run: RunState) -> None:
+        """Note that a run has its unique key from here on."""
+        if run.unique_key is not None:
+            self._unique[run.workflow, run.unique_key] = run
+
+    async def insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
+        """Insert a run that is due, unless a worker has it, as soon as it may begin."""
+        if self._last_key is None:
+            rows = await self.statements.read("last_key", [()])
+            self._last_key = int(rows[0][0] or 0) if rows else 0
+        self._last_key += 1
+        options = new.options
+        begins = options.begins or new.at
+        due = None if owner else begins
+        deadline = begins + options.timeout if options.timeout is not None else None
+        run = RunState((
+            self._last_key, new.id, new.workflow, Status.PENDING, "", due, 0, owner, 0, 0, 0, "", new.digest, parent,
+            None, new.at, None, options.unique_key, options.timeout, deadline, 0, 0, options.begins,
+        ))  # fmt: skip
+        run.new, run.dirty = new, True
+        self._touched.append(run)
+        self.take_unique_key(run)
+        self._inputs[run.key] = new.input
+        self._attributes.extend((name, value, run.key) for name, value in options.attributes.items())
+        self._runs[run.key] = self._ids[run.id] = run
+        return run
+
+    # Turns.
+
+    async def _commit(self, run: RunState, turn: CommitTurn) -> Committed:
+        key = run.key
+        self._stirred.clear()
+        if turn.renewal is not None:
+            if self.letters.written:
+                await self.flush()  # they quote the input that is replaced here
+            self._forget(key)
+            self.events.forget(run)
+            self._inputs[key] = turn.renewal.input
+            run.generation = turn.renewal.generation
+            self.touch(run, turn.at)
+        for first, last in turn.trims:
+            self._trim(key, first, last)
+        if turn.entries:
+            self._entries.extend([(key, *entry) for entry in turn.entries])
+        if turn.consumed:
+            self.consume(run, turn.consumed)
+        refused: dict[str, str] = {}
+        refused_child = await self._deliver_all(run, turn, refused)
+        keys: dict[str, KeyAnswer] = {}
+        given = await self._do_extras(run, turn.extras, turn.at, refused, keys) if turn.extras is not None else None
+        if turn.reset_claims and run.claims:
+            run.claims = 0
+            self.touch(run, turn.at)
+        messages = await self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
+        if given is not None and turn.state is None:
+            messages = await self._unread_beyond(run, given)
+        if refused_child and turn.end is None:
+            # The parent may be parked by this very commit, and only it can tell its code of the refusal.
+            run.due = turn.at
+            self.touch(run, turn.at)
+        if turn.end is not None:
+            await self.end(run, turn.end)
+        if turn.state is not None:
+            self._stirred.discard(key)  # otherwise its own new rows do not come back with the outcome
+        return Committed(key, messages, refused, keys, bool(self._stirred))
+
+    async def _deliver_all(self, run: RunState, turn: CommitTurn, refused: dict[str, str]) -> bool:
+        """Deliver what a turn sends and start its children; return whether a child was refused."""
+        refused_child = False
+        for send in turn.sends:
+            target = await self.named(send.target)
+            crowded = target is not None and target.inbox >= send.max_pending and await self._crowded(target, send)
+            if target is not None and target.ended is None and not crowded:
+                self._deliver(target, send)
+                continue
+            reason = "missing" if target is None else str(target.status) if target.ended is not None else "full"
+            refused[send.location] = reason
+            self._rewrites.append((run.key, send.location, send.seq, send.refusals[reason]))
+        for child in turn.children:
+            if await self.taken(child.run) is None:
+                await self.insert(child.run, None, run.key if child.run.parent else None)
+                continue
+            refused[child.location] = "taken"
+            refused_child = True
+            self._rewrites.append((run.key, child.location, child.seq, child.taken))
+        return refused_child
+
+    async def _do_extras(
+        self, run: RunState, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
+    ) -> int | None:
+        """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
+        if extras.forget_waits:
+            self.events.forget(run)
+        for location in extras.unwaits:
+            self.events.unwait(run, location)
+        for event in extras.publishes:
+            if isinstance(await self.events.publish(event), Refused):
+                refused[event.location] = "full"
+                self._rewrites.append((run.key, event.location, event.seq, event.refusal))
+        for n in extras.returns:
+            await self.events.give_back(run, n, at)
+        given = None
+        for wait in extras.waits:
+            if await self.events.wait(run, wait, at):
+                given = wait.seen
+        for leave in extras.leaves:
+            await self.keys.leave(run, leave, at)
+        for take in extras.takes:
+            keys[take.location] = await self.keys.take(run, take, at)
+        if extras.untasks or extras.tasks:
+            await self.tasks.hand_out(run, extras, keys, at)
+        if extras.version:
+            await self.flush()
+            await self.statements.write("set_version", [(run.key, extras.version)])
+        if extras.attributes:
+            await self.operators.set_attributes(run, extras.attributes)
+        await self.trails.evidence(run.id, extras.evidence)
+        if extras.replies:
+            await self.statements.write(
+                "insert_replies", [(reply.message, run.key, reply.payload, at) for reply in extras.replies]
+            )
+        for letter in extras.letters:
+            self.letters.work(run, letter, at)
+        return given
+
+    async def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
+        self.touch(run, at)
+        if state.status == Status.COMPENSATING and run.status != Status.COMPENSATING:
+            await self.keys.undo(run)
+        run.status, run.wait, run.due, run.fingerprint = state.status, state.wait, state.due, state.fingerprint
+        messages: tuple[Message, ...] = ()
+        if run.inbox > state.seen:
+            messages = await self._unread_beyond(run, state.seen)
+            self._obey(run, [message.kind for message in messages if message.kind in _ACTS], at)
+        if state.error is not None:
+            self._results[run.key] = (None, state.error, None)
+        if state.released:
+            run.owner = None
+        if run.status == state.status and run.status in (Status.BLOCKED, Status.PAUSED):
+            await self.keys.free(run, at)
+        if run.status == Status.BLOCKED:
+            run.due = None
+            await self.events.give_up(run, at)
+        elif run.status in DRIVEN:
+            # A holder declared dead may still commit until somebody claims the run; what it drives must not be left
+            # with neither an owner nor a due time.
+            if run.owner is not None and not await self.lives(run.owner):
+                run.owner, run.lost = None, "lapse"
+            if run.owner is None and run.due is None:
+                run.due = at
+        return messages
+
+    def _obey(self, run: RunState, acts: Sequence[str], at: Instant) -> None:
+        """Keep a turn from undoing what somebody asked for and it has not seen."""
+        if run.status != Status.PAUSED or acts:
+            run.due = at
+        if "cancel" in acts:
+            run.status = Status.CANCELLING
+        elif acts and acts[-1] == "resume" and run.status == Status.PAUSED:
+            run.status = Status.PENDING
+        elif acts and acts[-1] == "pause" and run.status not in (Status.CANCELLING, Status.BLOCKED):
+            run.status = Status.PAUSED
+
+    async def end(self, run: RunState, end: End) -> None:
+        """End a run: what it has not read goes where its rules say, and its parent is told."""
+        self.touch(run, end.at)
+        run.status, run.ended = end.status, end.at
+        run.owner = run.due = None
+        run.wait = run.lost = ""
+        run.claims = 0
+        self._results[run.key] = (end.output, end.error, end.compensation)
+        if run.inbox:
+            unread = await self.unread(run)
+            # A run that did not complete may be let go on, and finds then what it has not read.
+            kept = _KEPT if end.status != Status.COMPLETED else frozenset()
+            left = {
+                message.n
+                for message in unread
+                if message.kind in kept and (message.kind == "notice" or message.name not in end.unread)
+            }
+            self.consume(run, [message.n for message in unread if message.n not in left])
+            await self.events.left_unread(run, unread, end)
+        if end.compensation is not None:
+            await self.keys.undo(run)
+        if run.traces:
+            await self.keys.free(run, end.at)
+            self.events.forget(run)
+            self._traceless[run.key] = None
+            run.traces = 0
+            self.touch(run, end.at)  # publishing what was unread may have written the run before this
+        if run.reopens:
+            await self.letters.settle(run)
+        parent = run.parent and await self.run(run.parent)
+        if parent and parent.ended is None:
+            self.put(parent, "child", run.id, "", end.payload, end.at)
+        if end.status == Status.CANCELLED:
+            await self.operators.cancel_following(run, end)
+
+    # Inboxes.
+
+    async def _send(self, operation: SendMessage) -> Outcome:
+        target = await self.named(operation.target)
+        if target is None:
+            return Refused(None)
+        known = (target.key, operation.id)
+        if operation.deduplicate and await self.statements.read("known_message", [known]):
+            return Delivered(target.key, 0, target.owner, duplicate=True)
+        if target.ended is not None and not operation.dead_letter:
+            return Refused(Status(target.status))
+        if target.ended is None and target.inbox >= operation.max_pending and await self._crowded(target, operation):
+            return Refused(Status(target.status), "full")
+        if operation.deduplicate:
+            await self.statements.write("remember_message", [(*known, operation.at)])
+        if target.ended is not None:
+            message = Message(0, "message", operation.name, operation.id, operation.payload, operation.at)
+            self.letters.event(message, target, operation.at)
+            return Delivered(target.key, 0, None)
+        self._deliver(target, operation)
+        return Delivered(target.key, target.inbox, target.owner)
+
+    async def _crowded(self, run: RunState, operation: SendMessage | Send) -> bool:
+        """Whether so many messages of this name wait already; counted only where there could be so many."""
+        await self.flush()
+        oldest = (await self.statements.read("oldest_unread", [(run.key,)]))[0][0]
+        if oldest is None or run.inbox - int(oldest) + 1 < operation.max_pending:
+            return False
+        count = (await self.statements.read("count_unread", [(run.key, operation.name)]))[0][0]
+        return int(count or 0) >= operation.max_pending
+
+    def _deliver(self, run: RunState, what: SendMessage | Send) -> None:
+        self.put(run, "message", what.name, what.id, what.payload, what.at)
+
+    def put(
+        self, run: RunState, kind: str, name: str, id: str, payload: str, at: Instant, *, now: Instant | None = None
+    ) -> None:
+        """Put a row into a run's inbox and make the run due, unless it is to be left alone.
+
+        `at` is the row's own time; an event that was published before is as old as it was, but put there `now`.
+        """
+        now = at if now is None else now
+        run.inbox += 1
+        if run.status not in (Status.BLOCKED, Status.PAUSED):
+            wanted = self.beginning(run, now)
+            if run.due is None or run.due > wanted:
+                run.due = wanted
+        self._inbox.setdefault(run.key, {})[run.inbox] = Message(run.inbox, kind, name, id, payload, at)
+        self._stirred.add(run.key)
+        self.touch(run, now)
+
+    def beginning(self, run: RunState, at: Instant) -> Instant:
+        """Return from when a run may be driven: at once, but not before it begins."""
+        return max(at, run.begins) if run.begins is not None and not run.epoch else at
+
+    async def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
+        """Remove one row of a kind from a run's inbox and return it."""
+        found = self._inbox.get(run.key, {}).get(n)
+        if found is None and (run.key, n) not in self._consumed:
+            rows = await self.statements.read("inbox_row", [(run.key, n)])
+            found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
+        if found is None or found.kind != kind:
+            return None
+        self.consume(run, [n])
+        return found
+
+    async def _beat(self, beat: Beat) -> Outcome:
+        run = await self.run(beat.key)
+        if run is None or run.ended is not None or run.epoch != beat.epoch:
+            return Fenced(beat.key)
+        self.leave_traces(run)
+        await self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
+        return Committed(run.key)
+
+    def consume(self, run: RunState, numbers: Sequence[int]) -> None:
+        """Delete rows of a run's inbox."""
+        pending = self._inbox.get(run.key, {})
+        for n in numbers:
+            if n <= run.inbox:
+                self._consumed[run.key, n] = None
+                pending.pop(n, None)
+
+    def _forget(self, key: int) -> None:
+        self._forgotten[key] = None
+        self._entries = [row for row in self._entries if row[0] != key]
+        self._rewrites = [row for row in self._rewrites if row[0] != key]
+
+    def _trim(self, key: int, first: str, last: str) -> None:
+        self._trims.append((key, first, last))
+        if self._entries:
+            low, high = first.encode(), last.encode()
+            self._entries = [row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high]
+
+    def touch(self, run: RunState, at: Instant) -> None:
+        """Note that a run changed."""
+        run.updated = at
+        if not run.dirty:
+            run.dirty = True
+            self._touched.append(run)
+
+    def leave_traces(self, run: RunState) -> None:
+        """Note that a run has rows in tables that its end must look into."""
+        if not run.traces:
+            run.traces = 1
+            self.touch(run, run.updated)
+
+    async def lives(self, worker: str) -> bool:
+        """Whether a worker is alive."""
+        alive = self._alive.get(worker)
+        if alive is None:
+            alive = self._alive[worker] = bool(await self.statements.read("live_worker", [(worker,)]))
+        return alive
+
+    async def unread(self, run: RunState) -> tuple[Message, ...]:
+        """Return all that a run has not read."""
+        return await self._unread_beyond(run, 0)
+
+    async def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
+        beyond, stored = self._unread.get(run.key, (seen, None))
+        if stored is None or beyond > seen:
+            rows = [] if run.new else await self.statements.read("unread", [(run.key, seen)])
+            stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
+        # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
+        pending = takewhile(lambda message: message.n > seen, reversed(self._inbox.get(run.key, {}).values()))
+        older = takewhile(lambda message: message.n > seen, reversed(stored))
+        unread = [*pending, *(message for message in older if (run.key, message.n) not in self._consumed)]
+        return tuple(reversed(unread))
+
+    async def run(self, key: int) -> RunState | None:
+        """Return a run by its key."""
+        if key not in self._runs:
+            await self._load("run_by_key", [(key,)])
+        return self._runs.get(key)
+
+    async def named(self, id: str) -> RunState | None:
+        """Return a run by its public id."""
+        if id not in self._ids:
+            self._ids[id] = None
+            await self._load("run_by_id", [(id,)])
+        return self._ids[id]
+
+    async def _load(self, statement: str, rows: Sequence[Row]) -> None:
+        for row in await self.statements.read(statement, rows):
+            self.adopt(row)
+
+    def adopt(self, row: Row) -> RunState:
+        """Return the run of a row that was read, as this batch has it."""
+        run = RunState(row)
+        known = self._runs.setdefault(run.key, run)
+        self._ids[known.id] = known
+        return known
+
+    def forget_runs(self) -> None:
+        """Read every run and every tombstone anew: statements changed some beside this batch."""
+        self._runs.clear()
+        self._ids.clear()
+        self._unique.clear()
+        self._buried.clear()
+
+    async def _prefetch(self, operations: Sequence[Operation]) -> None:
+        if len(operations) == 1:
+            return
+        turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
+        await self.load_keys(turn.key for turn in turns)
+        ids = dict.fromkeys(named for operation in operations for named in ids_of(operation))
+        if ids:
+            self._ids.update((id, None) for id in ids if id not in self._ids)
+            await self._load("run_by_id", [(id,) for id in ids])
+        starts = [id for operation in operations for id in new_ids_of(operation)]
+        if starts:
+            await self._exhume(starts)
+        ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
+        await self.load_keys(parent for parent in ending if parent)
+        moved: dict[int, int] = {}
+        for turn in turns:
+            if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
+                moved[turn.key] = min(moved.get(turn.key, turn.state.seen), turn.state.seen)
+        if moved:
+            self.know_unread(moved, await self.statements.read("unread", [*moved.items()]))
+
+    def know_runs(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in runs that were read before they were asked for; of these ids there are no others."""
+        for row in rows:
+            self.adopt(row)
+        for id in ids:
+            self._ids.setdefault(id, None)
+
+    def know_unread(self, beyond: Mapping[int, int], rows: Iterable[Row]) -> None:
+        """Take in the unread rows of runs, of each those beyond a number."""
+        self._unread = {key: (n, []) for key, n in beyond.items()}
+        for row in rows:
+            self._unread[int(row[0] or 0)][1].append(Message(*row[1:]))  # type: ignore[arg-type]  # as in Message
+
+    def know_buried(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in which ids belonged to runs that are gone."""
+        self._buried.update(dict.fromkeys(ids))
+        for id, workflow, digest, expires in rows:
+            self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+
+    def know_alive(self, workers: Iterable[str]) -> None:
+        """Take in who is alive."""
+        self._alive.update((worker, True) for worker in workers)
+
+    async def load_keys(self, keys: Iterable[int]) -> None:
+        """Read many runs at once."""
+        missing = [(key,) for key in dict.fromkeys(keys) if key not in self._runs]
+        if missing:
+            await self._load("run_by_key", missing)
+
+    async def flush(self) -> None:
+        """Write what was changed so far."""
+        write = self.statements.write
+        new = [new_row(run, run.new) for run in self._touched if run.new]
+        changed = [changed_row(run) for run in self._touched if not run.new]
+        inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
+        traceless: list[Row] = [(key,) for key in self._traceless]
+        work: list[tuple[str, Sequence[Row]]] = [
+            ("update_runs", changed),  # before the inserts: an end gives a unique key back
+            ("insert_runs", new),
+            ("put_inputs", [*self._inputs.items()]),
+            ("put_results", [(key, *result) for key, result in self._results.items()]),
+            ("forget_entries", [(key,) for key in self._forgotten]),
+            ("trim_entries", self._trims),
+            ("insert_entries", self._entries),
+            ("rewrite_entries", self._rewrites),
+            ("consume", [*self._consumed]),
+            ("insert_inbox", inbox),
+            ("insert_attributes", self._attributes),
+            ("forget_beats", traceless),
+            ("forget_tasks", traceless),
+            *self.events.pending(),
+            *self.trails.pending(),
+            *self.letters.pending(),
+        ]
+        for statement, rows in work:
+            if rows:
+                await write(statement, rows)
+        for run in self._touched:
+            run.new, run.dirty = None, False
+        self._unread.clear()
+        self._clear_pending()
+
+
+def ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation asks for."""
+    match operation:
+        case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Reopen() | SetAttributes():
+            yield operation.target
+        case StartRun():
+            yield operation.run.id
+            if operation.turn:
+                yield from ids_of(operation.turn)
+        case CommitTurn():
+            for send in operation.sends:
+                yield send.target
+            for child in operation.children:
+                yield child.run.id
+
+
+def new_ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation inserts."""
+    if isinstance(operation, StartRun):
+        yield operation.run.id
+        operation = operation.turn or operation
+    if isinstance(operation, CommitTurn):
+        for child in operation.children:
+            yield child.run.id

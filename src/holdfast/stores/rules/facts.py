@@ -1,0 +1,83 @@
+"""Turns that only add facts, nine of ten: they are written without their runs ever being read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.contract.operations import (
+    Beat,
+    BeatTask,
+    Committed,
+    Fenced,
+    FinishTask,
+    KeepResult,
+    Operation,
+    Outcome,
+    SendMessage,
+)
+from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun
+from holdfast.stores.rules.batch import Batch
+from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.statements import Statements
+
+_SHARED = (CommitTurn, StartRun, SendMessage, PublishEvent, Beat, BeatTask, FinishTask, KeepResult)
+"""What neither ends nor cuts the runs of others."""
+
+
+class Split:
+    """A batch in two: turns that only add facts to a run which nothing else in the batch may end or cut, and the rest.
+
+    The former need nothing but the epoch.
+    """
+
+    __slots__ = ("_facts", "others", "turns")
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._facts = _only_facts(operations)
+        self.turns: list[CommitTurn] = []
+        self.others: list[Operation] = []
+        for operation, fact in zip(operations, self._facts, strict=True):
+            if fact and isinstance(operation, CommitTurn):
+                self.turns.append(operation)
+            else:
+                self.others.append(operation)
+
+    def outcomes(self, fenced: set[Row], made: Iterable[Outcome]) -> list[Outcome]:
+        """Return the outcomes of all, in order, from those of the two parts."""
+        turns, rest = iter(self.turns), iter(made)
+        return [outcome_of(next(turns), fenced) if fact else next(rest) for fact in self._facts]
+
+
+async def apply(statements: Statements, operations: Sequence[Operation]) -> list[Outcome]:
+    """Apply a batch that nobody can write beside."""
+    split = Split(operations)
+    fenced: set[Row] = set()
+    if split.turns:
+        fenced.update(await statements.read("fenced_facts", [(turn.key, turn.epoch) for turn in split.turns]))
+        await statements.write("insert_facts", facts_of(split.turns))
+    return split.outcomes(fenced, await Batch(statements).apply(split.others) if split.others else ())
+
+
+def facts_of(turns: Iterable[CommitTurn]) -> list[Row]:
+    """Return the rows of facts, each with the epoch in which it may be written."""
+    return [(turn.key, turn.epoch, *entry) for turn in turns for entry in turn.entries]
+
+
+def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
+    """Return what came of a turn."""
+    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)
+
+
+def _only_facts(operations: Sequence[Operation]) -> list[bool]:
+    counted: dict[int, int] = {}
+    for operation in operations:
+        if type(operation) is CommitTurn:
+            counted[operation.key] = counted.get(operation.key, 0) + 1
+        elif not isinstance(operation, _SHARED):
+            return [False] * len(operations)
+    return [type(each) is CommitTurn and counted[each.key] == 1 and _plain(each) for each in operations]
+
+
+def _plain(turn: CommitTurn) -> bool:
+    other = turn.state or turn.end or turn.renewal or turn.reset_claims or turn.extras is not None
+    return not (other or turn.trims or turn.sends or turn.children or turn.consumed) and bool(turn.entries)

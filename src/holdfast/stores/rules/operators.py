@@ -1,0 +1,239 @@
+"""What people do to a run: cancel, terminate, pause, resume, reopen, describe. One conditional write decides each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.contract.operations import (
+    Delivered,
+    Done,
+    KeyHeld,
+    Outcome,
+    Pause,
+    Refused,
+    Reopen,
+    RequestCancel,
+    SetAttributes,
+    Terminate,
+    Unblock,
+    Unpause,
+)
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import End
+from holdfast.stores.rules.run import RunState
+
+if TYPE_CHECKING:
+    from holdfast.stores.rules.batch import Batch
+
+_NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED})
+_COMPENSATE = '{"compensate":true}'
+
+
+class Operators:
+    """The operator's verbs, on the rows of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    async def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
+        """Do what somebody asked for."""
+        match operation:
+            case RequestCancel():
+                return await self._request_cancel(operation)
+            case Pause():
+                return await self._pause(operation)
+            case Unpause():
+                return await self._unpause(operation)
+            case Reopen():
+                return await self._reopen(operation)
+            case SetAttributes():
+                run = await self._batch.named(operation.target)
+                if run is None:
+                    return Refused(None)
+                await self.set_attributes(run, operation.attributes)
+                self._batch.touch(run, operation.at)
+                return Done(1)
+            case Unblock():
+                return await self._unblock(operation)
+
+    # Stopping.
+
+    async def _request_cancel(self, operation: RequestCancel) -> Outcome:
+        run = await self._batch.named(operation.target)
+        if run is None or run.ended is not None:
+            return Refused(Status(run.status) if run else None)
+        await self._cancel(run, operation)
+        return Delivered(run.key, run.inbox, run.owner)
+
+    async def _cancel(self, run: RunState, operation: RequestCancel) -> None:
+        batch = self._batch
+        if run.epoch == 0 and run.owner is None:
+            # Nobody ever had it: there is no code to tell.
+            end = End(
+                status=Status.CANCELLED,
+                at=operation.at,
+                payload=operation.payload,
+                unread=operation.unread,
+                rules=operation.rules,
+            )
+            await batch.end(run, end)
+            return
+        if run.status == Status.COMPENSATING:
+            return  # it is ending already
+        if run.status != Status.CANCELLING or operation.compensate:
+            if run.status == Status.BLOCKED:
+                run.claims = 0
+            run.status = Status.CANCELLING
+            batch.put(run, "cancel", "", "", _COMPENSATE if operation.compensate else "", operation.at)
+        async for child in self._following(run):
+            await self._cancel(child, operation)
+
+    async def cancel_following(self, run: RunState, end: End) -> None:
+        """Cancel what is still open of the children that go with their parent."""
+        operation = RequestCancel(target="", at=end.at, payload=end.payload, unread=end.unread, rules=end.rules)
+        async for child in self._following(run):
+            await self._cancel(child, operation)
+
+    async def _following(self, run: RunState) -> AsyncIterator[RunState]:
+        batch = self._batch
+        await batch.flush()
+        for row in await batch.statements.read("following", [(run.key,)]):
+            child = batch.adopt(row)
+            if child.ended is None and child.status != Status.CANCELLING:
+                yield child
+
+    async def terminate(self, operation: Terminate) -> Outcome:
+        """End a run here and now."""
+        run = await self._batch.named(operation.target)
+        if run is None or run.ended is not None:
+            return Refused(Status(run.status) if run else None)
+        owners = (run.owner,) if run.owner else ()
+        await self._batch.end(run, operation.end)
+        if operation.end.status != Status.CANCELLED:
+            await self.cancel_following(run, operation.end)
+        return Done(1, owners=owners)
+
+    # Pausing.
+
+    async def _pause(self, operation: Pause) -> Outcome:
+        batch, run = self._batch, await self._batch.named(operation.target)
+        if run is None or run.ended is not None or run.status in _NOT_PAUSABLE:
+            return Refused(Status(run.status) if run else None)
+        if run.owner is not None and await batch.lives(run.owner):
+            # Its worker lets what is under way finish, and gives it up then.
+            batch.put(run, "pause", "", "", str(operation.until or ""), operation.at)
+            run.status, run.due = Status.PAUSED, operation.at
+            return Delivered(run.key, run.inbox, run.owner)
+        if run.owner is not None:
+            run.owner, run.lost = None, "lapse"
+            run.epoch += 1
+        # What was said before, and nobody has taken, is overtaken.
+        batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in ("pause", "resume")])
+        run.status, run.wait = Status.PAUSED, ""
+        run.due = batch.beginning(run, operation.until) if operation.until is not None else None
+        await batch.keys.free(run, operation.at)
+        batch.touch(run, operation.at)
+        return Done(1)
+
+    async def _unpause(self, operation: Unpause) -> Outcome:
+        batch, run = self._batch, await self._batch.named(operation.target)
+        if run is None or run.ended is not None:
+            return Refused(Status(run.status) if run else None)
+        # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
+        acts = [message.kind for message in await batch.unread(run) if message.kind in ("pause", "resume")]
+        told = bool(acts) and acts[-1] == "pause" and run.status not in _NOT_PAUSABLE
+        if run.status != Status.PAUSED and not told:
+            return Refused(Status(run.status))
+        if run.owner is not None or told:
+            run.status = Status.RUNNING if run.owner is not None else Status.PENDING
+            batch.put(run, "resume", "", "", "", operation.at)
+            run.due = operation.at
+            return Delivered(run.key, run.inbox, run.owner)
+        run.status, run.due = Status.PENDING, batch.beginning(run, operation.at)
+        batch.touch(run, operation.at)
+        return Done(1)
+
+    # Reopening.
+
+    async def _reopen(self, operation: Reopen) -> Outcome:
+        refusal = await self._refuse(operation, {}, {})
+        if refusal is not None:
+            return refusal
+        await self._reopen_all(operation)
+        return Done(1)
+
+    async def _refuse(
+        self, operation: Reopen, runs: dict[int, RunState], holders: dict[tuple[str, str], RunState]
+    ) -> Refused | KeyHeld | None:
+        """Return why a run or one of its children cannot go on; `runs` and `holders` are those that go on with it."""
+        run = await self._batch.named(operation.target)
+        if operation.letter and not await self._batch.letters.is_open(operation.letter):
+            return Refused(None, "letter")
+        children = [await self._batch.named(child) for child in operation.unended]
+        if any(child is None or child.ended is not None for child in children):
+            return Refused(None, "moved")
+        if run is None or run.ended is None or run.epoch != operation.epoch or run.key in runs:
+            return Refused(Status(run.status) if run else None, "moved")
+        runs[run.key] = run
+        if run.unique_key is not None:
+            unique = (run.workflow, run.unique_key)
+            holder = holders.get(unique) or await self._batch.holder(*unique)
+            if holder is not None:
+                return KeyHeld(holder.key, holder.id)
+            holders[unique] = run
+        for child in operation.children:
+            if (refusal := await self._refuse(child, runs, holders)) is not None:
+                return refusal
+        return None
+
+    async def _reopen_all(self, operation: Reopen) -> None:
+        batch = self._batch
+        for child in operation.children:
+            await self._reopen_all(child)
+        run = await batch.named(operation.target)
+        assert run is not None
+        await batch.flush()
+        statements = batch.statements
+        await statements.write("archive_entries", [(run.key, run.reopens, operation.cut)])
+        await statements.write("cut_keys", [(run.key, operation.cut)])
+        await statements.write("cut_entries", [(run.key, operation.cut)])
+        await statements.write("delete_results", [(run.key,)])
+        if operation.entries:
+            await statements.write("insert_entries", [(run.key, *entry) for entry in operation.entries])
+        run.status, run.ended, run.due, run.owner = Status.PENDING, None, operation.at, None
+        run.wait = run.lost = ""
+        run.claims = 0
+        run.epoch += 1  # whoever had it when it was ended must not write to its new life
+        run.reopens += 1
+        if run.timeout is not None:
+            run.deadline = operation.at + run.timeout
+        batch.touch(run, operation.at)
+        batch.take_unique_key(run)
+        # What it had taken comes before what it had not read, as it came.
+        kept = await batch.unread(run)
+        batch.consume(run, [message.n for message in kept])
+        for message in (*operation.messages, *kept):
+            batch.put(run, message.kind, message.name, message.id, message.payload, message.at, now=operation.at)
+        await batch.letters.replayed(run, operation.at)
+
+    # The rest.
+
+    async def set_attributes(self, run: RunState, attributes: Mapping[str, str | None]) -> None:
+        """Set searchable attributes; None removes one."""
+        await self._batch.flush()
+        statements = self._batch.statements
+        for name, value in attributes.items():
+            await statements.write("delete_attribute", [(run.key, name)])
+            if value is not None:
+                await statements.write("insert_attributes", [(name, value, run.key)])
+
+    async def _unblock(self, operation: Unblock) -> Done:
+        batch = self._batch
+        await batch.flush()
+        which = (operation.workflow, operation.fingerprint, operation.target)
+        await batch.statements.write("clear_blocked_errors", [which])
+        count = await batch.statements.change("unblock", (*which, operation.at))
+        if count:
+            batch.forget_runs()
+        return Done(count)

@@ -1,0 +1,69 @@
+"""Deleting what is old enough, a little at a time; open runs are never touched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from holdfast.contract.operations import Done, Purge
+from holdfast.contract.rows import TERMINAL, Message, Status
+from holdfast.stores.rules.run import Row
+
+if TYPE_CHECKING:
+    from holdfast.stores.rules.batch import Batch
+
+_OF_RUNS = (
+    "forget_entries", "purge_archive", "purge_inputs", "purge_results", "purge_attributes", "purge_message_ids",
+    "purge_replies", "purge_cursors", "purge_inbox", "purge_runs",
+)  # fmt: skip
+
+
+class Purges:
+    """One purge."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    async def apply(self, purge: Purge) -> Done:
+        """Delete up to `limit` rows."""
+        await self._batch.flush()
+        statements, limit = self._batch.statements, purge.limit
+        if purge.what in TERMINAL:
+            return await self._runs(purge)
+        if purge.what in ("work", "event"):
+            rows = await statements.read("old_letters", [(purge.what, purge.before, limit, int(purge.acknowledged))])
+            for (letter,) in rows:
+                await statements.write("delete_letter", [(letter,)])
+            return Done(len(rows), tuple(str(letter) for (letter,) in rows))
+        if purge.what == "queued":
+            return await self._queued(purge)
+        if purge.what == "keys":
+            return Done(await statements.change("purge_keys", (purge.before, limit)))
+        if purge.what == "ids":
+            count = await statements.change("purge_tombstones", (purge.at, limit))
+            self._batch.forget_runs()
+            return Done(count + await statements.change("purge_event_ids", (purge.before, limit)))
+        raise ValueError(f"nothing is called {purge.what!r}")
+
+    async def _runs(self, purge: Purge) -> Done:
+        statements = self._batch.statements
+        rows = await statements.read("old_runs", [(Status(purge.what), purge.before, purge.limit)])
+        if rows:
+            keys: list[Row] = [(key,) for key, _ in rows]
+            await statements.write("bury", [(*key, purge.keep_ids) for key in keys])
+            for statement in _OF_RUNS:
+                await statements.write(statement, keys)
+            self._batch.forget_runs()
+        return Done(len(rows), tuple(str(id) for _, id in rows))
+
+    async def _queued(self, purge: Purge) -> Done:
+        batch = self._batch
+        rows = await batch.statements.read("old_events", [(purge.before, purge.limit)])
+        for n, name, id, payload, at in rows:
+            await batch.statements.write("delete_event", [(name, n)])
+            if purge.unread.get(str(name)) == "dead_letter":
+                message = Message(0, "event", str(name), str(id), str(payload), int(at or 0))
+                batch.letters.event(message, None, purge.at)
+        for name, count in Counter(str(row[1]) for row in rows).items():
+            await batch.events.removed(name, count)
+        return Done(len(rows), tuple(str(row[2]) for row in rows))

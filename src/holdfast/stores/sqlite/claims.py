@@ -1,0 +1,143 @@
+"""Handing due runs to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import Claim, Status, Task
+from holdfast.stores.sqlite.statements import SQL, json_rows
+
+POISON_CLAIMS = 3
+
+_Due = tuple[Any, ...]  # minus priority, due, key, claims, lost, status
+
+
+def next_due(db: apsw.Connection, workflows: Sequence[str] | None) -> Instant | None:
+    """Return when the next claimable run becomes due."""
+    known = None if workflows is None else json_rows(workflows)
+    dues = [
+        due for owner in _free_owners(db) for (due,) in db.execute(SQL["next_due"], (owner, known)) if due is not None
+    ]
+    return min(dues, default=None)
+
+
+def anything_due(db: apsw.Connection, now: Instant, workflows: Sequence[str]) -> bool:
+    """Whether a claim would find anything, asked before taking the write lock."""
+    due = next_due(db, workflows)
+    return due is not None and due <= now
+
+
+def claim(
+    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], poison: str | None
+) -> list[Claim]:
+    """Take due runs, inside a write transaction; without `poison` to write on their graves, no suspects."""
+    if not db.execute(SQL["live_worker"], (worker,)).fetchall():
+        return []
+    known = json_rows(workflows)
+    due = _due(db, now, known, limit, suspects=False)
+    if not due and limit > 0 and poison is not None:
+        due = _next_suspect(db, worker, now, known, poison)
+    if not due:
+        return []
+    lost = {key: how for _, _, key, _, how, _ in due}
+    paused = {key for _, _, key, _, _, status in due if status == Status.PAUSED}
+    keys = json_rows([*lost])
+    db.execute(SQL["take_runs"], (worker, now, keys))
+    return [
+        Claim(
+            key=key,
+            id=id,
+            epoch=epoch,
+            workflow=workflow,
+            version=version,
+            input=input,
+            seed=seed,
+            generation=generation,
+            status=Status(status),
+            lost=lost[key],
+            claims=claims,
+            created=created,
+            parent=parent,
+            begins=begins,
+            deadline=deadline,
+            reopens=reopens,
+            paused=key in paused,
+        )
+        for (
+            key,
+            id,
+            epoch,
+            workflow,
+            version,
+            input,
+            seed,
+            generation,
+            status,
+            claims,
+            created,
+            parent,
+            begins,
+            deadline,
+            reopens,
+        ) in db.execute(SQL["taken_runs"], (keys,))
+    ]
+
+
+def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[str]) -> bool:
+    """Whether anything waits in queues, asked before taking the write lock."""
+    found = (db.execute(SQL["waiting_tasks"], (queue, name, 1)).fetchall() for queue in queues for name in activities)
+    return any(found)
+
+
+def claim_tasks(
+    db: apsw.Connection, worker: str, limit: int, queues: Sequence[str], activities: Sequence[str]
+) -> list[Task]:
+    """Take attempts from queues, inside a write transaction."""
+    if not db.execute(SQL["live_worker"], (worker,)).fetchall():
+        return []
+    waiting = [
+        found
+        for queue in queues
+        for activity in activities
+        for found in db.execute(SQL["waiting_tasks"], (queue, activity, limit))
+    ]
+    taken: list[Task] = []
+    for _, _, run, location in sorted(waiting)[:limit]:
+        db.execute(SQL["take_task"], (worker, run, location))
+        [row] = db.execute(SQL["taken_task"], (run, location))
+        taken.append(Task(**dict(zip(Task.__struct_fields__, row, strict=True))))
+    return taken
+
+
+def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:
+    owners = _free_owners(db)
+    found: list[_Due] = []
+    for owner in owners:
+        left = limit
+        for (priority,) in db.execute(SQL["priorities"], (owner,)).fetchall():
+            if left <= 0:
+                break
+            rows = db.execute(SQL["due_runs"], (owner, now, known, left, suspects, priority)).fetchall()
+            found += rows
+            left -= len(rows)
+    return sorted(found)[:limit] if len(owners) > 1 else found
+
+
+def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
+    while suspects := _due(db, now, known, 1, suspects=True):
+        _, _, key, claims, _, _ = suspects[0]
+        if claims < POISON_CLAIMS:
+            break
+        db.execute(SQL["block_poison"], (key, now))
+        db.execute(SQL["put_results"], (key, None, poison, None))
+    if suspects and db.execute(SQL["suspect_running"], (worker,)).fetchall():
+        return []
+    return suspects
+
+
+def _free_owners(db: apsw.Connection) -> list[str | None]:
+    return [None, *(worker for (worker,) in db.execute(SQL["dead_workers"]))]

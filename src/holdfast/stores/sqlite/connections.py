@@ -1,0 +1,255 @@
+"""Who uses which connection when: commits on the event loop where that is safe, on a thread where it could wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+
+from holdfast.errors import StoreClosed
+from holdfast.stores.liveness import WorkerLock
+from holdfast.stores.sqlite import file as sqlite_file
+from holdfast.stores.sqlite import guard as sqlite_guard
+from holdfast.stores.sqlite.checkpoints import Checkpoints, grow_wal
+from holdfast.stores.sqlite.errors import translate
+from holdfast.stores.sqlite.thread import JobThread
+from holdfast.stores.sqlite.transactions import Transactions
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+How = Callable[[apsw.Connection, Callable[[apsw.Connection], T]], T]
+
+CHECK_FILE_EVERY = 5.0
+
+SLOW_COMMIT = 0.002
+LEAVE_TO_THREAD = 1.0
+"""When commits take this long on average (a disk that takes its time to sync), the event loop leaves them to the thread
+for a while: the hop is nothing beside them, and the loop stays free."""
+
+
+class Connections:
+    """The connections of one open store.
+
+    `writer` has one owner at a time: the event loop while the thread is not busy, the thread otherwise. `reader`
+    belongs to the event loop, another to the checkpoint thread, another to whoever renews leases.
+    """
+
+    writer: apsw.Connection
+    reader: apsw.Connection
+    checkpoints: Checkpoints | None = None
+    thread: JobThread | None = None
+    file: sqlite_file.FileIdentity | None = None
+
+    def __init__(self, path: str, durability: str, patience: float) -> None:
+        self.path = path
+        self.is_open = False
+        self.refusal = f"{path}: the store is not open"
+        self._durability = durability
+        self._patience = patience
+        self._renewing = threading.Lock()
+        self._renewer: apsw.Connection | None = None
+        self._checked = 0.0
+        self._version: object = None
+        self._average = 0.0
+        self._slow_until = 0.0
+        self.locks: dict[str, WorkerLock | None] = {}
+        self.transactions = Transactions(path, durability, patience)
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        """Open everything, migrating if need be; harmless when it is open."""
+        if self.is_open:
+            return
+        if self.path == sqlite_file.MEMORY:
+            self.loop = asyncio.get_running_loop()
+            self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
+            sqlite_guard.opened(self, None)
+        else:
+            thread = JobThread("holdfast-writer")
+            try:
+                await thread.do(self._connect)
+            except BaseException:
+                thread.stop()
+                raise
+            self.thread = thread
+            self.transactions = Transactions(self.path, self._durability, self._patience)
+            self.checkpoints = Checkpoints(self.writer, self._another)
+        self.refusal, self.is_open = "", True
+
+    def _connect(self) -> None:
+        try:
+            with sqlite_guard.opening():
+                self.writer = sqlite_file.connect(self.path, self._durability, self._patience)
+                grow_wal(self.writer)
+                try:
+                    self.reader = self._another()
+                    self.file = sqlite_file.FileIdentity(self.path)
+                except BaseException:
+                    self.writer.close()
+                    raise
+                sqlite_guard.opened(self, self.file.stat)
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+
+    def _another(self) -> apsw.Connection:
+        return sqlite_file.reconnect(self.path, self._durability, self._patience)
+
+    async def close(self) -> None:
+        """Finish what is queued and release everything."""
+        self.refusal, self.is_open = f"{self.path}: the store is closed", False
+        self.reader.close()
+        if self.thread is not None:
+            await self.thread.do(self._close_writers)
+            self.thread.stop()
+        self._release_locks()
+        sqlite_guard.closed(self, self.file.stat if self.file else None)
+
+    def _close_writers(self) -> None:
+        self.transactions.close()
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
+        with self._renewing:
+            if self._renewer is not None:
+                self._renewer.close()
+                self._renewer = None
+        self.writer.close()
+
+    def abandon(self) -> list[object]:
+        """Refuse further use in a forked child and return what must never be closed there (see sqlite_guard)."""
+        self.is_open = False
+        self.refusal = f"{self.path}: the store was inherited through a fork; open one of its own in this process"
+        self._release_locks()
+        ours = [self.writer, self.reader, self._renewer, self.checkpoints and self.checkpoints.connection]
+        return [*ours, *self.transactions.handles()]
+
+    def _release_locks(self) -> None:
+        for lock in self.locks.values():
+            if lock is not None:
+                lock.release()
+        self.locks.clear()
+
+    def ready(self) -> None:
+        """Refuse a closed store and, looking at most every few seconds, a replaced file."""
+        if self.refusal:
+            raise StoreClosed(self.refusal)
+        if self.file is not None:
+            now = time.monotonic()
+            if now - self._checked > CHECK_FILE_EVERY:
+                self.file.check()
+                self._checked = now
+
+    @property
+    def idle(self) -> bool:
+        """Whether the event loop may commit by itself now."""
+        if self.thread is None or self.checkpoints is None:
+            return True
+        return not (self.thread.busy or self.checkpoints.behind or time.monotonic() < self._slow_until)
+
+    def commit_here(self, work: Work[T], how: How[T] | None = None) -> T:
+        """Do something in one transaction on the event loop's thread; the caller made sure of `ready` and `idle`.
+
+        Raises:
+            apsw.BusyError: another process or connection holds the lock; nothing was done.
+        """
+        began = time.monotonic()
+        result = self._commit(work, how=how)
+        ended = time.monotonic()
+        self._average = 0.9 * self._average + 0.1 * (ended - began)
+        if self._average > SLOW_COMMIT:
+            self._average, self._slow_until = 0.0, ended + LEAVE_TO_THREAD
+        return result
+
+    def _commit(self, work: Work[T], patient: bool = False, how: How[T] | None = None) -> T:
+        result = self._translating(self.writer, how or transact, work)
+        if self.checkpoints is not None:
+            self.checkpoints.finish(patient)
+        return result
+
+    def _commit_patiently(self, work: Work[T]) -> T:
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+        return self._insist(lambda: self._commit(work, patient=True))
+
+    async def write(self, work: Work[T], inline: bool = False) -> T:
+        """Do something in one transaction, on this thread if it is small and need not wait."""
+        self.ready()
+        if self.thread is None:
+            return self._commit(work)
+        if inline and self.idle:
+            try:
+                return self.commit_here(work)
+            except apsw.BusyError:
+                pass
+        return await self.thread.do(lambda: self._commit_patiently(work))
+
+    async def read(self, work: Work[T]) -> T:
+        """Look at what is committed, all of it as of one moment."""
+        self.ready()
+        try:
+            return self._translating(self.reader, snapshot, work)
+        except apsw.BusyError:
+            if self.thread is None:
+                raise
+        return await self.thread.do(lambda: self._insist(lambda: self._translating(self.writer, snapshot, work)))
+
+    def renew(self, work: Work[T]) -> T:
+        """Do something in one transaction on a connection for lease renewals, waiting for the lock."""
+        self.ready()
+        with self._renewing:
+            self.ready()
+            renewer = self._renewer = self._renewer or self._another()
+            return self._insist(lambda: self._translating(renewer, transact, work))
+
+    def changed(self) -> bool:
+        """Whether another connection may have committed since the last call."""
+        self.ready()
+        if self.thread is None or self.thread.busy:
+            return False
+        try:
+            version = self.writer.execute("PRAGMA data_version").get
+        except apsw.Error:
+            return True
+        before, self._version = self._version, version
+        return before is not None and before != version
+
+    def _insist(self, work: Callable[[], T]) -> T:
+        return sqlite_file.insist(work, self._patience, self.path)
+
+    def _translating(self, db: apsw.Connection, how: Callable[[apsw.Connection, Work[T]], T], work: Work[T]) -> T:
+        try:
+            return how(db, work)
+        except apsw.BusyError:
+            raise
+        except apsw.Error as error:
+            raise translate(error, self.path, db.system_errno) from error
+
+
+def transact(db: apsw.Connection, work: Work[T]) -> T:
+    """Do something in one write transaction."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return result
+
+
+def alone(db: apsw.Connection, work: Work[T]) -> T:
+    """Do something that writes by one statement only, which SQLite makes a transaction by itself."""
+    return work(db)
+
+
+def snapshot(db: apsw.Connection, work: Work[T]) -> T:
+    """Look at one moment of the database."""
+    db.execute("BEGIN")
+    try:
+        return work(db)
+    finally:
+        db.execute("COMMIT")

@@ -1,0 +1,186 @@
+"""The database file: is it ours, can it be written, is its schema one we know, is it still the same file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from holdfast.errors import CannotOpen, NotADatabase, NotOurDatabase, ReadOnly, SchemaTooNew, StoreBusy, StoreReplaced
+from holdfast.stores.sql.files import migrations
+from holdfast.stores.sqlite import guard as sqlite_guard
+
+APPLICATION_ID = 0x484F4C44
+"""`HOLD`: how a file says that it is ours."""
+
+MEMORY = ":memory:"
+
+WAL_LIMIT = 8 << 20
+"""How many bytes of a WAL that grew (a reader held it) are kept once it starts over."""
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER = struct.Struct(">60xI4xI28xB2xH")  # user_version, application_id, type and cell count of the schema page
+_EMPTY_SCHEMA = (0x0D, 0)
+
+T = TypeVar("T")
+
+
+def check_before_opening(path: str) -> None:
+    """Refuse a path that cannot become our database, touching nothing.
+
+    SQLite itself would leave files beside a foreign database. The header is read by hand, but not while this process
+    has the file open: closing any descriptor of it would drop SQLite's locks.
+
+    Raises:
+        CannotOpen: or one of its subclasses.
+    """
+    folder = Path(path).parent
+    try:
+        found: os.stat_result | None = os.stat(path)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise CannotOpen(f"{path}: {error.strerror}") from error
+    if not folder.is_dir():
+        raise CannotOpen(f"{path}: the directory {folder} does not exist; create it first")
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise CannotOpen(f"{path}: is a directory, not a database file")
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise CannotOpen(f"{path}: is not a regular file")
+    if found is not None and not os.access(path, os.R_OK | os.W_OK):
+        raise ReadOnly(f"{path}: the file cannot be written by this user")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ReadOnly(f"{path}: the directory {folder} cannot be written, and SQLite needs files of its own there")
+    if found is not None and found.st_size and not sqlite_guard.is_open(found):
+        with open(path, "rb") as file:
+            _check_header(path, file.read(_HEADER.size))
+
+
+def _check_header(path: str, header: bytes) -> None:
+    if not header.startswith(_MAGIC) or len(header) < _HEADER.size:
+        raise NotADatabase(f"{path}: the file is not an SQLite database")
+    version, application_id, *schema = _HEADER.unpack(header)
+    empty = tuple(schema) == _EMPTY_SCHEMA
+    _check_identity(path, application_id, version, empty or Path(f"{path}-journal").exists())
+
+
+def _check_identity(path: str, application_id: int, version: int, empty: bool) -> None:
+    if application_id != APPLICATION_ID and not (application_id == 0 and empty):
+        raise NotOurDatabase(f"{path}: belongs to another application (application_id {application_id:#x})")
+    known = migrations("sqlite")[-1][0]
+    if version > known:
+        raise SchemaTooNew(f"{path}: the schema is newer than this holdfast (have {version}, know {known}); upgrade it")
+
+
+def connect(path: str, durability: str, patience: float) -> apsw.Connection:
+    """Open or create the database and bring its schema up to date."""
+    if path == MEMORY:
+        db = apsw.Connection(path, statementcachesize=200)
+        _migrate(db, path)
+        return db
+    check_before_opening(path)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except PermissionError as error:
+        raise ReadOnly(f"{path}: the file cannot be created") from error
+    db = reconnect(path, durability, patience)
+    try:
+        if db.readonly("main"):
+            raise ReadOnly(f"{path}: the database cannot be written by this user")
+        insist(lambda: _migrate(db, path), patience, path)
+        mode = insist(lambda: db.pragma("journal_mode", "wal"), patience, path)
+        if mode != "wal":
+            raise CannotOpen(f"{path}: this file system does not support SQLite's write-ahead log; use a local disk")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def reconnect(path: str, durability: str, patience: float) -> apsw.Connection:
+    """Open one more connection to a database that is known to be in order."""
+    db = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=200)
+    try:
+        insist(lambda: _configure(db, durability), patience, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _configure(db: apsw.Connection, durability: str) -> None:
+    db.set_busy_timeout(0)
+    db.pragma("synchronous", "full" if durability == "power" else "normal")
+    db.pragma("wal_autocheckpoint", 0)
+    db.pragma("journal_size_limit", WAL_LIMIT)
+    db.pragma("cache_size", -16_000)
+
+
+def insist(work: Callable[[], T], patience: float, path: str) -> T:
+    """Do something until the lock is free, pausing a few milliseconds between attempts.
+
+    Raises:
+        StoreBusy: it was not free within `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    pause = 0.0005
+    while True:
+        try:
+            return work()
+        except apsw.BusyError as error:
+            if time.monotonic() >= deadline:
+                raise StoreBusy(f"{path}: another process kept the database locked for {patience:g} s") from error
+        jitter = time.monotonic_ns() % 1000 / 1000
+        time.sleep(pause * (0.5 + jitter))
+        pause = min(pause * 1.5, 0.01)
+
+
+def _migrate(db: apsw.Connection, path: str) -> None:
+    version = _checked_version(db, path)
+    if version == migrations("sqlite")[-1][0]:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        version = _checked_version(db, path)
+        for number, script in migrations("sqlite"):
+            if number > version:
+                db.execute(script)
+                db.execute(f"PRAGMA user_version = {number}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _checked_version(db: apsw.Connection, path: str) -> int:
+    version = int(db.pragma("user_version"))
+    empty = db.execute("SELECT count(*) FROM sqlite_schema").get == 0
+    _check_identity(path, int(db.pragma("application_id")), version, empty)
+    return version
+
+
+class FileIdentity:
+    """Which file was opened, so that another one in its place is noticed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.stat = os.stat(path)
+
+    def check(self) -> None:
+        """Raise StoreReplaced unless the path still names the file that was opened."""
+        try:
+            now = os.stat(self.path)
+        except OSError as error:
+            raise StoreReplaced(f"{self.path}: the database file is gone ({error.strerror})") from error
+        if (now.st_dev, now.st_ino) != (self.stat.st_dev, self.stat.st_ino):
+            raise StoreReplaced(f"{self.path}: another file was put in the place of the open database")

@@ -1,0 +1,100 @@
+"""The two ways SQLite runs the statements of a batch: row by row, or many rows in one JSON parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import apsw
+import msgspec
+
+from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sql.files import Statement, statements
+from holdfast.stores.sql.statements import in_pieces
+
+_WORDS = {
+    "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
+    "greatest": "max",
+    "unless_taken": "",
+    "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
+}
+_ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"
+_PARAMETER = re.compile(r"\$(\d+)")
+_encode = msgspec.json.Encoder().encode
+
+
+def _one_row(statement: Statement) -> str:
+    parameters = ", ".join(f"?{number} AS {name}" for number, (name, _) in enumerate(statement.columns, 1))
+    return _PARAMETER.sub(r"?\1", statement.fill({**_WORDS, "rows": f"(SELECT {parameters})"}))
+
+
+def _many_rows(statement: Statement) -> str:
+    values = ", ".join(f"value ->> {number} AS {name}" for number, (name, _) in enumerate(statement.columns))
+    return statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", values)})
+
+
+_READ = statements(
+    "sql/batch",
+    "sql/many",
+    "sql/claims",
+    "sql/reads",
+    "sql/workers",
+    "sql/transfer",
+    "sqlite/hot",
+    "sqlite/claims",
+    "sqlite/workers",
+)
+SQL: Mapping[str, str] = MappingProxyType({name: _one_row(statement) for name, statement in _READ.items()})
+MANY = {name: _many_rows(statement) for name, statement in _READ.items() if statement.columns}
+
+
+def json_rows(rows: Sequence[object]) -> str:
+    """Encode rows as one parameter for json_each."""
+    return _encode(rows).decode()
+
+
+class PlainStatements:
+    """One prepared statement per row: cheapest for a few rows."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+        execute, sql = self._db.execute, SQL[name]
+        return [found for row in rows for found in execute(sql, row)]
+
+    async def write(self, name: str, rows: Sequence[Row]) -> None:
+        if len(rows) == 1:
+            self._db.execute(SQL[name], rows[0])
+        else:
+            self._db.executemany(SQL[name], rows)
+
+    async def change(self, name: str, row: Row) -> int:
+        self._db.execute(SQL[name], row)
+        return self._db.changes()
+
+    async def list(self, name: str, conditions: str, values: Row) -> list[tuple[Value, ...]]:
+        sql = SQL[name].replace("{filter}", _PARAMETER.sub(r"?\1", conditions))
+        return [*self._db.execute(sql, values)]
+
+    def ignoring_indexes(self, column: str) -> str:
+        return f"+{column}"
+
+
+class SetStatements(PlainStatements):
+    """One statement for all rows where there is such a form; SQLite then works without the interpreter lock."""
+
+    async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
+        sql = MANY.get(name)
+        if sql is None or len(rows) == 1:
+            return await super().read(name, rows)
+        return [*self._db.execute(sql, (json_rows(rows),))]
+
+    async def write(self, name: str, rows: Sequence[Row]) -> None:
+        sql = MANY.get(name)
+        if sql is None or len(rows) == 1:
+            await super().write(name, rows)
+            return
+        for parameter in in_pieces(rows, json_rows):
+            self._db.execute(sql, (parameter,))

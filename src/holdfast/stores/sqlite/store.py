@@ -1,0 +1,201 @@
+"""The SQLite store: one file (or memory), any number of processes on one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.clock import Instant, micros
+from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
+from holdfast.contract.rows import Claim, Task
+from holdfast.contract.turns import CommitTurn, PublishEvent
+from holdfast.stores.liveness import WorkerLock, remove_lock
+from holdfast.stores.rules import facts
+from holdfast.stores.rules.batch import Batch
+from holdfast.stores.sql.statements import at_once
+from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.stores.sqlite import claims as sqlite_claims
+from holdfast.stores.sqlite import workers as sqlite_workers
+from holdfast.stores.sqlite.connections import Connections, alone
+from holdfast.stores.sqlite.file import MEMORY
+from holdfast.stores.sqlite.statements import SQL, PlainStatements, SetStatements
+from holdfast.stores.sqlite.transactions import run_in_memory
+
+T = TypeVar("T")
+
+_FENCE = SQL["fence"]
+_APPEND = {1: SQL["append_one"], 2: SQL["append_two"]}
+
+
+class SQLiteStore(SQLStore):
+    """Runs in an SQLite file, or in memory (`:memory:`) for as long as the store is open.
+
+    Args:
+        path: the database file; created with mode 0600 when it is missing.
+        durability: `power` syncs every commit to the disk, `process` leaves that to the operating system.
+        inline_limit: batches of up to so many operations are committed on the event loop's own thread when no other
+            commit is in flight and the lock is free; larger ones on a thread, in a constant number of statements.
+        patience: how long to wait for a lock held by another process before StoreBusy.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: str = "power",
+        inline_limit: int = 8,
+        patience: timedelta = timedelta(seconds=5),
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
+        self.path = os.fspath(path) if os.fspath(path) == MEMORY else os.path.abspath(path)
+        self.durability = durability
+        self._inline_limit = inline_limit
+        self._patience = patience.total_seconds()
+        self._connections = Connections(self.path, durability, self._patience)
+
+    async def open(self) -> None:
+        await self._connections.open()
+
+    async def close(self) -> None:
+        if self._connections.is_open:
+            await self._connections.close()
+
+    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
+        return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
+
+    async def alone(self, work: Look[T]) -> T:
+        return await self._connections.write(lambda db: at_once(work(SetStatements(db))))
+
+    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
+        connections = self._connections
+        connections.ready()
+        if len(operations) <= self._inline_limit and connections.idle and not any(map(_large, operations)):
+            turn = _only_facts(operations)
+            try:
+                if turn is not None:
+                    return connections.commit_here(lambda db: _append(db, turn), alone)
+                return connections.commit_here(lambda db: at_once(Batch(PlainStatements(db)).apply(operations)))
+            except apsw.BusyError:
+                pass
+        return None
+
+    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
+        connections = self._connections
+        outcomes = self.apply_now(operations)
+        if outcomes is not None:
+            return outcomes
+        return await connections.write(lambda db: at_once(facts.apply(SetStatements(db), operations)))
+
+    def transact(
+        self,
+        attempt: Transact,
+        body: Callable[[Any], str],
+        now: Callable[[], Instant],
+        expired: Callable[[], None],
+    ) -> Delivered | Fenced:
+        connections = self._connections
+        connections.ready()
+        if connections.loop is not None:
+            return run_in_memory(connections.writer, connections.loop, attempt, body, now)
+        return connections.transactions.run(attempt, body, now, expired)
+
+    async def claim(
+        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
+    ) -> list[Claim]:
+        if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
+            return []
+        return await self._connections.write(
+            lambda db: sqlite_claims.claim(
+                db, worker, now, limit, workflows=workflows, poison=poison if suspects else None
+            ),
+            inline=True,
+        )
+
+    async def claim_tasks(
+        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+    ) -> list[Task]:
+        if not await self._connections.read(lambda db: sqlite_claims.any_task(db, queues, activities)):
+            return []
+        return await self._connections.write(
+            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities), inline=True
+        )
+
+    async def due(self, worker: str, now: Instant) -> list[int]:
+        return await self._connections.read(lambda db: [key for (key,) in db.execute(SQL["own_due"], (worker, now))])
+
+    async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
+        return await self._connections.read(lambda db: sqlite_claims.next_due(db, workflows))
+
+    def changed(self) -> bool:
+        return self._connections.changed()
+
+    async def join(self, worker: str, lease: timedelta) -> None:
+        self._connections.ready()
+        lock = None if self.path == MEMORY else WorkerLock(self.path, worker)
+        name = Path(lock.path).name if lock is not None and lock.effective else ""
+        try:
+            await self._connections.write(lambda db: sqlite_workers.join(db, worker, micros(lease), name))
+        except BaseException:
+            if lock is not None:
+                lock.remove()
+            raise
+        self._connections.locks[worker] = lock
+
+    def renew(self, worker: str) -> bool:
+        if self.path == MEMORY:
+            self._connections.ready()
+            return worker in self._connections.locks
+        return self._connections.renew(lambda db: sqlite_workers.renew(db, worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._connections.write(lambda db: sqlite_workers.leave(db, worker))
+        lock = self._connections.locks.pop(worker, None)
+        if lock is not None:
+            lock.remove()
+
+    async def take_over(self, now: Instant) -> int:
+        folder = Path(self.path).parent
+        mine = set(self._connections.locks)
+        suspects = await self._connections.read(lambda db: sqlite_workers.suspects(db, folder, mine))
+        if not suspects:
+            return 0
+        dead = await self._connections.write(lambda db: sqlite_workers.declare_dead(db, suspects, now))
+        for worker in dead:
+            remove_lock(self.path, worker)
+        return len(dead)
+
+
+def _only_facts(operations: Sequence[Operation]) -> CommitTurn | None:
+    """Return the turn of a batch that is nothing but one or two new facts of one run: the hot path."""
+    if len(operations) != 1:
+        return None
+    turn = operations[0]
+    if type(turn) is not CommitTurn or turn.state or turn.end or turn.renewal or turn.reset_claims:
+        return None
+    if turn.extras is not None:
+        return None
+    if turn.trims or turn.sends or turn.children or turn.consumed or len(turn.entries) not in _APPEND:
+        return None
+    return turn
+
+
+def _large(operation: Operation) -> bool:
+    """Whether an operation by itself may write many rows."""
+    return type(operation) is Purge or (type(operation) is PublishEvent and not operation.rule.single)
+
+
+def _append(db: apsw.Connection, turn: CommitTurn) -> list[Outcome]:
+    """Write the facts of a turn in one statement, which is a transaction by itself and takes the lock at once."""
+    values: list[apsw.SQLiteValue] = [turn.key, turn.epoch]
+    for entry in turn.entries:
+        values += entry
+    db.execute(_APPEND[len(turn.entries)], values)
+    if not db.changes() and db.execute(_FENCE, (turn.key, turn.epoch)).get is None:
+        return [Fenced(turn.key)]
+    return [Committed(turn.key)]

@@ -1,0 +1,73 @@
+"""Workers on one machine: announced in a row, alive while they hold their lock file and renew their lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+import apsw
+
+from holdfast.clock import Instant
+from holdfast.stores.liveness import boot_id, boot_time, is_free
+from holdfast.stores.rules.batch import Batch
+from holdfast.stores.sql.statements import at_once
+from holdfast.stores.sqlite.statements import SQL, PlainStatements
+
+
+def join(db: apsw.Connection, worker: str, lease: int, lock: str) -> None:
+    """Announce a worker; `lock` is the name of its lock file, empty when only the lease counts."""
+    now = boot_time()
+    row = (worker, boot_id(), now + lease, lease, os.getpid(), socket.gethostname(), lock, now)
+    db.execute(SQL["join_worker"], row)
+
+
+def renew(db: apsw.Connection, worker: str) -> bool:
+    """Extend a lease; False when the worker is not alive in the books any more."""
+    db.execute(SQL["renew_worker"], (worker, boot_time()))
+    return db.changes() == 1
+
+
+def leave(db: apsw.Connection, worker: str) -> None:
+    """Hand back the runs of a worker and forget it."""
+    _lose_tasks(db, worker, "handed back")
+    db.execute(SQL["hand_back"], (worker,))
+    db.execute(SQL["delete_worker"], (worker,))
+
+
+def suspects(db: apsw.Connection, folder: Path, mine: Collection[str]) -> dict[str, str]:
+    """Return which other workers look crashed or lapsed, without writing anything."""
+    boot, now = boot_id(), boot_time()
+    found: dict[str, str] = {}
+    for worker, its_boot, lease_until, lock in db.execute(SQL["live_workers"]):
+        if worker in mine:
+            continue
+        if its_boot != boot or (lock and is_free(str(folder / lock))):
+            found[worker] = "crash"
+        elif lease_until < now:
+            found[worker] = "lapse"
+    return found
+
+
+def declare_dead(db: apsw.Connection, workers: dict[str, str], now: Instant) -> list[str]:
+    """Free what these workers were running, all but those that renewed meanwhile; return who is dead."""
+    dead = []
+    for worker, how in workers.items():
+        db.execute(SQL["declare_dead"], (worker, boot_time(), how == "crash"))
+        if db.changes():
+            db.execute(SQL["free_lost"], (worker, now, how))
+            _lose_tasks(db, worker, how, now)
+            dead.append(worker)
+    db.execute(SQL["prune_dead"])
+    return dead
+
+
+def _lose_tasks(db: apsw.Connection, worker: str, how: str, now: Instant | None = None) -> None:
+    batch = Batch(PlainStatements(db))
+
+    async def lose() -> None:
+        await batch.tasks.lose(worker, how, now)
+        await batch.flush()
+
+    at_once(lose())

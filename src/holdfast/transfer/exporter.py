@@ -1,0 +1,187 @@
+"""Moving out: one consistent look at a database, written to a file page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.contract.rows import Status
+from holdfast.definitions import check_run_id
+from holdfast.errors import CannotMove, NoSuchRun
+from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.statements import Statements
+from holdfast.transfer.endpoints import House
+from holdfast.transfer.file import FORMAT, Header, Writer
+from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, MovedRun, Worker
+
+RUNS_AT_ONCE = 200
+
+FAR = (1 << 62) - 1
+"""Beyond every key."""
+
+_ROWS, _BYTES = 200, 1 << 20
+"""How much of a table is read at a time: so many rows, or fewer where they are large."""
+
+_NUMBERS = 20_000
+"""How many events are put in order at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which runs to export; all of them, and what belongs to none, if nothing is said.
+
+    A `snapshot` is a copy for looking, taken while workers go on. So is every selection.
+    """
+
+    runs: Collection[str] = ()
+    workflows: Collection[str] = ()
+    statuses: Collection[Status] = ()
+    snapshot: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything is meant."""
+        return not (self.runs or self.workflows or self.statuses)
+
+    def takes(self, run: MovedRun) -> bool:
+        """Tell whether a run is among them."""
+        return (not self.workflows or run.workflow in self.workflows) and (
+            not self.statuses or run.status in self.statuses
+        )
+
+
+class Export:
+    """One export."""
+
+    def __init__(self, writer: Writer, which: Which, progress: Callable[[int, int], None]) -> None:
+        self._writer = writer
+        self._which = which
+        self._progress = progress
+        self._size: dict[str, int] = {}
+        self.snapshot = which.snapshot or not which.whole
+        self.open = 0
+
+    async def write(self, house: House, version: str, now: Instant) -> str:
+        """Write everything and return the hash of the file."""
+        for id in self._which.runs:
+            check_run_id(id)
+        workers = await house.workers()
+        self._refuse_living(workers)
+        if not self.snapshot:
+            await house.deliver()
+
+        async def look(db: Statements) -> None:
+            if not self.snapshot and await house.undelivered(db):
+                raise CannotMove("a message that was sent inside a transaction is not delivered yet; try again")
+            header = Header(
+                holdfast=FORMAT,
+                version=version,
+                schema=house.schema,
+                exported=to_datetime(now).isoformat(),
+                runs=await self._count(db),
+                snapshot=self.snapshot,
+                whole=self._which.whole,
+                tables={table: [name for name, _ in columns] for table, columns in COLUMNS.items()},
+            )
+            self._writer.begin(header)
+            self._writer.put("workers", workers)
+            await self._all(db)
+
+        await house.look(look)
+        self._refuse_living(await house.workers())
+        return self._writer.end()
+
+    def _refuse_living(self, workers: Sequence[Worker]) -> None:
+        """Refuse to move runs that somebody may go on with here: they would run in both houses."""
+        if self.snapshot:
+            return
+        for worker in workers:
+            if worker.fate in ("alive", "hung"):
+                says = "is at work" if worker.fate == "alive" else "hangs, and may go on"
+                raise CannotMove(
+                    f"worker {worker.id} (pid {worker.pid} on {worker.host}) {says}: stop it first, "
+                    "or make a snapshot, whose open runs are paused where they arrive"
+                )
+
+    async def _all(self, db: Statements) -> None:
+        self.open = 0
+        if self._which.whole:
+            await self._strays(db, "event_queues", ("",))
+            await self._events(db)
+        async for runs in self._runs(db):
+            self.open += sum(run.ended is None for run in runs)
+            self._writer.put("runs", runs)
+            for table, start in OF_RUNS.items():
+                await self._of_runs(db, table, start, runs)
+        if self._which.whole:
+            for table, start in STRAYS.items():
+                await self._strays(db, table, start)
+
+    async def _count(self, db: Statements) -> int:
+        if self._which.whole:
+            return int((await db.read("count_moving", [()]))[0][0] or 0)
+        return sum([len(runs) async for runs in self._runs(db)])
+
+    async def _runs(self, db: Statements) -> AsyncIterator[list[MovedRun]]:
+        """Yield the runs, so many at a time that between the first and the last of them there is no other."""
+        ranges = [(key, key) for key in await self._keys(db)] if self._which.runs else [(-1, FAR)]
+        for first, last in ranges:
+            after = first - 1
+            while rows := await db.read("copy_runs", [(first, last, after, RUNS_AT_ONCE)]):
+                runs = [MovedRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in MovedRun
+                for together in _neighbours(runs, self._which.takes):
+                    yield together
+                after = runs[-1].key
+
+    async def _keys(self, db: Statements) -> list[int]:
+        wanted = dict.fromkeys(self._which.runs)
+        found = {str(id): int(key or 0) for id, key in await db.read("there_runs", [(id,) for id in wanted])}
+        for id in wanted:
+            if id not in found:
+                raise NoSuchRun(id)
+        return sorted(found.values())
+
+    async def _of_runs(self, db: Statements, table: str, start: Row, runs: Sequence[MovedRun]) -> None:
+        first, last = runs[0].key, runs[-1].key
+        keys = {run.key for run in runs}
+        position: Row = (first - 1, *start)
+        while rows := await db.read(f"copy_{table}", [(first, last, *position, self._size.get(table, 20))]):
+            position = rows[-1][: len(position)]
+            self._put(table, [row[1:] if table in BY_ID else row for row in rows if row[0] in keys])
+
+    async def _strays(self, db: Statements, table: str, position: Row) -> None:
+        skip = 1 if COLUMNS[table][0] == ("run", "int") else 0  # 0: that of no run, and no part of the order
+        while rows := await db.read(f"stray_{table}", [(*position, self._size.get(table, 20))]):
+            position = rows[-1][skip : skip + len(position)]
+            self._put(table, rows)
+
+    async def _events(self, db: Statements) -> None:
+        """Write events in the order in which they were published, under whichever names."""
+        last: Row = (-1, "")
+        while numbers := await db.read("order_events", [(*last, _NUMBERS)]):
+            last = numbers[-1]
+            while numbers:
+                size = self._size.get("events", 20)
+                rows = await db.read("stray_events", numbers[:size])
+                self._put("events", sorted(rows, key=lambda row: (row[1], row[0])))
+                numbers = numbers[size:]
+
+    def _put(self, table: str, rows: Sequence[Row]) -> None:
+        size = self._writer.put(table, rows)
+        if rows:
+            self._size[table] = max(1, min(_ROWS, _BYTES * len(rows) // size))
+        self._progress(self._writer.rows["runs"], self._writer.rows.total())
+
+
+def _neighbours(runs: Sequence[MovedRun], takes: Callable[[MovedRun], bool]) -> Iterator[list[MovedRun]]:
+    """Split runs where some are left out."""
+    group: list[MovedRun] = []
+    for run in runs:
+        if takes(run):
+            group.append(run)
+        elif group:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,169 @@
+"""Runs that arrive together: which of them are new here, which are here already, and whether they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.contract.rows import Status
+from holdfast.definitions import check_run_id
+from holdfast.errors import CannotMove
+from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sql.statements import Statements
+from holdfast.transfer.tables import BY_ID, LINKED, OF_RUNS, MovedRun, arrived, comparable
+
+_PAGE = 500
+_STATUSES = frozenset(Status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How an import goes: whether what is here already is left out, who asks for it, and when.
+
+    Of a `snapshot` no run goes on by itself.
+    """
+
+    skip_existing: bool
+    by: str
+    now: Instant
+    snapshot: bool
+
+
+class Together:
+    """Runs that stand together in a file, with their rows; `fates` says what became of their workers."""
+
+    def __init__(self, db: Statements, terms: Terms, fates: Mapping[str, str]) -> None:
+        self._db = db
+        self._terms = terms
+        self._fates = fates
+        self._keys: dict[int, int] = {0: 0}
+        self._here: dict[int, int] = {}
+        self._ids: dict[str, int] = {}
+        self._left: set[int] = set()
+        self._folds: dict[int, _Fold] = {}
+
+    @property
+    def known(self) -> int:
+        """How many of them are here already."""
+        return len(self._ids)
+
+    async def begin(self, rows: Sequence[Row]) -> list[MovedRun]:
+        """Take in the runs themselves and return those that are new, with keys of their own."""
+        runs = [MovedRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in MovedRun
+        ids: list[Row] = [(run.id,) for run in runs]
+        here = {str(id): int(key or 0) for id, key in await self._db.read("there_runs", ids)}
+        buried = {str(id): int(until or 0) for id, _, _, until in await self._db.read("there_tombstones", ids)}
+        fresh, last = [], 0
+        for run in map(_checked, runs):
+            moved = arrived(run, self._fates, self._terms.snapshot)
+            if run.id in here:
+                self._meet(moved, here[run.id])
+            elif buried.get(run.id, 0) > self._terms.now:
+                self._meet_grave(moved)
+            else:
+                last = self._keys[run.key] = await self._key(last)
+                fresh.append(moved._replace(key=last, parent=LINKED if moved.parent else None))
+        await self._check_unique_keys(fresh)
+        return fresh
+
+    async def _key(self, last: int) -> int:
+        """Return a key that nobody has; the statement answers with the last one given out, as far as it knows."""
+        rows = await self._db.read("last_key", [()])
+        return max(last, int(rows[0][0] or 0) if rows else 0) + 1
+
+    def _meet(self, run: MovedRun, key: int) -> None:
+        self._ids[run.id] = run.key
+        self._left.add(run.key)
+        if not self._terms.skip_existing:
+            self._here[run.key] = key
+            self._folds[run.key] = _Fold(run)
+
+    def _meet_grave(self, run: MovedRun) -> None:
+        self._ids[run.id] = run.key
+        self._left.add(run.key)
+        if not self._terms.skip_existing:
+            raise CannotMove(
+                f"run {run.id!r} is in the file ({run.status}), but was in the database before and purged there; "
+                "leave such runs out (--skip-existing)"
+            )
+
+    async def _check_unique_keys(self, fresh: Sequence[MovedRun]) -> None:
+        holders = {(run.workflow, run.unique_key): run.id for run in fresh if run.unique_key and run.ended is None}
+        for workflow, key, id in await self._db.read("there_unique", [*holders]) if holders else []:
+            raise CannotMove(
+                f"run {holders[str(workflow), str(key)]!r} in the file and run {id!r} in the database are both open "
+                f"and have the unique key {key!r} of workflow {workflow!r}; let one of them end first"
+            )
+
+    def sort(self, table: str, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows of new runs, with the keys they have here; those of runs that are here are only compared."""
+        fresh = []
+        for row in rows:
+            if table in BY_ID:
+                number = self._ids.get(str(row[0 if table == "evidence" else 2]))
+            else:
+                number = int(row[0] or 0)
+                if number in self._keys:
+                    fresh.append((self._keys[number], *row[1:]))
+                    continue
+            if number is None:
+                fresh.append(row)
+            elif number in self._folds:
+                self._folds[number].add(table, row if table in BY_ID else row[1:])
+            elif number not in self._left:
+                raise CannotMove(f"a row of {table} in the file belongs to no run")
+        return fresh
+
+    async def compare(self) -> None:
+        """Refuse runs that are here otherwise than in the file, now that all their rows were seen."""
+        for number, fold in self._folds.items():
+            mine = await self._fold(self._here[number])
+            if mine.total != fold.total:
+                raise CannotMove(
+                    f"run {fold.run.id!r} is in the file ({fold}) and in the database ({mine}), and they differ; "
+                    "leave such runs out (--skip-existing), or import into another database"
+                )
+        self._folds.clear()
+
+    async def _fold(self, key: int) -> _Fold:
+        rows = await self._db.read("copy_runs", [(key, key, key - 1, 1)])
+        fold = _Fold(MovedRun(*rows[0]))  # type: ignore[arg-type]  # columns as in MovedRun
+        for table, start in OF_RUNS.items():
+            position: Row = (key - 1, *start)
+            while rows := await self._db.read(f"copy_{table}", [(key, key, *position, _PAGE)]):
+                position = rows[-1][: len(position)]
+                for row in rows:
+                    fold.add(table, row[1:])
+        return fold
+
+
+class _Fold:
+    """All rows of one run as one number, whatever their order."""
+
+    def __init__(self, run: MovedRun) -> None:
+        self.run = run
+        self.total = 0
+        self._entries = 0
+        self.add("runs", comparable(run))
+
+    def add(self, table: str, row: Sequence[Value]) -> None:
+        """Take in a row, without its run's key."""
+        if table != "cursors":  # these tell how many events are queued, and those are the house's own
+            self._entries += table == "entries"
+            digest = sha256(msgspec.json.encode((table, *row))).digest()
+            self.total = (self.total + int.from_bytes(digest, "big")) % (1 << 256)
+
+    def __str__(self) -> str:
+        changed = to_datetime(self.run.updated).isoformat(timespec="seconds")
+        return f"{self.run.status}, {self._entries} entries, changed {changed}"
+
+
+def _checked(run: MovedRun) -> MovedRun:
+    check_run_id(run.id)
+    if run.status not in _STATUSES:
+        raise CannotMove(f"run {run.id!r} has the status {run.status!r}, which nobody knows")
+    return run

@@ -1,0 +1,133 @@
+"""What moves: the tables and their columns, and what becomes of a row that arrives in another house."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import Status
+from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.files import statements
+
+COLUMNS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    name.removeprefix("bring_"): statement.columns
+    for name, statement in statements("sql/transfer").items()
+    if name.startswith("bring_")
+} | {"workers": (("id", "text"), ("pid", "int"), ("host", "text"), ("fate", "text"))}
+"""The columns of each table of a file, and their types."""
+
+OF_RUNS: Mapping[str, Row] = {
+    "inputs": (),
+    "results": (),
+    "entries": ("", -1),
+    "archive": (-1, -1, ""),
+    "inbox": (-1,),
+    "attributes": ("", ""),
+    "message_ids": ("",),
+    "replies": ("",),
+    "waiters": ("", ""),
+    "cursors": ("",),
+    "keys": ("", ""),
+    "key_waiters": ("", "", ""),
+    "heartbeats": ("",),
+    "tasks": ("",),
+    "dead_letters": ("",),
+    "evidence": ("", -1),
+}
+"""The tables that have rows of runs. A position in one is the key of a run and what is said here, in that order."""
+
+BY_ID = frozenset({"dead_letters", "evidence"})
+"""Those that know a run by its public id: rows of them outlive it."""
+
+STRAYS: Mapping[str, Row] = {
+    "message_ids": ("",),
+    "keys": ("", ""),
+    "dead_letters": ("",),
+    "evidence": ("", -1),
+    "tombstones": ("",),
+    "schedules": ("",),
+    "audit": (-1,),
+}
+"""What belongs to no run that is there, and the position before the first row."""
+
+LINKED = -1
+"""In place of the key of a parent that came along, until all have theirs."""
+
+DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING, Status.PAUSED})
+"""What a worker that owns it works on."""
+
+
+class MovedRun(NamedTuple):
+    """A row of runs, as `copy_runs` reads and `bring_runs` writes it."""
+
+    key: int
+    id: str
+    workflow: str
+    version: str
+    status: str
+    wait: str
+    due: Instant | None
+    epoch: int
+    owner: str | None
+    generation: int
+    inbox: int
+    claims: int
+    lost: str
+    seed: int
+    digest: int
+    parent: int | None
+    parent_id: str | None
+    parent_location: str | None
+    fingerprint: str | None
+    created: Instant
+    updated: Instant
+    ended: Instant | None
+    priority: int
+    begins: Instant | None
+    timeout: int | None
+    deadline: Instant | None
+    unique_key: str | None
+    actor: str | None
+    tenant: str | None
+    follows: int
+    reopens: int
+    traces: int
+
+
+class Worker(NamedTuple):
+    """A worker of the old house. Its `fate` is alive, hung, crash, lapse, or dead if what it drove was freed before."""
+
+    id: str
+    pid: int
+    host: str
+    fate: str
+
+
+def arrived(run: MovedRun, fates: Mapping[str, str], snapshot: bool) -> MovedRun:
+    """Return a run as it stands in another house: nobody's, and due as if its worker had left or was found dead.
+
+    An open run of a snapshot goes on in the old house, so here it is paused, or blocked until it is named.
+    """
+    if run.ended is not None:
+        return run
+    owner = run.owner
+    # A run that nobody ever had stays so: it is not driven before it begins.
+    run = run._replace(owner=None, epoch=run.epoch + 1 if run.epoch else 0)
+    if snapshot:
+        if run.status == Status.BLOCKED:
+            return run._replace(fingerprint=None)
+        return run._replace(status=Status.PAUSED, wait="", due=None, lost="", claims=0)
+    if owner is None:
+        return run
+    lost = fates.get(owner, "")
+    if lost not in ("crash", "lapse"):
+        lost, run = "", run._replace(claims=0)
+    if run.status in DRIVEN:
+        run = run._replace(due=run.updated, lost=lost)
+    return run
+
+
+def comparable(run: MovedRun) -> Row:
+    """Return what must be the same for two runs to be one: all but their keys."""
+    return run._replace(key=0, parent=None)
