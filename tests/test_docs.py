@@ -22,6 +22,7 @@ from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, errors
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.context import StepContext
+from holdfast.testing import conformance
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -121,6 +122,7 @@ def _surface() -> dict[str, set[str]]:
     surface = {module: set(re.findall(r"`(\w+)`", names)) for module, names in _ROW.findall(page)}
     assert surface["holdfast.errors"] == set()  # it says "every error class"
     surface["holdfast.errors"] = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    surface["holdfast.testing.conformance"] |= set(conformance.__all__)  # "and the classes and samples it is made of"
     return surface
 
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support.waiting import soon
 
 from holdfast import Context, Engine, workflow
-from holdfast.engine.leases import LeaseKeeper
-from holdfast.stores.base import Store
-from holdfast.stores.sqlite import SQLiteStore
+from holdfast.contract.store import Store
+from holdfast.engine.worker.lease import LeaseKeeper
+from holdfast.stores.sqlite.store import SQLiteStore
 
 SHORT = timedelta(milliseconds=300)
 
@@ -83,7 +83,7 @@ async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B24 The lease is left to lapse; when the loop is back it is renewed, or the worker hears that it was lost."""
-    monkeypatch.setattr("holdfast.engine.leases._BLOCKED_FOR_GOOD", -1.0)
+    monkeypatch.setattr("holdfast.engine.worker.lease._BLOCKED_FOR_GOOD", -1.0)
     renewed: list[str] = []
 
     class Counting(SQLiteStore):
@@ -100,7 +100,7 @@ async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
     await asyncio.sleep(0.05)
     assert [message for message in caplog.messages if "blocked" in message] == caplog.messages[:1] == caplog.messages
     assert renewed == []
-    monkeypatch.setattr("holdfast.engine.leases._BLOCKED_FOR_GOOD", 3600.0)
+    monkeypatch.setattr("holdfast.engine.worker.lease._BLOCKED_FOR_GOOD", 3600.0)
     assert await asyncio.to_thread(soon, lambda: bool(renewed))
     keeper.stop()
     await store.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, activity, workflow
-from holdfast.engine.timers import Timers
+from holdfast.engine.worker.timers import Timers
 from holdfast.testing import NoProgress, TestEngine
 
 HOUR = timedelta(hours=1)
