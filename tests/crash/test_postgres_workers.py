@@ -21,7 +21,6 @@ from tests.scripts.postgres_runs import WORKFLOWS, begin_all, fan, listen, losse
 from holdfast import Engine, RunHandle, Status
 from holdfast.clock import new_id
 from holdfast.contract.turns import NewRun, StartRun
-from holdfast.stores import Dialect
 from holdfast.stores.postgres.store import PostgresStore
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "5"))
@@ -198,10 +197,13 @@ async def test_an_idle_store_holds_no_connection_of_a_pooler(database: str, post
 
 
 async def test_no_two_connections_behind_a_pooler_share_the_name_of_a_statement(database: str, postgres: str):
-    """G1 Otherwise one may run what another prepared, with parameters that were meant for something else."""
+    """G1 Otherwise one may run what another prepared, with parameters that were meant for something else.
+
+    The pooler says nothing against the settings of a session: only the session's number gives it away.
+    """
     schema = database.rpartition("schema=")[2]
-    with Pooler(postgres) as pooler:
-        stores = [PostgresStore(f"{pooler.url}?schema={schema}", dialect=Dialect(sessions=False)) for _ in range(2)]
+    with Pooler(postgres, ignored=("options",)) as pooler:
+        stores = [PostgresStore(f"{pooler.url}?schema={schema}") for _ in range(2)]
         for store in stores:
             await store.open()
         try:

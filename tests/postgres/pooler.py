@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,13 +45,15 @@ class Pooler(Listener):
     session and LISTEN belong to the server connection and not to the client, nothing resets them, and a client that
     goes away within a transaction takes its server connection with it.
 
-    `switches` counts how often a client was lent another server connection than the time before.
+    `switches` counts how often a client was lent another server connection than the time before. Startup parameters
+    that are `ignored` are passed over, as PgBouncer's `ignore_startup_parameters` does; it refuses what it knows not.
     """
 
-    def __init__(self, url: str, size: int = 2) -> None:
+    def __init__(self, url: str, size: int = 2, ignored: Collection[str] = ()) -> None:
         super().__init__(url)
         self.switches = 0
         self._size = size
+        self._accepted = STARTUP_PARAMETERS.union(ignored)
         self._pools: dict[tuple[str, str], _Pool] = {}
         self._clients: dict[bytes, _Client] = {}
 
@@ -71,7 +73,7 @@ class Pooler(Listener):
     async def _welcome(self, frame: Frame, writer: asyncio.StreamWriter, frames: AsyncIterator[Frame]) -> None:
         words = frame.body[4:].decode().rstrip("\0").split("\0")
         parameters = dict(zip(words[::2], words[1::2], strict=False))
-        unknown = [name for name in parameters if name.lower() not in STARTUP_PARAMETERS]
+        unknown = [name for name in parameters if name.lower() not in self._accepted]
         if unknown:
             await _say_last(writer, fatal("08P01", f"unsupported startup parameter: {unknown[0]}"))
             return

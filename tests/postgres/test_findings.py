@@ -454,22 +454,6 @@ async def test_a_server_that_restarted_costs_steps_no_attempt(
     assert isinstance(await transacted(store, attempt_of(run), lambda _: "{}"), Delivered)
 
 
-async def test_a_transaction_keeps_clear_of_who_is_alone_where_tables_cannot_be_locked(
-    another: Open, database: str, side: psycopg.Connection[Any]
-) -> None:
-    """S1-36: the gate's row must be shared there."""
-    store = await another(dialect="yugabytedb")
-    run = await started(store)
-    with psycopg.connect(address(database)) as alone:
-        alone.execute(f'SELECT 1 FROM "{store.schema}".gate WHERE id = 1 FOR UPDATE')
-        inside = asyncio.create_task(transacted(store, attempt_of(run), lambda _: "{}"))
-        await asyncio.wait([inside], timeout=1)
-        waited = not inside.done()
-        alone.rollback()
-        await inside
-    assert waited
-
-
 # What hangs or gives a bad error.
 
 

@@ -47,7 +47,7 @@ from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
 from holdfast.payloads import codec
 from holdfast.schedules.service import Schedules
-from holdfast.stores import Dialect, open_store
+from holdfast.stores import open_store
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
@@ -78,7 +78,7 @@ class Engine:
         context: a function that is asked anew before each attempt of a step and each condition; what it returns is
             readable on the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
-        dialect: what a server lacks that speaks PostgreSQL's protocol: `pooler`, `cockroachdb`, `yugabytedb`, `citus`.
+        dialect: what stands between this process and a PostgreSQL server: nothing (`direct`) or a `pooler`.
         queues: the queues this engine serves: it advances runs of workflows, and runs attempts of activities, that
             wait there, of those it knows.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
@@ -100,7 +100,7 @@ class Engine:
         limits: Iterable[Limit] = (),
         context: Callable[[], Mapping[str, Any]] | None = None,
         durability: str = "power",
-        dialect: str | Dialect | None = None,
+        dialect: str | None = None,
         queues: Iterable[str] = (DEFAULT_QUEUE,),
         run_workflows: bool = True,
         on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),

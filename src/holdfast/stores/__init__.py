@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.stores.postgres.dialect import Dialect
 
-__all__ = ["Dialect", "open_store"]
+__all__ = ["open_store"]
 
 
-def open_store(database: str, durability: str = "power", dialect: str | Dialect | None = None) -> Store:
+def open_store(database: str, durability: str = "power", dialect: str | None = None) -> Store:
     """Return the store of a database address, not yet opened.
 
     Raises:
@@ -24,7 +23,7 @@ def open_store(database: str, durability: str = "power", dialect: str | Dialect 
             raise MissingExtra("PostgreSQL", "postgres") from error
         return PostgresStore(database, durability=durability, dialect=dialect)
     if dialect is not None:
-        raise BadInput("dialect= is for databases that speak PostgreSQL's protocol: postgresql://...")
+        raise BadInput("dialect= says how to reach a PostgreSQL server: it is for postgresql://...")
     path = database
     if database.startswith("sqlite:"):
         path = database.removeprefix("sqlite:").removeprefix("//")

@@ -122,7 +122,7 @@ class PostgresHouse(House):
         return bool(await db.read("read_outbox", [(0, 1)]))
 
     async def _fates(self) -> dict[str, str]:
-        sessions = self._store.dialect.sessions
+        sessions = self._store.dialect == "direct"
 
         async def look(db: Statements) -> dict[str, str]:
             fates = {}

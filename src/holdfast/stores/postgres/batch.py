@@ -81,23 +81,21 @@ class Attempt:
         return self.outcomes
 
     async def _by_itself(self, statements: Statements) -> list[Outcome]:
-        await lock_gate(statements, self._dialect)
+        await lock_gate(statements)
         return await Batch(statements).apply(self._operations)
 
     async def _beside_others(self, statements: Statements) -> list[Outcome]:
         split = self._split
         batch = Batch(statements)
         await statements.execute("be_patient", ())
-        if not self._dialect.lock_table:
-            await statements.execute("share_gate_row", ())
         fenced = await _prefetch(statements, batch, self._locks, split.turns)
         return split.outcomes(fenced, await batch.apply(split.others, prefetch=False))
 
 
-async def lock_gate(statements: Statements, dialect: Dialect) -> None:
+async def lock_gate(statements: Statements) -> None:
     """Keep everybody else out. Who waits for that gives up after a second and tries again, for all queue behind him."""
     await statements.execute("hurry", ())
-    await statements.execute("lock_gate" if dialect.lock_table else "lock_gate_row", ())
+    await statements.execute("lock_gate", ())
 
 
 async def _prefetch(statements: Statements, batch: Batch, locks: Locks, turns: Sequence[CommitTurn]) -> set[Row]:

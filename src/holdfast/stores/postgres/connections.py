@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import psycopg
@@ -145,7 +144,7 @@ class Line:
         if self._connections.refusal:  # the store was closed meanwhile
             await connection.close()
             self._connections.ready()
-        prepare = self._prepare and self._connections.dialect.prepare
+        prepare = self._prepare and self._connections.dialect is Dialect.DIRECT
         connection.prepare_threshold = _PREPARE_AFTER if prepare else None
         self.broken_before = self.broken_before or self.opened > 0
         self._failures, self.opened = 0, time.monotonic()
@@ -203,7 +202,7 @@ class Connections:
     def conninfo(self) -> str:
         """What libpq is told."""
         wanted: dict[str, Any] = {**_DEFAULTS, **self._given, "client_encoding": "UTF8"}
-        if self.dialect.sessions:  # a pooler does not let options pass, and has sessions of its own
+        if self.dialect is Dialect.DIRECT:  # a pooler does not let options pass, and has sessions of its own
             level = "on" if self._durability == "power" else "off"
             # Compiling a claim, which the planner thinks worth it, takes a thousand times as long as running it.
             ours = f"-c synchronous_commit={level} -c jit=off -c default_transaction_isolation=read\\ committed"
@@ -220,11 +219,11 @@ class Connections:
         try:
             connection = await AsyncConnection.connect(self.conninfo, autocommit=True)
         except psycopg.Error as error:
-            if not self.dialect.sessions or not refuses_options(error):
+            if self.dialect is Dialect.POOLER or not refuses_options(error):
                 raise
             self._is_pooled()
             return await AsyncConnection.connect(self.conninfo, autocommit=True)
-        if self.dialect.sessions or self.dialect.prepare:
+        if self.dialect is Dialect.DIRECT:
             # A pooler makes up the number it greets with. It must be known before anything is prepared: sessions that
             # are shared would take one connection's statement for another's.
             try:
@@ -249,7 +248,7 @@ class Connections:
 
     def _is_pooled(self) -> None:
         """Go on as behind a pooler, for that is where the address leads."""
-        self.dialect = replace(self.dialect, prepare=False, pipeline=False, notify=False, sessions=False)
+        self.dialect = Dialect.POOLER
         _logger.warning("%s is a pooler: going on as with dialect='pooler'; say so to silence this", self.where)
 
     async def read(self, work: Work[T], answer: float | None = ANSWER) -> T:
@@ -295,7 +294,7 @@ def cut(connection: BaseConnection[Any] | None) -> None:
 
 def together(connection: AsyncConnection[Any], dialect: Dialect) -> AbstractAsyncContextManager[object]:
     """Let statements be sent together, where that works."""
-    return connection.pipeline() if dialect.pipeline else nullcontext()
+    return connection.pipeline() if dialect is Dialect.DIRECT else nullcontext()
 
 
 class Listener:

@@ -9,13 +9,11 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from holdfast.errors import BadInput, CannotOpen, SchemaTooNew, UnsupportedServer
-from holdfast.stores.postgres.dialect import Dialect
 from holdfast.stores.sql.files import migrations
 
 OLDEST_SERVER = 130000
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_STORAGE = re.compile(r'\) WITH \([^)]*\)| COLLATE "C"')
 _TRIES = 20
 
 
@@ -30,7 +28,7 @@ def check_schema_name(name: str) -> str:
     return name
 
 
-async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect: Dialect, where: str) -> None:
+async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: str) -> None:
     """Bring the tables up to date, if they are not: one process at a time, all or nothing.
 
     Raises:
@@ -48,7 +46,7 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect:
         raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
     for number in range(_TRIES):
         try:
-            await _migrate(connection, schema, dialect, where)
+            await _migrate(connection, schema, where)
             return
         except (errors.UniqueViolation, errors.DuplicateObject, errors.DuplicateTable, errors.SerializationFailure):
             # Two processes made the same thing at once; the other one's is there now.
@@ -57,13 +55,12 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, dialect:
                 raise
 
 
-async def _migrate(connection: AsyncConnection[Any], schema: str, dialect: Dialect, where: str) -> None:
+async def _migrate(connection: AsyncConnection[Any], schema: str, where: str) -> None:
     known = migrations("postgres")[-1][0]
     if await _version(connection, schema, where, known) == known:
         return
     async with connection.transaction():
-        if dialect.advisory_locks:
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast {schema}",))
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast {schema}",))
         version = await _version(connection, schema, where, known)
         name = psycopg.sql.Identifier(schema)
         if version == 0:
@@ -74,13 +71,8 @@ async def _migrate(connection: AsyncConnection[Any], schema: str, dialect: Diale
         await connection.execute(psycopg.sql.SQL("SET LOCAL search_path TO {}").format(name))
         for number, script in migrations("postgres"):
             if number > version:
-                text = script if dialect.storage_options else _STORAGE.sub(_without, script)
-                await connection.execute(text.encode())
+                await connection.execute(script.encode())
                 await connection.execute("INSERT INTO migrations (number) VALUES (%s)", (number,))
-
-
-def _without(option: re.Match[str]) -> str:
-    return ")" if option[0].startswith(")") else ""
 
 
 async def _version(connection: AsyncConnection[Any], schema: str, where: str, known: int) -> int:

@@ -69,12 +69,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 @cache
-def sql(schema: str, skip_locked: bool = True) -> Mapping[str, str]:
+def sql(schema: str) -> Mapping[str, str]:
     """Return every statement by name, its tables those of a schema."""
-    found = {name: _filled(statement, schema) for name, statement in statements(*_FILES).items()}
-    if not skip_locked:
-        found = {name: text.replace(" SKIP LOCKED", "") for name, text in found.items()}
-    return MappingProxyType(found)
+    return MappingProxyType({name: _filled(statement, schema) for name, statement in statements(*_FILES).items()})
 
 
 def _filled(statement: Statement, schema: str) -> str:
@@ -126,12 +123,10 @@ class Statements:
     `locked` are the runs that may be changed, None when nobody else writes; `slots` likewise.
     """
 
-    def __init__(
-        self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int], *, skip_locked: bool = True
-    ) -> None:
+    def __init__(self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int]) -> None:
         self._connection = connection
         self._schema = schema
-        self._sql = sql(schema, skip_locked)
+        self._sql = sql(schema)
         self._keys = keys
         self._numbers = new_keys()
         self.locked: set[int] | None = None

@@ -67,10 +67,10 @@ class PostgresStore(SQLStore):
     Args:
         url: `postgresql://user@host/database`, as libpq has it; `?schema=name` says where the tables are.
         durability: `power` waits for every commit to be on the disk, `process` does not (`synchronous_commit`).
-        dialect: a profile of what the server lacks (see Dialect), or its name.
+        dialect: `pooler` where a pooler stands before the server (see Dialect).
     """
 
-    def __init__(self, url: str, *, durability: str = "power", dialect: str | Dialect | None = None) -> None:
+    def __init__(self, url: str, *, durability: str = "power", dialect: str | None = None) -> None:
         if durability not in ("power", "process"):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
         conninfo, self.schema = _split(url)
@@ -98,7 +98,7 @@ class PostgresStore(SQLStore):
 
     @property
     def dialect(self) -> Dialect:
-        """What the server can do, as far as is known."""
+        """What stands between this store and its server, as far as is known."""
         return self._connections.dialect
 
     async def open(self) -> None:
@@ -117,13 +117,13 @@ class PostgresStore(SQLStore):
         except BaseException:
             await self._connections.close()
             raise
-        if self.dialect.notify:
+        if self.dialect is Dialect.DIRECT:
             self._listener = Listener(self._connections, self._channel, self._me)
             self._listener.start()
         self.is_open = True
 
     async def _prepare(self, connection: AsyncConnection[Any]) -> None:
-        await prepare_schema(connection, self.schema, self.dialect, self._connections.where)
+        await prepare_schema(connection, self.schema, self._connections.where)
         await self._ask_clock(connection)
         [(level,)] = await (await connection.execute("SHOW synchronous_commit")).fetchall()
         if level == "off" and self.durability == "power":
@@ -208,7 +208,7 @@ class PostgresStore(SQLStore):
             await self._connections.read(self._ask_clock)
 
     def _on(self, connection: AsyncConnection[Any]) -> Statements:
-        return Statements(connection, self.schema, self._keys, skip_locked=self.dialect.skip_locked)
+        return Statements(connection, self.schema, self._keys)
 
     async def _ask(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.look(lambda db: db.read(name, [values]))
@@ -234,14 +234,7 @@ class PostgresStore(SQLStore):
             statements = self._on(connection)
             # What is held up on its way for longer than it is waited for must not be written: it was made again since.
             values = (rows, self._clock.now() + _EXPIRES)
-            if self.dialect.lock_table:
-                return set(await found([await statements.execute("append_facts", values)]))
-            async with in_pipeline(connection, self.dialect):
-                await connection.execute(BEGIN)
-                await statements.execute("share_gate_row", ())
-                fenced = set(await found([await statements.execute("append_facts", values)]))
-                await connection.execute("COMMIT")
-            return fenced
+            return set(await found([await statements.execute("append_facts", values)]))
 
         fenced = await self._insisting(self._connections.writer, work)
         return [outcome_of(turn, fenced) for turn in turns]
@@ -312,7 +305,7 @@ class PostgresStore(SQLStore):
 
     def _stir(self) -> None:
         """Hint to other processes that something was committed: soon, once for many, and not in the commit itself."""
-        if self.dialect.notify and self._stirring is None:
+        if self.dialect is Dialect.DIRECT and self._stirring is None:
             self._stirring = asyncio.get_running_loop().create_task(self._hint(), name="holdfast hint")
 
     async def _hint(self) -> None:
@@ -400,14 +393,7 @@ class PostgresStore(SQLStore):
         """Run one statement that takes something; what it took, should its answer be lost, its worker is told later."""
 
         async def work(connection: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
-            statements = self._on(connection)
-            if self.dialect.lock_table:
-                return await found([await statements.execute(name, values)])
-            await connection.execute(BEGIN)
-            await statements.execute("share_gate_row", ())
-            rows = await found([await statements.execute(name, values)])
-            await connection.execute("COMMIT")
-            return rows
+            return await found([await self._on(connection).execute(name, values)])
 
         return await self._insisting(self._connections.reader, work, twice=False)
 
@@ -417,8 +403,6 @@ class PostgresStore(SQLStore):
         """Take the next run that was claimed before without progress; those that never get anywhere are blocked."""
         statements = self._on(connection)
         await connection.execute(BEGIN)
-        if not self.dialect.lock_table:
-            await statements.execute("share_gate_row", ())
         rows: list[tuple[Any, ...]] = []
         while due := await found([await statements.execute("due_suspect", (now, known))]):
             [(key, claims)] = due
@@ -449,7 +433,7 @@ class PostgresStore(SQLStore):
         self._connections.renew(work)
 
     def _session(self, connection: psycopg.Connection[Any]) -> tuple[int, str, Instant]:
-        if not self.dialect.sessions:
+        if self.dialect is Dialect.POOLER:
             [(now,)] = connection.execute(self._sql["clock"]).fetchall()
             return 0, "", now
         [(session, begun, now)] = connection.execute(self._sql["session"]).fetchall()
@@ -462,7 +446,7 @@ class PostgresStore(SQLStore):
             rows = psycopg.RawCursor(connection).execute(self._sql["renew_worker"], (worker, session, begun)).fetchall()
             for (now,) in rows:
                 self._clock.told(now, asked)
-            if self.dialect.sessions:
+            if self.dialect is Dialect.DIRECT:
                 gate = f'"{self.schema}".gate'
                 psycopg.RawCursor(connection).execute(self._sql["end_silent"], (micros(SILENCE), gate))
             return bool(rows)
@@ -517,7 +501,7 @@ class PostgresStore(SQLStore):
         return {worker: died[worker] for worker, _, lapsed, _ in rows if died[worker] or (lapsed and not returned)}
 
     async def _hangs(self, statements: AnyStatements, worker: str) -> bool:
-        return not self.dialect.sessions or bool(await statements.read("is_connected", [(worker,)]))
+        return self.dialect is Dialect.POOLER or bool(await statements.read("is_connected", [(worker,)]))
 
     async def alone(self, work: Look[T]) -> T:
 
@@ -525,7 +509,7 @@ class PostgresStore(SQLStore):
             statements = self._on(connection)
             async with in_pipeline(connection, self.dialect):
                 await connection.execute(BEGIN)
-                await lock_gate(statements, self.dialect)
+                await lock_gate(statements)
                 result = await work(statements)
                 await connection.execute("COMMIT")
             return result

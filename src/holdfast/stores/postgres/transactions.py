@@ -16,6 +16,7 @@ from holdfast.clock import Instant
 from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.errors import DefinitionError, StepTimeout, StoreError
 from holdfast.stores.postgres.connections import Connections, cut
+from holdfast.stores.postgres.dialect import Dialect
 from holdfast.stores.postgres.errors import is_lost, translate
 from holdfast.stores.postgres.statements import BlockingStatements, encoded
 from holdfast.stores.rules.batch import Batch
@@ -74,8 +75,6 @@ class Transactions:
             raise _Lost
         payload = turn.call(body)
         nothing = encoded([])
-        if not self._connections.dialect.lock_table:
-            at_once(statements.execute("share_gate_row", ()))
         at_once(statements.execute("lock_runs", (encoded([attempt.run]), nothing, nothing, nothing, nothing)))
         batch = Batch(statements)
         run = at_once(batch.tasks.may_record(attempt))
@@ -168,7 +167,7 @@ class _Turn:
             if self._over:
                 return
             self._late = True
-        if not self._connections.dialect.sessions:
+        if self._connections.dialect is Dialect.POOLER:
             cut(self.connection)  # a pooler's number of the session is made up
             self._expired()
             return

@@ -1,5 +1,5 @@
 -- The tables of SQLite, all at once. Text sorts by bytes, as there. Keys are numbers that processes make without asking
--- each other; there are no sequences, foreign keys or triggers, so that distributed databases can follow.
+-- each other; there are no sequences, foreign keys or triggers.
 
 -- Whoever commits shares a lock on this table; who must be alone has it for himself.
 CREATE TABLE gate (id INTEGER PRIMARY KEY);

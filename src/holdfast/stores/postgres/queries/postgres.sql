@@ -229,14 +229,6 @@ SET LOCAL lock_timeout = 3000;
 -- Keep everybody else out.
 LOCK TABLE gate IN EXCLUSIVE MODE;
 
--- name: lock_gate_row
--- The same where tables cannot be locked.
-SELECT 1 FROM gate WHERE id = 1 FOR UPDATE;
-
--- name: share_gate_row
--- What everybody else does there.
-SELECT 1 FROM gate WHERE id = 1 FOR SHARE;
-
 -- name: put_outbox
 -- A message for whoever looks into the outbox.
 INSERT INTO outbox (n, message) VALUES ($1, $2);
