@@ -128,6 +128,12 @@ class ActivityOptions:
         callbacks = (self.on_start, self.on_success, self.on_failure, self.on_failed, self.on_skipped)
         return any(callback is not None for callback in callbacks)
 
+    @property
+    def plain(self) -> bool:
+        """Whether no option asks for more than running the body and trying again when it fails."""
+        asked = (self.timeout, self.heartbeat_timeout, self.idempotency_key, self.run_when, self.limit, self.queue)
+        return not any(asked) and not self.isolate and not self.transaction and not self.watched
+
     def __post_init__(self) -> None:
         for field in ("on_start", "on_success", "on_failure", "on_failed", "on_skipped"):
             callback = getattr(self, field)
@@ -167,11 +173,15 @@ class Activity(Generic[P, R_co]):
         functools.update_wrapper(self, function)
         self.function = function
         self.settings = settings
+        self.name = settings.name
+        """The name under which the step is recorded."""
         self.watched = settings.watched
         self.queue = settings.queue
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
+        self.plain = self.is_async and settings.plain
+        """Whether its body is run on the event loop and no option asks for anything more."""
         if settings.transaction and self.is_async:
             raise DefinitionError(
                 f"activity {self.name!r} ({source_line(function)}) has transaction=True and must be a plain function: "
@@ -184,11 +194,6 @@ class Activity(Generic[P, R_co]):
             # Inside a turn the body would run again on every replay, unrecorded.
             refuse(f"activity {self.name!r} is called directly in workflow code", f"write ctx.step({self.name}, ...)")
         return self.function(*args, **kwargs)
-
-    @property
-    def name(self) -> str:
-        """The name under which the step is recorded."""
-        return self.settings.name
 
     def options(self, **changes: Any) -> Activity[P, R_co]:
         """Return the same activity with other options: `charge.options(timeout=timedelta(minutes=1))`."""

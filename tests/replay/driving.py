@@ -21,7 +21,8 @@ from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
 from holdfast.replay.journal import RunInfo
-from holdfast.replay.turn import Ending, Execution, Outcome, Turn
+from holdfast.replay.execution import Execution
+from holdfast.replay.turn import Ending, Outcome, Turn
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000

@@ -30,7 +30,8 @@ from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 from holdfast.replay.journal import RunInfo
-from holdfast.replay.turn import Ending, Execution, first_entries
+from holdfast.replay.execution import Execution, first_entries
+from holdfast.replay.turn import Ending
 
 
 @dataclass(frozen=True)

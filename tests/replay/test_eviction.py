@@ -197,8 +197,8 @@ def test_a_dropped_run_acts_records_and_says_nothing(definition, noise):
         run.drop()
         run.drop()
         journal = run.journal
-        assert (journal.next_seq, journal.new, journal.started, journal.logs) == (seq, (), (), ())
-        assert (journal.sends, journal.children, journal.abandoned, journal.trims) == ((), (), (), ())
+        assert (journal.next_seq, journal.turn.entries, journal.turn.started, journal.turn.logs) == (seq, [], (), ())
+        assert (journal.turn.ordinary, journal.turn.outcome) == (True, None)
         assert journal.renewal is None
         assert journal.open == {}
         assert run.loop.tasks == []
@@ -237,7 +237,7 @@ def test_a_coroutine_that_swallows_everything_is_kept_for_ever_rather_than_run_a
     run.begin()
     run.drop()
     assert len(eviction.LIMBO) == before + 1
-    assert run.journal.new == ()
+    assert run.journal.turn.entries == []
 
 
 def test_a_dropped_run_is_freed_at_once():

@@ -16,7 +16,7 @@ from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.failures import located
-from holdfast.replay.journal import Journal, Verb, appended
+from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 
 
@@ -112,13 +112,13 @@ def child(
         )
         taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
         child = StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken)
-        journal.children = appended(journal.children, child)
+        journal.turn.start_child(child)
     elif (recorded.id, recorded.digest) != (verb.id, digest):
         journal.mismatch(location, f"child {recorded.id!r} with other input", f"child {verb.id!r}")
         return verb
     else:
         verb.refused = recorded.refused
-        journal.started = appended(journal.started, verb)
+        journal.turn.start(verb)
     journal.open[location] = verb
     if journal.kids is None:
         journal.kids = {}

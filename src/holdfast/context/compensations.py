@@ -17,7 +17,7 @@ from holdfast.definitions import Activity, Workflow, as_activity, function_name
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import Compensation, Journal, appended
+from holdfast.replay.journal import Compensation, Journal
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import SCOPE
 
@@ -135,7 +135,7 @@ def _step(journal: Journal, workflow: Workflow[Any, Any], compensation: Compensa
     if recorded is not None:
         verb.recall(recorded)
     journal.open[location] = verb
-    journal.started = appended(journal.started, verb)
+    journal.turn.start(verb)
     return verb
 
 

@@ -15,7 +15,7 @@ from holdfast.context.api import MISSING, Break, Continue, Loop
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import Gate, Journal, appended
+from holdfast.replay.journal import Gate, Journal
 from holdfast.replay.location import Scope, check_name, checkpoint_location, inside, iteration_prefix, iterations
 from holdfast.replay.loop import SCOPE, RunTask
 
@@ -145,12 +145,10 @@ class DurableLoop(Loop):
         location, keep_from = self._location, self._iteration - options.history_keep
         if trim and keep_from > self._trimmed:
             low, high = iterations(location, self._trimmed, keep_from)
-            journal.trims = appended(journal.trims, (low, high))
-            journal.new = [row for row in journal.new if not low <= row.location < high]
+            journal.turn.trim(low, high)
             self._trimmed = keep_from
         place = checkpoint_location(location)
-        journal.trims = appended(journal.trims, (place, place + " "))
-        journal.new = [row for row in journal.new if row.location != place]
+        journal.turn.trim(place, place + " ")
         raw = msgspec.Raw(codec.encode(self._state, f"the state of loop {self._path()!r}"))
         journal.record(place, entries.LoopCheckpoint(self._iteration, self._trimmed, raw))
 

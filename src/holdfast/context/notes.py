@@ -27,7 +27,7 @@ def set_attributes(journal: Journal, scope: Scope, attributes: Mapping[str, Any]
         return
     values = msgspec.Raw(codec.encode(dict(attributes), "attributes"))
     if journal.mark(journal.locate(scope, "set attributes", False), entries.AttributesSet(values)):
-        journal.extra().attributes.update(encoded)
+        journal.turn.extra().attributes.update(encoded)
 
 
 _LONGEST = 1024
@@ -63,7 +63,7 @@ def evidence(journal: Journal, scope: Scope, kind: str, data: object) -> str:
     run = journal.run
     item = str(uuid.uuid5(uuid.NAMESPACE_URL, f"holdfast:{run.id}/{run.generation}/{location}"))
     if journal.mark(location, entries.EvidenceAdded(kind, item)):
-        journal.extra().evidence.append(Evidence(id=item, kind=kind, data=encoded, at=journal.loop.now))
+        journal.turn.extra().evidence.append(Evidence(id=item, kind=kind, data=encoded, at=journal.loop.now))
     return item
 
 
@@ -73,4 +73,4 @@ def reply(journal: Journal, scope: Scope, request: Request[Any], value: object) 
         raise BadInput(f"ctx.reply() answers what ctx.receive_request() returned, not {request!r}")
     encoded = codec.encode(value, "the reply to a request").decode()
     if journal.mark(journal.locate(scope, "reply to", False), entries.Replied(request.id)):
-        journal.extra().replies.append(Reply(message=request.id, payload=encoded))
+        journal.turn.extra().replies.append(Reply(message=request.id, payload=encoded))

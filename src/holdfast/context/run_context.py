@@ -19,7 +19,7 @@ from holdfast.context.api import MISSING, Child, Context, Iteration, Request, Wi
 from holdfast.definitions import Workflow
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb, appended
+from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb
 from holdfast.replay.location import Scope, check_name, name_key
 from holdfast.replay.loop import QUERY, SCOPE, handling_cancel, only_looking
 
@@ -166,7 +166,7 @@ class RunContext(Context):
         if answer is None:
             key = journal.names.key(full)
             recorded = key is not None and journal.has_mark(scope.prefix + key, entries.Patched.kind)
-            answer = recorded or not journal.behind
+            answer = recorded or not journal.past.behind
             if answer and not recorded and not journal.loop.dead:
                 if key is None:
                     key = journal.names.add(full)
@@ -194,7 +194,7 @@ class RunContext(Context):
     @property
     def facts_left(self) -> int:
         """How much of the history is yet to be replayed."""
-        return self._journal.left
+        return len(self._journal.past.facts)
 
     def compensation_recorded(self, name: str, repeat: int) -> bool:
         """Tell whether history has the `repeat`-th call of `compensate` for an activity of this name."""
@@ -302,7 +302,7 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
             error = failure if isinstance(failure, BaseException) else sys.exc_info()[1]
             text, args = (text % args if args else text) + "\n" + "".join(traceback.format_exception(error)), ()
         line = (level, text, args, journal.names.path(self._scope.prefix.rstrip("/")))
-        journal.logs = appended(journal.logs, line)
+        journal.turn.log(line)
 
 
 __all__ = ["RunContext", "Verb"]

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
-from holdfast.replay.journal import Journal, Verb, appended
+from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
@@ -37,6 +37,7 @@ class StepVerb(Verb):
         "recalled",
         "retry_at",
         "settled",
+        "shared",
         "skipped",
         "skips",
         "value",
@@ -50,13 +51,14 @@ class StepVerb(Verb):
         activity: Activity[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        shared: bool = False,
     ) -> None:
         super().__init__(journal, location)
         self.activity = activity
-        if activity.settings.idempotency_key is not None:
-            journal.keyed = True
         self.args = args
         self.kwargs = kwargs
+        self.shared = shared
+        """Whether nothing can change the arguments, so that bodies need no copies of them."""
         self.called_at = journal.loop.now
         self.attempt = 1
         if journal.before is not None:
@@ -128,7 +130,7 @@ class StepVerb(Verb):
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies for a body to keep and change as it likes."""
-        return _copies(self.args, self.kwargs)
+        return (self.args, self.kwargs) if self.shared else _copies(self.args, self.kwargs)
 
     def decoded(self, result: bytes) -> Any:
         """Return a result as the workflow will see it, and keep it for when the fact is applied.
@@ -171,15 +173,20 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
     else:
         raise BadInput("ctx.step() needs a function")
     activity = function if isinstance(function, Activity) else as_activity(function)
-    name = explicit or check_name(activity.name, "activity name")
-    where = f"the arguments of step {name!r}"
-    if activity.settings.check_args:
-        digest = codec.encode_with_digest((args, kwargs) if kwargs else args, where)[1]
-    else:
+    name = explicit or activity.name
+    if name not in journal.names.codes:
+        check_name(name, "activity name")
+    digest = None if kwargs else codec.scalar_digest(args)
+    shared = digest is not None
+    if not activity.settings.check_args:
         digest = 0
+    elif digest is None:
+        digest = codec.digest((args, kwargs) if kwargs else args, f"the arguments of step {name!r}")
+    if not shared:
+        args, kwargs = _copies(args, kwargs)
     location = journal.locate(scope, name, explicit is not None)
-    verb = StepVerb(journal, location, activity, *_copies(args, kwargs))
-    recorded = journal.begin(location, entries.StepBegun(digest, verb.attempt))
+    verb = StepVerb(journal, location, activity, args, kwargs, shared)
+    recorded = journal.begin_step(location, digest, verb.attempt)
     if journal.violation is not None:
         return verb
     if recorded is not None:
@@ -193,7 +200,7 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
             return verb
         verb.recall(recorded)
     journal.open[location] = verb
-    journal.started = appended(journal.started, verb)
+    journal.turn.start(verb)
     return verb
 
 

@@ -19,7 +19,7 @@ from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun,
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
-from holdfast.replay.journal import Journal, Verb, appended
+from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
 
@@ -204,7 +204,7 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
             seq=seq,
             refusals={reason: encode_entry(msgspec.structs.replace(call, refused=reason)) for reason in _REFUSALS},
         )
-        journal.sends = appended(journal.sends, send)
+        journal.turn.send(send)
     elif (recorded.target, recorded.name, recorded.digest) != (target, name, digest):
         journal.mismatch(
             location, f"a send of {recorded.name!r} to {recorded.target!r}", f"one of {name!r} to {target!r}"
@@ -213,7 +213,7 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
     else:
         verb.refused = recorded.refused
     journal.open[location] = verb
-    journal.started = appended(journal.started, verb)
+    journal.turn.start(verb)
     return verb
 
 
@@ -258,14 +258,14 @@ def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id
             seq=journal.next_seq - 1,
             refusal=encode_entry(msgspec.structs.replace(call, refused="full")),
         )
-        journal.extra().publishes.append(event)
+        journal.turn.extra().publishes.append(event)
     elif recorded.digest != digest:
         journal.mismatch(location, f"an event {name!r} with another payload", f"this: {encoded[:120].decode()}")
         return verb
     else:
         verb.refused = recorded.refused
     journal.open[location] = verb
-    journal.started = appended(journal.started, verb)
+    journal.turn.start(verb)
     return verb
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "error_from_data",
     "error_to_data",
     "qualified_name",
+    "scalar_digest",
 ]
 
 
@@ -101,6 +102,22 @@ def digest(value: object, where: str = "value") -> int:
     return encode_with_digest(value, where)[1]
 
 
+def scalar_digest(values: tuple[object, ...]) -> int | None:
+    """Return the digest of a tuple of plain texts, numbers, truths and Nones, None for any other.
+
+    Most steps have such arguments. They need no walk to be checked and no copy to be kept.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is not str and value is not None and kind is not bool and (kind is not int or not -_FAR < value < _FAR):  # type: ignore[operator]
+            return None
+    try:
+        data = PLAIN.encode(values)
+    except UnicodeError:
+        return None
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True) if len(data) <= MAX_BYTES else None
+
+
 def encode_with_digest(value: object, where: str = "value") -> tuple[bytes, int]:
     """Return `encode` and `digest` of a value, checking it once.
 
@@ -143,6 +160,7 @@ def _sort_sets(value: Any, plain: Any) -> Any:
     return plain
 
 
+_FAR = 1 << 63
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 

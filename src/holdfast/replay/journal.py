@@ -7,16 +7,14 @@ is found before anything wrong is recorded or acted on: the violation is remembe
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, Message
-from holdfast.contract.turns import Extras, Send, StartChild
 from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
 from holdfast.payloads.codec import ErrorData, error_from_data
 from holdfast.replay import entry as entries
@@ -28,10 +26,20 @@ from holdfast.replay.location import (
     checkpoint_location,
     compensation_location,
     inside,
-    iterations,
     name_key,
+    number,
 )
 from holdfast.replay.loop import RunLoop
+from holdfast.replay.past import (
+    ATTEMPT_KINDS,
+    NOTHING_LEFT,
+    Past,
+    RecordedStep,
+    after_checkpoints,
+    pauses_of,
+    unseen_of,
+)
+from holdfast.replay.turn import Turn
 from holdfast.replay.verbs import Gate, Verb
 
 __all__ = [
@@ -44,24 +52,11 @@ __all__ = [
     "RecordedStep",
     "RunInfo",
     "Verb",
-    "appended",
 ]
 
 CANCEL = "*"
 NAMES = "!"
-_NO_FACTS: deque[EntryRow] = deque()  # shared by the runs that have none left, because an empty deque is 760 bytes
 _NO_ACTIVITIES: Mapping[str, Any] = {}
-_NONE_UNSEEN: frozenset[int] = frozenset()
-LogLine = tuple[int, str, tuple[Any, ...], str]
-T = TypeVar("T")
-
-
-def appended(items: list[T] | tuple[()], item: T) -> list[T]:
-    """Append to a list that is made when the first item comes."""
-    if not items:
-        return [item]
-    items.append(item)
-    return items
 
 
 class RunInfo(NamedTuple):
@@ -76,17 +71,6 @@ class RunInfo(NamedTuple):
     """How often the run was let go on after it had ended."""
     deadline: Instant | None = None
     """When the run is cut off."""
-
-
-class RecordedStep(NamedTuple):
-    """A step that history has, for code that has to know before it calls it."""
-
-    name: str
-    ended: bool
-    left: int
-    """How many facts follow the call: as many as were yet to be applied when the code made it."""
-    passed: bool
-    """Whether the code is known to have gone on since the end."""
 
 
 class Compensation:
@@ -106,30 +90,18 @@ class Journal:
 
     __slots__ = (
         "_errors",
-        "_facts",
-        "_marks",
-        "_past",
-        "_tries",
-        "_withheld",
-        "abandoned",
         "activities",
         "before",
         "cancelling",
-        "children",
         "compensating",
         "compensations",
-        "consumed",
-        "extras",
         "inbox",
-        "keyed",
         "kids",
-        "logs",
         "loop",
         "names",
-        "new",
         "next_seq",
         "open",
-        "pauses",
+        "past",
         "polls",
         "queries",
         "receivers",
@@ -137,13 +109,10 @@ class Journal:
         "renewal",
         "root",
         "run",
-        "sends",
         "silent",
-        "started",
-        "trims",
+        "turn",
         "undo_asked",
         "untaken",
-        "unseen",
         "violation",
     )
 
@@ -157,8 +126,6 @@ class Journal:
         self.receivers: dict[str, Any] | None = None
         self.kids: dict[str, Verb] | None = None
         self.inbox: dict[str, deque[Message]] | None = None
-        self.keyed = False
-        """Whether any step of the run has an idempotency key of its activity's."""
         self.cancelling: int | None = None
         """When the run was asked to stop."""
         self.undo_asked = False
@@ -173,8 +140,6 @@ class Journal:
         """What answers questions about the run's state, by name."""
         self.polls: list[Callable[[], None]] | None = None
         """What ends the polls that this turn began, to be called when it is over."""
-        self.pauses: deque[tuple[int, int]] | None = None
-        """Where in the history the run was reopened, and for how long it had ended then."""
         self.before: entries.Reopened | None = None
         """The mark that says what reopenings cut away and what was undone before them, None if nothing was."""
         self.recorded_at = 0
@@ -185,37 +150,10 @@ class Journal:
         self.violation: Exception | None = None
         self.renewal: str | None = None
         self._errors = errors
-        self._past: dict[str, EntryRow] = {}
-        self._facts = _NO_FACTS
-        self._marks: dict[tuple[str, int], EntryRow] = {}
-        self._tries: dict[str, list[EntryRow]] = {}
-        self.unseen = _NONE_UNSEEN
-        """The seqs of facts that the code had not seen when they were recorded: it may have no use for them."""
-        self._withheld = 0
-        """The seq after which the code has not seen facts: calls they lead to are new. 0 if it has seen all."""
-        self.forget_turn()
-
-    def forget_turn(self) -> None:
-        """Start collecting what the next turn asks for; what the last one asked for is the turn's now.
-
-        Lists are made when something comes to be in them (`appended`): between turns a run has none, and there may be
-        very many runs.
-        """
-        self.new: list[EntryRow] | tuple[()] = ()
-        self.started: list[Any] | tuple[()] = ()
-        self.abandoned: list[Verb] | tuple[()] = ()
-        self.sends: list[Send] | tuple[()] = ()
-        self.children: list[StartChild] | tuple[()] = ()
-        self.trims: list[tuple[str, str]] | tuple[()] = ()
-        self.consumed: list[int] | tuple[()] = ()
-        self.logs: list[LogLine] | tuple[()] = ()
-        self.extras: Extras | None = None
-
-    def extra(self) -> Extras:
-        """Return where this turn collects what few turns ask for."""
-        if self.extras is None:
-            self.extras = Extras()
-        return self.extras
+        self.past = NOTHING_LEFT
+        """What history has and the code has not come to yet."""
+        self.turn = Turn()
+        """What the turn under way asks for."""
 
     def close(self) -> None:
         """Let go of everything that waits; the run is dropped."""
@@ -225,21 +163,27 @@ class Journal:
     def caught_up(self) -> None:
         """Forget what was only the past: from here on the turn asks for new things."""
         self.silent = False
-        self.started = [verb for verb in self.started if not verb.done()]
-        self.abandoned = ()
+        turn = self.turn
+        turn.started = [verb for verb in turn.started if not verb.done()]
+        turn.abandoned = ()
+        if self.past.empty:
+            self.past = NOTHING_LEFT
 
     # Reading the past.
 
     def load(self, rows: Sequence[EntryRow]) -> None:
         """Take in a recorded history, in order of seq."""
-        past, marks, tries, facts = self._past, self._marks, self._tries, deque[EntryRow]()
+        if not rows:
+            return
+        past = self.past = Past()
+        calls, marks, tries, facts = past.calls, past.marks, past.tries, past.facts
         reopened = False
-        for row in self._after_checkpoints(rows):
+        for row in after_checkpoints(rows):
             kind = row.kind
             if kind in entries.FACTS:
                 facts.append(row)
             elif kind in entries.CALLS:
-                past[row.location] = row
+                calls[row.location] = row
             elif kind == entries.Name.kind:
                 self.names.add(decode_entry(kind, row.data).name)
             elif kind not in entries.KINDS:
@@ -250,7 +194,7 @@ class Journal:
                         "holdfast does not know; a newer one wrote it",
                     )
                 )
-            elif kind in _ATTEMPT_KINDS:
+            elif kind in ATTEMPT_KINDS:
                 tries.setdefault(row.location, []).append(row)
                 if kind == entries.Reopened.kind:
                     reopened, mark = True, decode_entry(kind, row.data)
@@ -261,88 +205,34 @@ class Journal:
                 if added.where:
                     marks[added.where, kind] = row
             elif kind == entries.Withheld.kind:
-                self.unseen, self._withheld = _unseen(rows)
+                past.unseen, past.withheld = unseen_of(rows)
             else:
                 marks[row.location, kind] = row
                 if kind == entries.LoopCheckpoint.kind:
                     # In its place among the facts, so that what ran beside the loop is where it was then.
                     facts.append(row)
-        self._facts = facts or _NO_FACTS
-        if rows:
-            self.next_seq = rows[-1].seq + 1
-            self.recorded_at = max(row.at for row in rows)
+        self.next_seq = rows[-1].seq + 1
+        self.recorded_at = max(row.at for row in rows)
         if reopened:
-            self.pauses = _pauses(rows)
-
-    def _after_checkpoints(self, rows: Sequence[EntryRow]) -> Sequence[EntryRow]:
-        ranges = [
-            iterations(row.location[:-2], 0, decode_entry(row.kind, row.data).iteration)
-            for row in rows
-            if row.kind == entries.LoopCheckpoint.kind
-        ]
-        if not ranges:
-            return rows
-        outer: list[tuple[str, str]] = []
-        for low, high in sorted(ranges):
-            if not outer or low >= outer[-1][1]:
-                outer.append((low, high))
-            elif high > outer[-1][1]:
-                outer[-1] = (outer[-1][0], high)
-        lows = [low for low, _ in outer]
-        return [row for row in rows if not _covered(row.location, lows, outer)]
+            past.pauses = pauses_of(rows)
 
     @property
     def replaying(self) -> bool:
         """Whether recorded facts remain to be applied."""
-        return bool(self._facts)
-
-    @property
-    def behind(self) -> bool:
-        """Whether the code has yet to come to something history recorded: a fact, or a call after the last fact."""
-        return bool(self._facts or self._past)
-
-    def next_fact(self) -> EntryRow | None:
-        """Take the next recorded fact."""
-        if not self._facts:
-            return None
-        row = self._facts.popleft()
-        if not self._facts:
-            self._facts = _NO_FACTS
-        return row
-
-    @property
-    def left(self) -> int:
-        """How many recorded facts remain to be applied."""
-        return len(self._facts)
+        return bool(self.past.facts)
 
     def recorded_steps(self, prefix: str) -> list[RecordedStep]:
         """Return the steps that history has right under a prefix and the code has not called yet, in order of call."""
-        if not self._past:
-            return []
-        ends = {row.location: row.seq for row in self._facts if row.kind in _STEP_ENDS}
-        facts = [row.seq for row in self._facts]
-        added = (row.seq for (_, kind), row in self._marks.items() if kind == entries.CompensationAdded.kind)
-        acted = max(*(row.seq for row in self._past.values()), 0, *added)
-        found: list[RecordedStep] = []
-        for location, row in self._past.items():
-            if (
-                row.kind == entries.StepBegun.kind
-                and location.startswith(prefix)
-                and "/" not in location[len(prefix) :]
-            ):
-                name, end = self.names.path(location[len(prefix) :]), ends.get(location)
-                left = len(facts) - bisect_right(facts, row.seq)
-                found.append(RecordedStep(name, end is not None, left, end is not None and end < acted))
-        return found
+        return list(self.past.steps(self.names, prefix))
 
     def tries(self, location: str) -> list[EntryRow]:
         """Take the recorded attempts of a step, beyond its first beginning."""
-        return self._tries.pop(location, [])
+        return self.past.tries.pop(location, [])
 
     def gate(self, loop: str) -> Gate | None:
         """Return what brings a loop to its recorded state, None if it has none."""
         location = checkpoint_location(loop)
-        if self._marks.pop((location, entries.LoopCheckpoint.kind), None) is None:
+        if self.past.marks.pop((location, entries.LoopCheckpoint.kind), None) is None:
             return None
         gate = self.open[location] = Gate(self, location)
         return gate
@@ -359,21 +249,26 @@ class Journal:
         Raises:
             DuplicateName: an explicit name was used here before.
         """
-        repeat = scope.repeat(name)
-        if explicit and repeat > 1:
+        counts = scope.counts
+        if counts is None:
+            counts = scope.counts = {}
+        repeat = counts[name] = counts.get(name, 0) + 1
+        key = self.names.codes.get(name)
+        if key is None:
+            key = self.names.add(name)
+            self.record(NAMES + key, entries.Name(name))
+        if repeat == 1:
+            return scope.prefix + key
+        if explicit:
             raise DuplicateName(
                 f"{name!r} is used twice in one scope of run {self.run.id}{self._at_line()}; "
                 "give each call a name of its own, or leave the name out to have them numbered"
             )
-        key = self.names.key(name)
-        if key is None:
-            key = self.names.add(name)
-            self.record(NAMES + key, entries.Name(name))
-        return name_key(scope.prefix, key, repeat)
+        return f"{scope.prefix}{key}#{number(repeat)}"
 
     def recorded(self, location: str, kind: int) -> Any:
         """Return the recorded call that is about to be made again, None if there is none of this kind."""
-        row = self._past.get(location)
+        row = self.past.calls.get(location)
         return decode_entry(kind, row.data) if row is not None and row.kind == kind else None
 
     def begin(self, location: str, call: Entry) -> Any:
@@ -382,9 +277,10 @@ class Journal:
         On a mismatch the violation is set and the call itself is returned, so that the caller goes on to a verb that
         nothing will ever resolve.
         """
-        row = self._past.pop(location, None)
+        past = self.past
+        row = past.calls.pop(location, None) if past.calls else None
         if row is None:
-            if self._facts and self._strict():
+            if past.strict:
                 self._unexpected(location, call)
                 return call
             self.record(location, call)
@@ -394,28 +290,42 @@ class Journal:
             return call
         return decode_entry(row.kind, row.data)
 
+    def begin_step(self, location: str, digest: int, attempt: int) -> entries.StepBegun | None:
+        """Return the recorded form of the call of a step, as `begin` does: the same without making an entry first."""
+        data, past = f"[{digest},{attempt}]", self.past
+        row = past.calls.pop(location, None) if past.calls else None
+        if row is not None and row.kind == _STEP_BEGUN:
+            return entries.StepBegun(digest, attempt) if row.data == data else decode_entry(_STEP_BEGUN, row.data)
+        if row is not None or past.facts:
+            if row is not None:
+                past.calls[location] = row
+            recorded: entries.StepBegun | None = self.begin(location, entries.StepBegun(digest, attempt))
+            return recorded
+        seq, at = self.next_seq, self.loop.now
+        self.next_seq = seq + 1
+        if at < self.recorded_at:
+            at = self.recorded_at
+        self.turn.entries.append(_row(EntryRow, (location, seq, _STEP_BEGUN, at, data)))
+        return None
+
     def mark(self, location: str, mark: Entry) -> bool:
         """Record something the code noted, unless history has it; tells whether it is new."""
         if self.loop.dead or self.violation:
             return False
-        row = self._marks.pop((location, mark.kind), None)
+        row = self.past.marks.pop((location, mark.kind), None)
         if row is not None:
             if row.data != (now := encode_entry(mark)):
                 self.mismatch(location, f"{mark.word} {row.data}", f"{mark.word} {now}")
-        elif self._facts and self._strict():
+        elif self.past.strict:
             self._unexpected(location, mark)
         else:
             self.record(location, mark)
             return True
         return False
 
-    def _strict(self) -> bool:
-        """Whether history must have what the code asks for now: it has seen the facts that remain."""
-        return not self._withheld or self._facts[0].seq < self._withheld
-
     def has_mark(self, location: str, kind: int) -> bool:
         """Take a recorded mark, telling whether it was there."""
-        return self._marks.pop((location, kind), None) is not None
+        return self.past.marks.pop((location, kind), None) is not None
 
     def record(self, location: str, entry: Entry) -> int:
         """Append an entry to the history and return its seq."""
@@ -424,11 +334,7 @@ class Journal:
         at = self.loop.now
         if at < self.recorded_at:
             at = self.recorded_at  # a run that was reopened or paused asks for it now, not when it first came here
-        row = EntryRow(location, seq, entry.kind, at, encode_entry(entry))
-        if self.new:
-            self.new.append(row)
-        else:
-            self.new = [row]
+        self.turn.entries.append(_row(EntryRow, (location, seq, entry.kind, at, encode_entry(entry))))
         return seq
 
     def abandon(self, verb: Verb) -> None:
@@ -436,29 +342,22 @@ class Journal:
         self.open.pop(verb.location, None)
         verb.forget()
         self.mark(verb.location, entries.Cancelled())
-        self.abandoned = appended(self.abandoned, verb)
+        self.turn.abandon(verb)
 
     def remove(self, location: str, word: str) -> None:
         """Tolerate the recorded call at a location, and everything under it, though the code no longer makes it."""
-        row = self._past.pop(location, None)
+        row = self.past.calls.pop(location, None)
         if row is None:
             return
         if entries.KINDS[row.kind].word != word:
             self.mismatch(location, f"a {entries.KINDS[row.kind].word}", f"removed(..., {word!r})")
             return
-
-        def gone(at: str) -> bool:
-            return at == location or inside(at, location)
-
-        self._facts = deque(row for row in self._facts if not gone(row.location))
-        self._past = {at: row for at, row in self._past.items() if not gone(at)}
-        self._tries = {at: rows for at, rows in self._tries.items() if not gone(at)}
-        self._marks = {key: row for key, row in self._marks.items() if not gone(key[0])}
+        self.past.remove(location)
 
     def end(self, failed: Sequence[str]) -> None:
         """Record that the run failed, and the calls that ended it, unless history has just that."""
         mark = entries.Ended("failed", list(failed))
-        row = self._marks.pop((NAMES, mark.kind), None)
+        row = self.past.marks.pop((NAMES, mark.kind), None)
         if row is None or row.data != encode_entry(mark):
             self.record(NAMES, mark)
 
@@ -466,22 +365,22 @@ class Journal:
 
     def registered(self, where: str) -> Compensation | None:
         """Take the compensation that history has for a call in the code."""
-        row = self._marks.pop((where, entries.CompensationAdded.kind), None)
+        row = self.past.marks.pop((where, entries.CompensationAdded.kind), None)
         return (self.compensations or [])[int(row.location[2:])] if row is not None else None
 
     def has_compensation(self, prefix: str, name: str, repeat: int) -> bool:
         """Tell whether history has the `repeat`-th call under a prefix that asks for a compensation of this name."""
         key = self.names.key(PREFIXES["compensation"] + name)
-        return key is not None and (name_key(prefix, key, repeat), entries.CompensationAdded.kind) in self._marks
+        return key is not None and (name_key(prefix, key, repeat), entries.CompensationAdded.kind) in self.past.marks
 
     def register(self, added: entries.CompensationAdded) -> Compensation | None:
         """Put a new compensation on the stack; None if history says that the code does not come here now."""
-        if self._facts and self._strict():
+        if self.past.strict:
             self._unexpected(added.where, added)
             return None
         location = compensation_location(len(self.compensations or ()))
-        if self._facts:
-            added = msgspec.structs.replace(added, before=self._facts[0].seq)
+        if self.past.facts:
+            added = msgspec.structs.replace(added, before=self.past.facts[0].seq)
         self.record(location, added)
         return self._push(location, added)
 
@@ -535,7 +434,7 @@ class Journal:
             )
 
     def _unexpected(self, location: str, entry: Entry) -> None:
-        following = self._facts[0]
+        following = self.past.facts[0]
         recorded = (
             f"nothing there but goes on with {self.names.path(following.location)!r} "
             f"({entries.KINDS[following.kind].word})"
@@ -549,7 +448,7 @@ class Journal:
 
     def unmatched(self) -> None:
         """Block the run if history holds calls that the code, having caught up, did not make."""
-        for location, row in self._past.items():
+        for location, row in self.past.calls.items():
             word = entries.KINDS[row.kind].word
             now = f"no such call; {self._whereabouts()}"
             self.mismatch(location, f"a {word} (entry {row.seq})", now, self._removal(location))
@@ -563,10 +462,10 @@ class Journal:
 
     def _removal(self, location: str) -> str:
         """Return the advice that makes up for the outermost recorded call at or around a location."""
-        call = next((at for at in self._past if at == location or inside(location, at)), None)
+        call = next((at for at in self.past.calls if at == location or inside(location, at)), None)
         if call is None:
             return ""
-        word = entries.KINDS[self._past[call].kind].word
+        word = entries.KINDS[self.past.calls[call].kind].word
         return f'keep its place with `ctx.removed("{_call_name(self.names.path(call), word)}", "{word}")`'
 
     def _whereabouts(self) -> str:
@@ -585,16 +484,8 @@ class Journal:
             self.violation = error
 
 
-_ATTEMPT_KINDS = frozenset(
-    {
-        entries.AttemptBegun.kind,
-        entries.AttemptFailed.kind,
-        entries.AttemptLost.kind,
-        entries.AttemptSkipped.kind,
-        entries.Reopened.kind,
-    }
-)
-_STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
+_STEP_BEGUN = entries.StepBegun.kind
+_row: Any = tuple.__new__  # a NamedTuple without its own constructor: made twice for each step
 PREFIXES = {
     "receive": "receive ",
     "send": "send ",
@@ -609,34 +500,3 @@ PREFIXES = {
 
 def _call_name(path: str, word: str) -> str:
     return path.rpartition("/")[2].partition("#")[0].removeprefix(PREFIXES.get(word, ""))
-
-
-def _covered(location: str, lows: list[str], ranges: list[tuple[str, str]]) -> bool:
-    at = bisect_right(lows, location) - 1
-    return at >= 0 and location < ranges[at][1]
-
-
-def _pauses(rows: Sequence[EntryRow]) -> deque[tuple[int, int]]:
-    """Return where a run was reopened and how long before that its last entry was made."""
-    found: deque[tuple[int, int]] = deque()
-    before = rows[0].at
-    for row in rows:
-        if row.kind == entries.Reopened.kind:
-            found.append((row.seq, row.at - before))
-        before = row.at
-    return found
-
-
-def _unseen(rows: Sequence[EntryRow]) -> tuple[frozenset[int], int]:
-    """Return which facts were withheld from the code, and the seq after which all are, 0 if it made entries since."""
-    engine = entries.FACTS | _ATTEMPT_KINDS
-    found: set[int] = set()
-    mark = 0
-    for row in rows:
-        if row.kind == entries.Withheld.kind:
-            mark = row.seq
-        elif row.kind not in engine:
-            mark = 0
-        elif mark:
-            found.add(row.seq)
-    return frozenset(found), mark

@@ -48,28 +48,29 @@ _NOT_LISTED: list[str] = []
 class Names:
     """The names of one run, numbered in order of first use."""
 
-    __slots__ = ("_known", "_numbers")
+    __slots__ = ("_known", "codes")
 
     def __init__(self) -> None:
-        self._numbers: dict[str, str] = {}
+        self.codes: dict[str, str] = {}
+        """The key of each name that was used."""
         self._known: list[str] = _NOT_LISTED
-        """The same by number, once somebody reads a location."""
+        """The same by number, once a location is to be read."""
 
     def key(self, name: str) -> str | None:
         """Return the key of a name, None if it has not been used yet."""
-        return self._numbers.get(name)
+        return self.codes.get(name)
 
     def add(self, name: str) -> str:
         """Give a new name the next number and return its key."""
-        key = self._numbers[name] = number(len(self._numbers))
+        key = self.codes[name] = number(len(self.codes))
         return key
 
     def path(self, location: str) -> str:
         """Return the readable path of a location key."""
         if not location:
             return ""
-        if len(self._known) < len(self._numbers):
-            self._known = [*self._numbers]
+        if len(self._known) < len(self.codes):
+            self._known = [*self.codes]
         return "/".join(_segment(part, self._known) for part in location.split("/"))
 
 
@@ -91,7 +92,7 @@ def _segment(part: str, known: list[str]) -> str:
 class Scope:
     """A place that holds names: the root, a branch of a join or race, an iteration of a loop, or one compensation."""
 
-    __slots__ = ("_counts", "_memo", "loop", "made", "outer", "prefix", "random", "timers", "uuids")
+    __slots__ = ("_memo", "counts", "loop", "made", "outer", "prefix", "random", "timers", "uuids")
 
     def __init__(self, prefix: str = "", outer: Scope | None = None, loop: object = None) -> None:
         self.prefix = prefix
@@ -101,7 +102,8 @@ class Scope:
         """The loop of an `async for` iteration."""
         self.made = 0
         """How many tasks and verbs were created here."""
-        self._counts: dict[str, int] | None = None
+        self.counts: dict[str, int] | None = None
+        """How often each name was used here."""
         self._memo: dict[str, bool] | None = None
         self.timers = 0
         self.uuids = 0
@@ -109,9 +111,9 @@ class Scope:
 
     def repeat(self, name: str) -> int:
         """Count one more use of a name here and return which it is."""
-        counts = self._counts
+        counts = self.counts
         if counts is None:
-            counts = self._counts = {}
+            counts = self.counts = {}
         n = counts.get(name, 0) + 1
         counts[name] = n
         return n

@@ -106,7 +106,7 @@ class RunLoop:
 
     __slots__ = (
         "__weakref__",
-        "_base",
+        "base",
         "_created",
         "_heap",
         "_prune_at",
@@ -126,7 +126,7 @@ class RunLoop:
         self._ready = ready
         # Asyncio keeps the tasks of all runs in one set: their hashes must differ from run to run, yet within one run
         # order small sets of tasks by creation.
-        self._base = (seed << 10) & 0xFFF_FFFF_FFFF_FC00
+        self.base = (seed << 10) & 0xFFF_FFFF_FFFF_FC00
         self._prune_at = _FEW_TASKS
         self._heap: list[tuple[int, int, Timer]] | None = None
         self._timers: dict[str, Timer] | None = None
@@ -227,7 +227,7 @@ class RunLoop:
         task.scope = scope
         task.structural = structural
         # Asyncio registers the task by hash inside __init__, so the number comes first.
-        task.__init__(coro, loop=self, name=name or f"task-{task.number - self._base}", context=context, **more)  # type: ignore[misc]
+        task.__init__(coro, loop=self, name=name or f"task-{task.number - self.base}", context=context, **more)  # type: ignore[misc]
         self.tasks.append(task)
         if len(self.tasks) > self._prune_at:
             self._prune_at = max(_FEW_TASKS, 2 * len(self.live_tasks()))
@@ -245,9 +245,9 @@ class RunLoop:
         they had, and sets of them their order.
         """
         if scope is None:
-            return self._base + self.next_number()
+            return self.base + self.next_number()
         scope.made += 1
-        return self._base + scope.made
+        return self.base + scope.made
 
     # Timers.
 

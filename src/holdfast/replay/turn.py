@@ -1,57 +1,21 @@
-"""The turn: apply facts, drive the coroutine until it blocks, and say what it asks for.
+"""What one turn asks for, collected while the code runs and handed to the engine when it waits.
 
-A turn is synchronous and pure: given the same function, input and facts it asks for the same things. Facts are applied
-one at a time in their recorded order and the loop is drained after each, so whatever interleaving happened live happens
-again.
+A list is made when something comes to be in it. Most turns of most runs only complete one step and begin the next:
+those are `ordinary`, and the engine knows without looking that nothing else was asked for.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import gc
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from holdfast.clock import Instant
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import EntryRow
 from holdfast.contract.turns import Extras, Send, StartChild
-from holdfast.determinism.guard import guard, raised_at
-from holdfast.errors import RunBlocked, StuckRun
-from holdfast.payloads import codec
-from holdfast.payloads.codec import ErrorData, error_to_data
-from holdfast.replay import entry as entries
-from holdfast.replay import generators
-from holdfast.replay.entry import Entry, encode_entry
-from holdfast.replay.eviction import close_tasks
-from holdfast.replay.failures import origins
-from holdfast.replay.journal import CANCEL, NAMES, Journal, LogLine, RunInfo, Verb, appended
-from holdfast.replay.location import compensation_location
-from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
-from holdfast.replay.queries import ask
+from holdfast.payloads.codec import ErrorData
+from holdfast.replay.entry import Entry
 
-_BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
-"""What stands before anything the code of a life did; what else it notes comes with the names it uses."""
-
-
-class Code(Protocol):
-    """What an execution runs: the code of one life of a run."""
-
-    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of the workflow."""
-        ...
-
-    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
-        """Undo what is on the stack of compensations, the last first, and say how each one went."""
-        ...
-
-    def check(self, result: bytes) -> None:
-        """Raise if the encoded result is not what the workflow declares."""
-        ...
+LogLine = tuple[int, str, tuple[Any, ...], str]
+T = TypeVar("T")
 
 
 class Ending(StrEnum):
@@ -78,455 +42,88 @@ class Outcome(NamedTuple):
     """What was undone, in that order, each with name, status (completed or failed), attempts and error."""
 
 
-class Turn(NamedTuple):
+class Turn:
     """What a turn asks for. Nothing of it is acted on before the entries are durable."""
 
-    entries: list[EntryRow]
-    started: Sequence[Any]
-    abandoned: Sequence[Verb]
-    sends: Sequence[Send]
-    children: Sequence[StartChild]
-    trims: Sequence[tuple[str, str]]
-    consumed: Sequence[int]
-    logs: Sequence[tuple[int, str, tuple[Any, ...], str]]
-    outcome: Outcome | None
-    extras: Extras | None = None
-    """What few turns ask for."""
-    carried: Sequence[Entry] = ()
-    """The compensations that a new life takes over; see `first_entries`."""
-
-
-def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
-    """Return the entries with which a new life begins: when that was, and what it has to undo if it fails.
-
-    They belong in the commit that ends the old life, so that a crash between the two loses nothing.
-    """
-    begun = [(NAMES, entries.Renewed()), *((compensation_location(n), added) for n, added in enumerate(carried))]
-    return [EntryRow(place, seq, entry.kind, at, encode_entry(entry)) for seq, (place, entry) in enumerate(begun, 1)]
-
-
-class Execution:
-    """One run in memory: its loop, its journal and its coroutine."""
-
     __slots__ = (
-        "_code",
-        "_end",
-        "_fired",
-        "_frozen",
-        "_root",
-        "ending",
-        "guarded",
-        "journal",
-        "loop",
+        "abandoned",
+        "carried",
+        "children",
+        "consumed",
+        "entries",
+        "extras",
+        "logs",
+        "ordinary",
+        "outcome",
+        "sends",
+        "started",
+        "trims",
     )
 
-    def __init__(
-        self,
-        run: RunInfo,
-        code: Code,
-        ready: deque[Handle],
-        now: Instant,
-        errors: Mapping[str, type[BaseException]],
-        guarded: bool = True,
-    ) -> None:
-        self.loop = RunLoop(ready, now, run.seed)
-        self.journal = Journal(run, self.loop, errors)
-        self._code = code
-        self._root: RunTask | None = None
-        self._end: Outcome | None = None
-        """How the code ended, while what it did is being undone."""
-        self.guarded = guarded
-        self.ending = False
-        self._frozen = False
-        self._fired = ""
-        """Where the asyncio timer is that fired last, if the code goes on because of it."""
+    def __init__(self) -> None:
+        self.ordinary = True
+        """Whether the turn asks for nothing but entries and steps to start."""
+        self.entries: list[EntryRow] = []
+        self.started: list[Any] | tuple[()] = ()
+        """The steps, sends and children that the code called."""
+        self.abandoned: list[Any] | tuple[()] = ()
+        self.sends: list[Send] | tuple[()] = ()
+        self.children: list[StartChild] | tuple[()] = ()
+        self.trims: list[tuple[str, str]] | tuple[()] = ()
+        self.consumed: list[int] | tuple[()] = ()
+        """The numbers of the inbox rows that the code has taken."""
+        self.logs: list[LogLine] | tuple[()] = ()
+        self.outcome: Outcome | None = None
+        self.extras: Extras | None = None
+        """Waits, keys, attributes and the like: rare, so kept apart."""
+        self.carried: list[Entry] | tuple[()] = ()
+        """The compensations that a new life takes over; see `turn.first_entries`."""
 
-    def begin(
-        self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
-    ) -> Turn:
-        """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
-        self.journal.silent = not all(row.kind in _BEGINNING for row in history)
+    def start(self, verb: Any) -> None:
+        """Ask for what a verb stands for, once the turn is durable."""
+        self.started = _appended(self.started, verb)
 
-        def action() -> None:
-            self.journal.load(history)
-            self._replay()
-            self.journal.caught_up()
-            if not self._stopped():
-                self.loop.now = max(self.loop.now, self.journal.recorded_at, now or 0)
-                self._take(messages)
-                self._fire_due()
-            else:
-                self.journal.untaken = list(messages)
+    def abandon(self, verb: Any) -> None:
+        """Say that the code does not wait for a verb any more."""
+        self.ordinary = False
+        self.abandoned = _appended(self.abandoned, verb)
 
-        return self._drive(action)
+    def send(self, send: Send) -> None:
+        """Send a message with the commit of this turn."""
+        self.ordinary = False
+        self.sends = _appended(self.sends, send)
 
-    def apply(self, location: str, fact: Entry, now: Instant) -> Turn:
-        """Record a new fact and let the code go on from it."""
-        return self._drive(lambda: self._new_fact(location, fact), now)
+    def start_child(self, child: StartChild) -> None:
+        """Start a run with the commit of this turn."""
+        self.ordinary = False
+        self.children = _appended(self.children, child)
 
-    def deliver(self, messages: Sequence[Message], now: Instant) -> Turn:
-        """Take in inbox rows and hand them to whoever waits for them, oldest first."""
-        return self._drive(lambda: self._take(messages), now)
+    def trim(self, first: str, end: str) -> None:
+        """Delete what history has from one location up to another, what this turn recorded there included."""
+        self.ordinary = False
+        self.trims = _appended(self.trims, (first, end))
+        self.entries = [row for row in self.entries if not first <= row.location < end]
 
-    def fire(self, now: Instant) -> Turn:
-        """Fire every timer whose time has come, earliest first."""
-        return self._drive(self._fire_due, now)
+    def consume(self, number: int) -> None:
+        """Delete an inbox row with the commit of this turn."""
+        self.ordinary = False
+        self.consumed = _appended(self.consumed, number)
 
-    def note(self, notes: Sequence[tuple[str, Entry]], now: Instant) -> Turn:
-        """Record marks that the engine makes on a step's behalf; the code does not see them."""
-        self.loop.now = max(self.loop.now, now)
-        for location, mark in notes:
-            self.journal.record(location, mark)
-        return self._collect(None)
+    def log(self, line: LogLine) -> None:
+        """Write a line to the log once the turn is durable."""
+        self.ordinary = False
+        self.logs = _appended(self.logs, line)
 
-    def query(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bytes:
-        """Return the encoded answer to a question about the run's state; see `queries.ask`."""
-        return ask(self.journal, name, args, kwargs or {}, self.guarded)
-
-    def next_due(self) -> Instant | None:
-        """Return the instant of the earliest timer."""
-        timer = self.loop.next_timer()
-        return timer.due if timer else None
-
-    # Driving.
-
-    def _drive(self, action: Callable[[], None], now: Instant | None = None) -> Turn:
-        if self.ending:
-            return self._collect(None)
-        loop = self.loop
-        if now is not None and now > loop.now:
-            loop.now = now
-        outer = _running_loop()
-        if outer is not None and asyncio.current_task(outer) is not None:
-            raise RuntimeError("a turn must be driven from a plain callback, not from inside a task")
-        generators.adopt()
-        collecting = gc.isenabled()
-        error: BaseException | None = None
-        gc.disable()
-        _set_running_loop(loop)
-        if self.guarded:
-            guard.enter(_DRIVE)
-        try:
-            action()
-            if not self._stopped():
-                self._settle()
-        except SystemExit as exit_:
-            error = exit_
-        except RunBlocked as blocked:
-            blocked.run_id = self.journal.run.id
-            self.journal.block(blocked)
-        except Exception as unfit:
-            # A callback of the user's that raised, or a row nobody can read: neither is the code's own failure.
-            run = self.journal.run.id
-            self.journal.block(RunBlocked(run, f"run {run}: {type(unfit).__name__}: {unfit}{raised_at(unfit)}"))
-        finally:
-            if self.guarded:
-                violation = guard.leave()
-                if violation is not None and loop.violation is None:
-                    loop.violation = violation
-            _set_running_loop(outer)
-            if collecting:
-                gc.enable()
-        return self._collect(error)
-
-    def _replay(self) -> None:
-        journal = self.journal
-        self.loop.extra = sum(pause for _, pause in journal.pauses or ())
-        self._root = self._task(self._code.begin(journal), "workflow")
-        self._drain()
-        while not self._stopped():
-            row = journal.next_fact()
-            if row is None:
-                break
-            if row.at > self.loop.now:
-                self.loop.now = row.at
-            while journal.pauses and journal.pauses[0][0] < row.seq:
-                self.loop.extra -= journal.pauses.popleft()[1]
-            self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
-            self._drain()
-        if journal.violation is None and self.loop.violation is None:
-            row = journal.next_fact()
-            while row is not None and row.seq in journal.unseen:
-                row = journal.next_fact()
-            if row is not None:
-                journal.unexpected_fact(row)
-            else:
-                journal.unmatched()
-        self.loop.extra = 0
-
-    def _new_fact(self, location: str, fact: Entry) -> None:
-        if location not in self.journal.open and location != CANCEL and self.loop.timer_at(location) is None:
-            return  # the code gave up waiting for it; in history it would answer a call that is not open
-        self.journal.record(location, fact)
-        self._apply(location, fact, None)
-        self._drain()
-
-    def _drain(self) -> None:
-        """Let the code go on until it waits; if it comes to an end that asks for it, begin to undo what it did."""
-        error: SystemExit | None = None
-        try:
-            self.loop.drain()
-        except SystemExit as exit_:
-            error = exit_
-        if self.journal.compensations is not None and self._turns_back(error):
-            self._begin_to_undo()
-        elif error is not None:
-            raise error
-
-    def _task(self, coro: Coroutine[Any, Any, Any], name: str) -> RunTask:
-        context = contextvars.Context()
-        context.run(SCOPE.set, self.journal.root)
-        return self.loop.create_task(coro, name=name, context=context, structural=True)
-
-    def _apply(self, location: str, fact: Any, row: EntryRow | None) -> None:
-        journal = self.journal
-        self._fired = ""
-        verb = journal.open.pop(location, None)
-        if verb is not None:
-            verb.forget()
-            if not verb.done():
-                verb.apply(fact)
-            return
-        if fact.kind == entries.TimerFired.kind:
-            timer = self.loop.timer_at(location)
-            if timer is not None:
-                self._fired = location
-                self.loop.fire(timer)
-                return
-        elif fact.kind == entries.CancelRequested.kind:
-            self._cancel(fact.compensate)
-            return
-        if row is not None and row.seq not in journal.unseen:
-            journal.unexpected_fact(row)
-
-    def _cancel(self, compensate: bool) -> None:
-        """Ask the code to stop. Asked once more to undo, after its grace, it is stopped whatever it is doing."""
-        journal = self.journal
-        if journal.cancelling is not None and journal.undo_asked:
-            self._frozen = True
-        journal.undo_asked = journal.undo_asked or compensate
-        if journal.cancelling is None:
-            journal.cancelling = self.loop.now
-            if self._root is not None:
-                self._root.cancel()
-
-    def _take(self, messages: Sequence[Message]) -> None:
-        journal = self.journal
-        for taken, message in enumerate(messages):
-            if self._stopped():
-                journal.untaken = list(messages[taken:])
-                return
-            if message.kind in ("message", "event", "notice"):
-                journal.take_in(message)
-                continue
-            journal.consumed = appended(journal.consumed, message.n)
-            if message.kind == "cancel":
-                undo = _asks_to_undo(message)
-                # A run that undoes what it did is ending already.
-                if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
-                    self._new_fact(CANCEL, entries.CancelRequested(undo))
-            elif message.kind == "child":
-                verb = (journal.kids or {}).get(message.name)
-                if verb is not None and not verb.done():
-                    ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
-                    self._new_fact(verb.location, ended)
-
-    def _fire_due(self) -> None:
-        while not self._stopped():
-            self._match()
-            timer = self.loop.next_timer()
-            if timer is None or timer.due > self.loop.now:
-                return
-            self._new_fact(timer.location, entries.TimerFired())
-
-    def _match(self) -> None:
-        """Hand waiting messages to waiting receives; a message present at a passed deadline is still taken."""
-        journal = self.journal
-        while journal.inbox and not self._stopped():
-            found = journal.match()
-            if found is None:
-                return
-            verb, message = found
-            journal.consumed = appended(journal.consumed, message.n)
-            source = "" if message.kind == "message" else message.kind
-            received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload), source)
-            self._new_fact(verb.location, received)
-
-    def _settle(self) -> None:
-        self._match()
-        journal, root = self.journal, self._root
-        if self._stopped() or journal.open or journal.replaying or self.loop.keeps_time():
-            return
-        if root is not None and not root.done():
-            if journal.cancelling is not None:
-                self._frozen = True  # it swallowed its cancel and may do nothing more
-                return
-            if self.loop.next_timer() is not None:
-                return  # its deadline will end it
-            journal.block(
-                StuckRun(
-                    journal.run.id,
-                    f"run {journal.run.id} waits for something that nothing can bring about: {self.loop.whereabouts()}",
-                )
-            )
-
-    def _stopped(self) -> bool:
-        journal = self.journal
-        return (
-            journal.violation is not None
-            or self.loop.violation is not None
-            or journal.renewal is not None
-            or self._frozen
-            or (self._root is not None and self._root.done())
-        )
-
-    # Undoing.
-
-    def _turns_back(self, error: SystemExit | None) -> bool:
-        """Tell whether the code has come to an end after which what it did is to be undone."""
-        journal = self.journal
-        if journal.compensating or journal.violation is not None or self.loop.violation is not None:
-            return False
-        if journal.undo_asked and not self._stopped() and not journal.open and not self.loop.keeps_time():
-            self._frozen = True  # as in _settle, but in its place among the facts, so that a replay does the same
-        if error is None and not self._stopped():
-            return False
-        self._end = self._ended(error)
-        return self._end.ending is Ending.FAILED or (self._end.ending is Ending.CANCELLED and journal.undo_asked)
-
-    def _begin_to_undo(self) -> None:
-        """Stop all that the code left running, and go on with what undoes it, in the same loop."""
-        journal = self.journal
-        self._leave_behind()
-        close_tasks(self.loop)
-        self.loop.take_new_tasks()
-        journal.compensating = True
-        journal.renewal = None
-        self._frozen = False
-        self._root = self._task(self._code.undo(journal), "undo")
-        self.loop.drain()
-
-    # The turn's answer.
-
-    def _collect(self, error: BaseException | None) -> Turn:
-        journal = self.journal
-        outcome = self._outcome(error)
-        renewed = outcome is not None and outcome.ending is Ending.RENEWED
-        turn = Turn(
-            journal.new or [],
-            journal.started,
-            journal.abandoned,
-            journal.sends,
-            journal.children,
-            journal.trims,
-            journal.consumed,
-            journal.logs,
-            outcome,
-            journal.extras,
-            journal.carried() if renewed and journal.compensations else (),
-        )
-        journal.forget_turn()
-        polls, journal.polls = journal.polls, None
-        for end in polls or ():
-            end()
-        return turn
-
-    def _outcome(self, error: BaseException | None) -> Outcome | None:
-        if self.ending:
-            return None  # a run ends once
-        journal = self.journal
-        violation = journal.violation or self.loop.violation
-        if violation is not None:
-            return Outcome(Ending.BLOCKED, error=error_to_data(violation))
-        if error is None and not self._stopped():
-            return None
-        outcome = self._end or self._ended(error)
-        if journal.compensating:
-            assert self._root is not None
-            outcome = outcome._replace(compensation=self._root.result())
-        self._finish()
-        if outcome.ending is Ending.FAILED:
-            journal.end(outcome.failed)
-        return outcome
-
-    def _ended(self, error: BaseException | None) -> Outcome:
-        """Return how the code ended."""
-        journal, root = self.journal, self._root
-        if journal.cancelling is not None:
-            return Outcome(Ending.CANCELLED)
-        if error is not None:
-            return _failed(error)
-        if journal.renewal is not None:
-            return Outcome(Ending.RENEWED, payload=journal.renewal)
-        assert root is not None
-        if root.cancelled():
-            return _failed(asyncio.CancelledError("the workflow cancelled itself"))
-        raised = root.exception()
-        if raised is not None:
-            outcome = _failed(raised)
-            if not outcome.failed and self._fired and isinstance(raised, TimeoutError):
-                outcome = outcome._replace(failed=(self._fired,))  # an asyncio.timeout ended it
-            return outcome
-        result = root.result()
-        try:
-            payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
-            self._code.check(payload)
-        except Exception as unfit:
-            if isinstance(result, Awaitable):
-                unfit.add_note("the workflow returned something to await: did you forget `await`?")
-            return _failed(unfit)
-        return Outcome(Ending.COMPLETED, payload=payload.decode())
-
-    def _finish(self) -> None:
-        self.ending = True
-        self._leave_behind()
-
-    def _leave_behind(self) -> None:
-        """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
-        journal = self.journal
-        logs: list[LogLine] = []
-        for task in self.loop.tasks:
-            if task is self._root:
-                continue
-            if not task.done():
-                where = f"{task.get_name()} ({await_chain(task.get_coro())})"
-                logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
-            elif not task.cancelled() and getattr(task, "_log_traceback", False):
-                self.loop.call_exception_handler({"task": task, "exception": task.exception()})
-        for failure in self.loop.failures or ():
-            logs.append((30, "nobody awaited %s", (failure,), ""))
-        left = list(journal.open.values())
-        for verb in left:
-            if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
-                path = journal.names.path(verb.location)
-                logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
-            journal.abandon(verb)
-        if logs and not journal.silent:
-            journal.logs = [*journal.logs, *logs]
-        self.loop.dead = True
-        self.loop.forget_timers()
-        for verb in left:
-            verb.cancel()  # so that a result on its way finds nobody waiting
-
-    def drop(self) -> None:
-        """Let go of the coroutine without letting it act; see `eviction`."""
-        if self._root is None and not self.loop.tasks:
-            self.loop.dead = True
-            return
-        close_tasks(self.loop)
-        self.journal.close()
-        self._root = None
+    def extra(self) -> Extras:
+        """Return where this turn collects what is rare."""
+        self.ordinary = False
+        if self.extras is None:
+            self.extras = Extras()
+        return self.extras
 
 
-_DRIVE = Execution._drive.__code__
-
-
-def _failed(error: BaseException) -> Outcome:
-    failed = origins(error)
-    attempts = next(iter(failed.values()), 0)
-    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
-
-
-def _asks_to_undo(message: Message) -> bool:
-    said = msgspec.json.decode(message.payload) if message.payload else None
-    return isinstance(said, dict) and said.get("compensate") is True
+def _appended(items: list[T] | tuple[()], item: T) -> list[T]:
+    if not items:
+        return [item]
+    items.append(item)
+    return items

@@ -24,7 +24,12 @@ class Verb(asyncio.Future[Any]):
     """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
 
     def __init__(self, journal: Journal, location: str) -> None:
-        self.number = journal.loop.hash_number(SCOPE.get(None) if self.counted else None)
+        scope = SCOPE.get(None) if self.counted else None
+        if scope is None:
+            self.number = journal.loop.hash_number(None)
+        else:
+            scope.made += 1
+            self.number = journal.loop.base + scope.made
         super().__init__(loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
         self.journal = journal
         self.location = location

@@ -15,8 +15,9 @@ from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import HistoryMismatch
 from holdfast.payloads.codec import error_from_data
+from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
-from holdfast.replay.turn import Ending, Execution, Outcome, Turn
+from holdfast.replay.turn import Ending, Outcome, Turn
 
 
 @dataclass(frozen=True, slots=True)

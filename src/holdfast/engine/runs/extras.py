@@ -24,7 +24,9 @@ def extras_of(resident: Resident, turn: Turn, begin: Sequence[StepVerb], events:
         asked
         or resident.tasks
         or resident.untasks
-        or journal.keyed
+        or any(isinstance(verb, StepVerb) and verb.activity.settings.idempotency_key for verb in turn.started)
+        or any(verb.activity.settings.idempotency_key for verb in begin)
+        or any(isinstance(verb, StepVerb) and verb.activity.settings.idempotency_key for verb in turn.abandoned)
         or journal.receivers
         or resident.waiting
         or journal.inbox

@@ -13,9 +13,9 @@ from holdfast.contract.turns import NewRun
 from holdfast.definitions import Registry, Workflow
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.settings import Settings
+from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
 from holdfast.replay.loop import Handle
-from holdfast.replay.turn import Execution
 
 
 class Lives:

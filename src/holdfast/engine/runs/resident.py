@@ -11,7 +11,7 @@ from holdfast.contract.turns import LeaveKey, NewLetter, NewTask, State
 from holdfast.definitions import Activity, Workflow
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Attempt
-from holdfast.replay.turn import Execution
+from holdfast.replay.execution import Execution
 
 _MAX_WAITS = 5
 

@@ -43,8 +43,9 @@ from holdfast.limits import Limits
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
+from holdfast.replay.execution import first_entries
 from holdfast.replay.journal import CANCEL
-from holdfast.replay.turn import Ending, Turn, first_entries
+from holdfast.replay.turn import Ending, Turn
 from holdfast.replay.turn import Outcome as TurnOutcome
 
 _logger = logging.getLogger("holdfast.engine")

@@ -1,0 +1,480 @@
+"""The execution of one run: apply facts, drive the coroutine until it blocks, and say what it asks for.
+
+A turn is synchronous and pure: given the same function, input and facts it asks for the same things. Facts are applied
+one at a time in their recorded order and the loop is drained after each, so whatever interleaving happened live happens
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow, Message
+from holdfast.determinism.guard import guard, raised_at
+from holdfast.errors import RunBlocked, StuckRun
+from holdfast.payloads import codec
+from holdfast.payloads.codec import error_to_data
+from holdfast.replay import entry as entries
+from holdfast.replay import generators
+from holdfast.replay.entry import Entry, encode_entry
+from holdfast.replay.eviction import close_tasks
+from holdfast.replay.failures import origins
+from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo
+from holdfast.replay.location import compensation_location
+from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
+from holdfast.replay.queries import ask
+from holdfast.replay.turn import Ending, LogLine, Outcome, Turn
+
+_BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
+"""What stands before anything the code of a life did; what else it notes comes with the names it uses."""
+
+
+class Code(Protocol):
+    """What an execution runs: the code of one life of a run."""
+
+    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of the workflow."""
+        ...
+
+    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Undo what is on the stack of compensations, the last first, and say how each one went."""
+        ...
+
+    def check(self, result: bytes) -> None:
+        """Raise if the encoded result is not what the workflow declares."""
+        ...
+
+
+def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
+    """Return the entries with which a new life begins: when that was, and what it has to undo if it fails.
+
+    They belong in the commit that ends the old life, so that a crash between the two loses nothing.
+    """
+    begun = [(NAMES, entries.Renewed()), *((compensation_location(n), added) for n, added in enumerate(carried))]
+    return [EntryRow(place, seq, entry.kind, at, encode_entry(entry)) for seq, (place, entry) in enumerate(begun, 1)]
+
+
+class Execution:
+    """One run in memory: its loop, its journal and its coroutine."""
+
+    __slots__ = (
+        "_code",
+        "_end",
+        "_fired",
+        "_frozen",
+        "_root",
+        "ending",
+        "guarded",
+        "journal",
+        "loop",
+    )
+
+    def __init__(
+        self,
+        run: RunInfo,
+        code: Code,
+        ready: deque[Handle],
+        now: Instant,
+        errors: Mapping[str, type[BaseException]],
+        guarded: bool = True,
+    ) -> None:
+        self.loop = RunLoop(ready, now, run.seed)
+        self.journal = Journal(run, self.loop, errors)
+        self._code = code
+        self._root: RunTask | None = None
+        self._end: Outcome | None = None
+        """How the code ended, while what it did is being undone."""
+        self.guarded = guarded
+        self.ending = False
+        self._frozen = False
+        self._fired = ""
+        """Where the asyncio timer is that fired last, if the code goes on because of it."""
+
+    def begin(
+        self, history: Sequence[EntryRow] = (), messages: Sequence[Message] = (), now: Instant | None = None
+    ) -> Turn:
+        """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
+        self.journal.silent = not all(row.kind in _BEGINNING for row in history)
+        return self._drive(self._begin, None, history, messages, now)
+
+    def _begin(self, history: Sequence[EntryRow], messages: Sequence[Message], now: Instant | None) -> None:
+        self.journal.load(history)
+        self._replay()
+        self.journal.caught_up()
+        if not self._stopped():
+            self.loop.now = max(self.loop.now, self.journal.recorded_at, now or 0)
+            self._take(messages)
+            self._fire_due()
+        else:
+            self.journal.untaken = list(messages)
+
+    def apply(self, location: str, fact: Entry, now: Instant) -> Turn:
+        """Record a new fact and let the code go on from it."""
+        return self._drive(self._new_fact, now, location, fact)
+
+    def deliver(self, messages: Sequence[Message], now: Instant) -> Turn:
+        """Take in inbox rows and hand them to the receives that wait for them, oldest first."""
+        return self._drive(self._take, now, messages)
+
+    def fire(self, now: Instant) -> Turn:
+        """Fire every timer whose time has come, earliest first."""
+        return self._drive(self._fire_due, now)
+
+    def note(self, notes: Sequence[tuple[str, Entry]], now: Instant) -> Turn:
+        """Record marks that the engine makes on a step's behalf; the code does not see them."""
+        self.loop.now = max(self.loop.now, now)
+        for location, mark in notes:
+            self.journal.record(location, mark)
+        return self._collect(None)
+
+    def query(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bytes:
+        """Return the encoded answer to a question about the run's state; see `queries.ask`."""
+        return ask(self.journal, name, args, kwargs or {}, self.guarded)
+
+    def next_due(self) -> Instant | None:
+        """Return the instant of the earliest timer."""
+        timer = self.loop.next_timer()
+        return timer.due if timer else None
+
+    # Driving.
+
+    def _drive(self, action: Callable[..., None], now: Instant | None, *what: Any) -> Turn:
+        if self.ending:
+            return self._collect(None)
+        loop = self.loop
+        if now is not None and now > loop.now:
+            loop.now = now
+        outer = _running_loop()
+        if outer is not None and asyncio.current_task(outer) is not None:
+            raise RuntimeError("a turn must be driven from a plain callback, not from inside a task")
+        generators.adopt()
+        collecting = gc.isenabled()
+        error: BaseException | None = None
+        gc.disable()
+        _set_running_loop(loop)
+        if self.guarded:
+            guard.enter(_DRIVE)
+        try:
+            action(*what)
+            self._settle()
+        except SystemExit as exit_:
+            error = exit_
+        except RunBlocked as blocked:
+            blocked.run_id = self.journal.run.id
+            self.journal.block(blocked)
+        except Exception as unfit:
+            # A callback of the user's that raised, or a row nobody can read: neither is the code's own failure.
+            run = self.journal.run.id
+            self.journal.block(RunBlocked(run, f"run {run}: {type(unfit).__name__}: {unfit}{raised_at(unfit)}"))
+        finally:
+            if self.guarded:
+                violation = guard.leave()
+                if violation is not None and loop.violation is None:
+                    loop.violation = violation
+            _set_running_loop(outer)
+            if collecting:
+                gc.enable()
+        return self._collect(error)
+
+    def _replay(self) -> None:
+        journal, loop, past = self.journal, self.loop, self.journal.past
+        loop.extra = sum(pause for _, pause in past.pauses or ())
+        self._root = self._task(self._code.begin(journal), "workflow")
+        self._drain()
+        while past.facts and not self._stopped():
+            row = past.facts.popleft()
+            if row.at > loop.now:
+                loop.now = row.at
+            while past.pauses and past.pauses[0][0] < row.seq:
+                loop.extra -= past.pauses.popleft()[1]
+            self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
+            self._drain()
+        if journal.violation is None and loop.violation is None:
+            unread = past.next_fact()
+            while unread is not None and unread.seq in past.unseen:
+                unread = past.next_fact()
+            if unread is not None:
+                journal.unexpected_fact(unread)
+            else:
+                journal.unmatched()
+        loop.extra = 0
+
+    def _new_fact(self, location: str, fact: Entry) -> None:
+        journal = self.journal
+        if location not in journal.open and location != CANCEL and self.loop.timer_at(location) is None:
+            return  # the code gave up waiting for it; in history it would answer a call that is not open
+        journal.record(location, fact)
+        self._apply(location, fact, None)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Let the code go on until it waits; if it comes to an end that asks for it, begin to undo what it did."""
+        error: SystemExit | None = None
+        try:
+            self.loop.drain()
+        except SystemExit as exit_:
+            error = exit_
+        if self.journal.compensations is not None and self._turns_back(error):
+            self._begin_to_undo()
+        elif error is not None:
+            raise error
+
+    def _task(self, coro: Coroutine[Any, Any, Any], name: str) -> RunTask:
+        context = contextvars.Context()
+        context.run(SCOPE.set, self.journal.root)
+        return self.loop.create_task(coro, name=name, context=context, structural=True)
+
+    def _apply(self, location: str, fact: Any, row: EntryRow | None) -> None:
+        journal = self.journal
+        self._fired = ""
+        verb = journal.open.pop(location, None)
+        if verb is not None:
+            verb.forget()
+            if not verb.done():
+                verb.apply(fact)
+            return
+        if fact.kind == entries.TimerFired.kind:
+            timer = self.loop.timer_at(location)
+            if timer is not None:
+                self._fired = location
+                self.loop.fire(timer)
+                return
+        elif fact.kind == entries.CancelRequested.kind:
+            self._cancel(fact.compensate)
+            return
+        if row is not None and row.seq not in journal.past.unseen:
+            journal.unexpected_fact(row)
+
+    def _cancel(self, compensate: bool) -> None:
+        """Ask the code to stop. Asked once more to undo, after its grace, it is stopped whatever it is doing."""
+        journal = self.journal
+        if journal.cancelling is not None and journal.undo_asked:
+            self._frozen = True
+        journal.undo_asked = journal.undo_asked or compensate
+        if journal.cancelling is None:
+            journal.cancelling = self.loop.now
+            if self._root is not None:
+                self._root.cancel()
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        journal = self.journal
+        for taken, message in enumerate(messages):
+            if self._stopped():
+                journal.untaken = list(messages[taken:])
+                return
+            if message.kind in ("message", "event", "notice"):
+                journal.take_in(message)
+                continue
+            journal.turn.consume(message.n)
+            if message.kind == "cancel":
+                undo = _asks_to_undo(message)
+                # A run that undoes what it did is ending already.
+                if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
+                    self._new_fact(CANCEL, entries.CancelRequested(undo))
+            elif message.kind == "child":
+                verb = (journal.kids or {}).get(message.name)
+                if verb is not None and not verb.done():
+                    ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
+                    self._new_fact(verb.location, ended)
+
+    def _fire_due(self) -> None:
+        while not self._stopped():
+            self._match()
+            timer = self.loop.next_timer()
+            if timer is None or timer.due > self.loop.now:
+                return
+            self._new_fact(timer.location, entries.TimerFired())
+
+    def _match(self) -> None:
+        """Hand waiting messages to waiting receives; a message present at a passed deadline is still taken."""
+        journal = self.journal
+        while journal.inbox and not self._stopped():
+            found = journal.match()
+            if found is None:
+                return
+            verb, message = found
+            journal.turn.consume(message.n)
+            source = "" if message.kind == "message" else message.kind
+            received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload), source)
+            self._new_fact(verb.location, received)
+
+    def _settle(self) -> None:
+        """After the facts of a turn: match messages, and notice a run that nothing can bring to go on."""
+        journal, root = self.journal, self._root
+        if journal.inbox:
+            self._match()
+        if journal.open or self._stopped() or journal.replaying or self.loop.keeps_time():
+            return
+        if root is not None and not root.done():
+            if journal.cancelling is not None:
+                self._frozen = True  # it swallowed its cancel and may do nothing more
+                return
+            if self.loop.next_timer() is not None:
+                return  # its deadline will end it
+            journal.block(
+                StuckRun(
+                    journal.run.id,
+                    f"run {journal.run.id} waits for something that nothing can bring about: {self.loop.whereabouts()}",
+                )
+            )
+
+    def _stopped(self) -> bool:
+        journal = self.journal
+        return (
+            journal.violation is not None
+            or self.loop.violation is not None
+            or journal.renewal is not None
+            or self._frozen
+            or (self._root is not None and self._root.done())
+        )
+
+    # Undoing.
+
+    def _turns_back(self, error: SystemExit | None) -> bool:
+        """Tell whether the code has come to an end after which what it did is to be undone."""
+        journal = self.journal
+        if journal.compensating or journal.violation is not None or self.loop.violation is not None:
+            return False
+        if journal.undo_asked and not self._stopped() and not journal.open and not self.loop.keeps_time():
+            self._frozen = True  # as in _settle, but in its place among the facts, so that a replay does the same
+        if error is None and not self._stopped():
+            return False
+        self._end = self._ended(error)
+        return self._end.ending is Ending.FAILED or (self._end.ending is Ending.CANCELLED and journal.undo_asked)
+
+    def _begin_to_undo(self) -> None:
+        """Stop all that the code left running, and go on with what undoes it, in the same loop."""
+        journal = self.journal
+        self._leave_behind()
+        close_tasks(self.loop)
+        self.loop.take_new_tasks()
+        journal.compensating = True
+        journal.renewal = None
+        self._frozen = False
+        self._root = self._task(self._code.undo(journal), "undo")
+        self.loop.drain()
+
+    # The turn's answer.
+
+    def _collect(self, error: BaseException | None) -> Turn:
+        journal = self.journal
+        if error is not None or self._stopped():
+            outcome = self._outcome(error)
+            journal.turn.outcome = outcome
+            if outcome is not None:
+                journal.turn.ordinary = False
+                if outcome.ending is Ending.RENEWED and journal.compensations:
+                    journal.turn.carried = journal.carried()
+        turn, journal.turn = journal.turn, Turn()
+        if journal.polls is not None:
+            polls, journal.polls = journal.polls, None
+            for end in polls:
+                end()
+        return turn
+
+    def _outcome(self, error: BaseException | None) -> Outcome | None:
+        if self.ending:
+            return None  # a run ends once
+        journal = self.journal
+        violation = journal.violation or self.loop.violation
+        if violation is not None:
+            return Outcome(Ending.BLOCKED, error=error_to_data(violation))
+        outcome = self._end or self._ended(error)
+        if journal.compensating:
+            assert self._root is not None
+            outcome = outcome._replace(compensation=self._root.result())
+        self._finish()
+        if outcome.ending is Ending.FAILED:
+            journal.end(outcome.failed)
+        return outcome
+
+    def _ended(self, error: BaseException | None) -> Outcome:
+        """Return how the code ended."""
+        journal, root = self.journal, self._root
+        if journal.cancelling is not None:
+            return Outcome(Ending.CANCELLED)
+        if error is not None:
+            return _failed(error)
+        if journal.renewal is not None:
+            return Outcome(Ending.RENEWED, payload=journal.renewal)
+        assert root is not None
+        if root.cancelled():
+            return _failed(asyncio.CancelledError("the workflow cancelled itself"))
+        raised = root.exception()
+        if raised is not None:
+            outcome = _failed(raised)
+            if not outcome.failed and self._fired and isinstance(raised, TimeoutError):
+                outcome = outcome._replace(failed=(self._fired,))  # an asyncio.timeout ended it
+            return outcome
+        result = root.result()
+        try:
+            payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
+            self._code.check(payload)
+        except Exception as unfit:
+            if isinstance(result, Awaitable):
+                unfit.add_note("the workflow returned something to await: did you forget `await`?")
+            return _failed(unfit)
+        return Outcome(Ending.COMPLETED, payload=payload.decode())
+
+    def _finish(self) -> None:
+        self.ending = True
+        self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
+        journal = self.journal
+        logs: list[LogLine] = []
+        for task in self.loop.tasks:
+            if task is self._root:
+                continue
+            if not task.done():
+                where = f"{task.get_name()} ({await_chain(task.get_coro())})"
+                logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
+            elif not task.cancelled() and getattr(task, "_log_traceback", False):
+                self.loop.call_exception_handler({"task": task, "exception": task.exception()})
+        for failure in self.loop.failures or ():
+            logs.append((30, "nobody awaited %s", (failure,), ""))
+        left = list(journal.open.values())
+        for verb in left:
+            if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
+                path = journal.names.path(verb.location)
+                logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
+            journal.abandon(verb)
+        if not journal.silent:
+            for line in logs:
+                journal.turn.log(line)
+        self.loop.dead = True
+        self.loop.forget_timers()
+        for verb in left:
+            verb.cancel()  # so that a result on its way finds nobody waiting
+
+    def drop(self) -> None:
+        """Let go of the coroutine without letting it act; see `eviction`."""
+        if self._root is None and not self.loop.tasks:
+            self.loop.dead = True
+            return
+        close_tasks(self.loop)
+        self.journal.close()
+        self._root = None
+
+
+_DRIVE = Execution._drive.__code__
+
+
+def _failed(error: BaseException) -> Outcome:
+    failed = origins(error)
+    attempts = next(iter(failed.values()), 0)
+    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
+
+
+def _asks_to_undo(message: Message) -> bool:
+    said = msgspec.json.decode(message.payload) if message.payload else None
+    return isinstance(said, dict) and said.get("compensate") is True
