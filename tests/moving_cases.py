@@ -185,7 +185,7 @@ async def furnish(house: House) -> None:
         await engine.start(changing, id="blocked")
         await engine.settle()
     async with house.engine([*WORKFLOWS[:-1], changed]) as engine:
-        await engine.send("blocked", "note", "so that somebody looks at it")
+        await engine.get("blocked").send("note", "so that somebody looks at it")
         await engine.settle()
         assert (await engine.get("blocked").describe()).status == "blocked"
         await _what_is_under_way(engine)
@@ -212,10 +212,10 @@ async def _what_ends(house: House, engine: TestEngine) -> None:
     await engine.start(order, "chair", id="compensated")
     await engine.start(lonely, id="cancelled")
     await engine.settle()
-    await engine.cancel("cancelled", by="kim")
+    await engine.get("cancelled").cancel(by="kim")
     await engine.settle()
     house.bank_open = True
-    await engine.retry("retried", by="lee")
+    await engine.get("retried").retry(by="lee")
     await engine.settle()
     house.bank_open = False
 
@@ -240,12 +240,12 @@ async def _what_waits(engine: TestEngine) -> None:
     await engine.publish("news", "second", id="event-7")
     for number in range(3):
         await engine.publish("parcel", number)
-    await engine.send("waiting", "approval", "yes", id="m-1")
-    await engine.send("waiting", "note", "unread", id="m-2")
-    assert await engine.ask("account", "add", 4) == 4
-    await engine.pause("paused", by="kim")
-    await engine.pause("paused-a-while", duration=5 * DAY)
-    await engine.cancel("cancelling")
+    await engine.get("waiting").send("approval", "yes", id="m-1")
+    await engine.get("waiting").send("note", "unread", id="m-2")
+    assert await engine.get("account").ask("add", 4) == 4
+    await engine.get("paused").pause(by="kim")
+    await engine.get("paused-a-while").pause(duration=5 * DAY)
+    await engine.get("cancelling").cancel()
     await engine.schedules.put("nightly", sleeper, 0, cron="0 2 * * *")
     await engine.schedules.put("resting", sleeper, 0, every=DAY)
     await engine.schedules.pause("resting")
@@ -274,15 +274,15 @@ async def finish(house: House) -> dict[str, Any]:
     async with house.engine() as engine:
         await engine.schedules.pause("nightly")
         await engine.settle()
-        await engine.resume("paused")
+        await engine.get("paused").resume()
         for id in ("waiting", "waiting", "retried", "renewed", "blocked"):
-            await engine.send(id, "approval", "go on")
+            await engine.get(id).send("approval", "go on")
         await engine.publish("news", "third")
         await engine.publish("lost", "here it is")
-        assert await engine.ask("account", "add", 7) == 11
-        await engine.retry("failed")
+        assert await engine.get("account").ask("add", 7) == 11
+        await engine.get("failed").retry()
         await engine.settle()
-        await engine.send("failed", "approval", "at last")
+        await engine.get("failed").send("approval", "at last")
         await engine.advance(45 * DAY)
         return {run.id: (run.status, run.output) for run in await engine.runs(limit=100)}
 

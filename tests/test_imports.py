@@ -296,7 +296,6 @@ def test_a_rightful_use_is_left_alone(check, module, code):
 
 # A family of modules that know each other's types, one of which owns the others -> why it is cut into files at all.
 CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"engine.engine", "engine.handle"}): "a handle is made by its engine and asks it",
     frozenset(
         {"engine.runs.departures", "engine.runs.pauses", "engine.runs.runner"}
         | {"engine.steps.attempts", "engine.steps.queue.outgoing", "engine.steps.transactions"}

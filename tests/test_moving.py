@@ -294,7 +294,7 @@ async def test_two_houses_become_one(houses):
         async with house.engine() as engine:
             await engine.start(approval, id=f"waits-{name}")
             await engine.settle()
-            await engine.pause(f"waits-{name}", by="kim")
+            await engine.get(f"waits-{name}").pause(by="kim")
         await move_out(house, file := houses.folder / f"{name}.holdfast")
         await move_in(file, new)
     async with new.engine() as engine:
@@ -468,17 +468,17 @@ async def test_the_open_runs_of_a_snapshot_arrive_paused_and_go_on_when_resumed(
         await engine.advance(100 * DAY)
         assert {run.id: str(run.status) for run in await engine.runs(limit=100)} == statuses  # nothing moves by itself
         assert all(schedule.paused for schedule in await engine.schedules.list())
-        await engine.resume("second")
+        await engine.get("second").resume()
         assert await engine.get("second").result() == "did thing"  # whoever is paused keeps nobody waiting
         for id, status in statuses.items():
             if status == "paused" and id != "second":
-                await engine.resume(id)
+                await engine.get(id).resume()
         await engine.settle()
         assert await engine.get("holder").result() == "did thing"
         assert await engine.get("family").result() == ["kept sleep-0", "kept sleep-10"]
         assert (await engine.get("cancelling").describe()).status == "cancelled"
-        assert await engine.recover("blocked") == 1
-        await engine.send("blocked", "approval", "go on")
+        assert await engine.get("blocked").recover() == 1
+        await engine.get("blocked").send("approval", "go on")
         assert await engine.get("blocked").result() == "go on"
 
 

@@ -50,7 +50,7 @@ async def better_report(ctx: Any, region: str, pages: float = 1) -> None: ...
 
 
 def schedules_of(port: PlainPort, *workflows: Any) -> Schedules:
-    return Schedules(port, Registry(workflows or [report, backup]), EVENTS)
+    return Schedules(port, Registry(workflows or [report, backup]), EVENTS, lambda: None)
 
 
 async def started(port: PlainPort) -> list[str]:

@@ -75,7 +75,7 @@ async def test_the_steps_of_a_run_tell_how_each_of_them_went():
         begin = engine.jumping.now()
         run = await engine.start(flow, id="r-1")
         await run.result()
-        rows = await engine.store.history((await engine._row("r-1")).key)
+        rows = await engine.store.history((await engine._link.row("r-1")).key)
     steps = by_path(rows)
     assert [(step.path, step.status, step.attempts, step.failures) for step in steps.values()] == [
         ("flaky", "completed", 3, 2),

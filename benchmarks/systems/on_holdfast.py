@@ -250,7 +250,7 @@ def replayed(job: Job) -> Metrics:
         return {}
 
     async def send(engine: Engine) -> Metrics:
-        await engine.send("long", "go")
+        await engine.get("long").send("go")
         return {}
 
     async def main() -> Metrics:

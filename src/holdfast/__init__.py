@@ -5,8 +5,9 @@ from holdfast.context.api import Break, Context, Continue, Winner
 from holdfast.contract.rows import Status
 from holdfast.definitions import NotReady, activity, workflow
 from holdfast.engine.engine import Engine
-from holdfast.engine.handle import Run, RunHandle
+from holdfast.engine.handle import RunHandle
 from holdfast.engine.steps.context import step_context
+from holdfast.engine.views.run import Run
 from holdfast.errors import (
     ChildFailed,
     HoldfastError,

@@ -552,6 +552,25 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object whose __call__ is async
 
 
+def options_given(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword options of a call that were given another value than their default.
+
+    `values` is what `locals()` says at the beginning of the function.
+    """
+    given = {}
+    for name, default in _defaults(function):
+        value = values[name]
+        if value is not default and (type(value) is not type(default) or value != default):
+            given[name] = value
+    return given
+
+
+@functools.cache
+def _defaults(function: Callable[..., Any]) -> tuple[tuple[str, Any], ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple((each.name, each.default) for each in parameters if each.kind is each.KEYWORD_ONLY)
+
+
 def source_line(function: Any) -> str:
     """Return where a function is defined, as file:line."""
     code = getattr(inspect.unwrap(getattr(function, "function", function)), "__code__", None)

@@ -174,9 +174,9 @@ async def test_a_run_id_outside_the_alphabet_is_refused(make_engine, run_id):
     engine = await make_engine(echo)
     for call in (
         lambda: engine.start(echo, 1, id=run_id),
-        lambda: engine.send(run_id, "word"),
-        lambda: engine.cancel(run_id),
-        lambda: engine.recover(run_id),
+        lambda: engine.get(run_id).send("word"),
+        lambda: engine.get(run_id).cancel(),
+        lambda: engine.get(run_id).recover(),
     ):
         with pytest.raises(InvalidId, match="A-Z a-z 0-9"):
             await call()
@@ -210,7 +210,7 @@ async def test_a_name_that_would_confuse_locations_is_refused(make_engine, name)
     run = await engine.start(ask)
     assert await run.result() == ["BadInput"] * 3
     with pytest.raises(BadInput):
-        await engine.send("x", name)
+        await engine.get("x").send(name)
 
 
 async def test_an_explicit_name_used_twice_is_refused(make_engine):

@@ -90,9 +90,9 @@ async def test_cancelling_an_unknown_run_is_an_error(make_engine):
     """S2-6 GUARANTEES 6.11 NoSuchRun, or InvalidId for what cannot be one."""
     engine = await make_engine(quick)
     with pytest.raises(NoSuchRun):
-        await engine.cancel("nobody")
+        await engine.get("nobody").cancel()
     with pytest.raises(InvalidId):
-        await engine.cancel("no/body")
+        await engine.get("no/body").cancel()
 
 
 async def test_cancelling_twice_is_cancelling_once(make_engine):
@@ -358,9 +358,9 @@ async def test_a_run_that_is_not_in_memory_is_cancelled_by_another_engine(make_e
     await first.settle()
     await first.stop()
     client = await make_engine(careful, clock=first.jumping, run_workflows=False)
-    assert await client.cancel(run.id) is True
+    assert await client.get(run.id).cancel() is True
     assert await client.get(run.id).status() is Status.CANCELLING
-    assert await client.cancel(run.id) is True
+    assert await client.get(run.id).cancel() is True
     await client.stop()
     second = await make_engine(careful, clock=first.jumping)
     with pytest.raises(RunCancelled):

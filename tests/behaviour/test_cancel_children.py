@@ -124,9 +124,9 @@ async def test_a_cancelled_child_counts_as_failed_for_its_parent(make_engine):
     run = await engine.start(parent)
     for name in ("raises", "value"):
         await engine.settle()
-        assert await engine.cancel(name)
+        assert await engine.get(name).cancel()
     assert await run.result() == ["cancelled", "cancelled"]
-    assert await engine.cancel("alone")
+    assert await engine.get("alone").cancel()
     await engine.settle()
     assert await run.status() is Status.COMPLETED
 

@@ -158,7 +158,7 @@ async def test_a_cancelled_child_counts_as_failed_with_its_status(make_engine):
     engine = await make_engine(parent, double)
     run = await engine.start(parent)
     await engine.settle()
-    assert await engine.cancel("kid")
+    assert await engine.get("kid").cancel()
     assert await run.result() == ["kid", "cancelled"]
 
 
@@ -492,7 +492,7 @@ async def test_a_blocked_child_keeps_its_parent_waiting(make_engine):
         await engine.get("kid").result()
     assert await run.status() is Status.SUSPENDED
     fixed.append(True)
-    await engine.recover("kid")
+    await engine.get("kid").recover()
     assert await run.result() == "done"
 
 

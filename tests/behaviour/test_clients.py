@@ -66,7 +66,7 @@ async def test_a_client_starts_talks_and_acts_and_a_worker_does_the_work(make_en
     with pytest.raises(RunTerminal):
         await run.send("word")
     with pytest.raises(NoSuchRun):
-        await client.send("nobody", "word")
+        await client.get("nobody").send("word")
 
 
 async def test_a_client_runs_nothing_whatever_it_is_asked(make_engine):
@@ -175,13 +175,13 @@ async def test_a_message_to_a_run_that_is_over_is_refused_or_kept_as_a_dead_lett
     run = await client.start(add, 1, id="r")
     await soon(run.result())
     with pytest.raises(RunTerminal, match="completed") as refused:
-        await client.send("r", "word", "late")
+        await client.get("r").send("word", "late")
     assert refused.value.status is Status.COMPLETED
     for dead_letter in (False, True):
         with pytest.raises(NoSuchRun, match="nobody"):
-            await client.send("nobody", "word", "lost", dead_letter=dead_letter)
+            await client.get("nobody").send("word", "lost", dead_letter=dead_letter)
     assert await client.dead_letters.list() == []
-    await client.send("r", "word", "late", dead_letter=True)
+    await client.get("r").send("word", "late", dead_letter=True)
     (letter,) = await client.dead_letters.list()
     assert (letter.kind, letter.run_id, letter.name, letter.payload) == ("event", "r", "word", "late")
     assert letter.target_status == "completed"

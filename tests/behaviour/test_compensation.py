@@ -506,7 +506,7 @@ async def test_a_compensation_that_is_not_found_blocks_until_it_is_given(make_en
         return
     await engine.stop()
     engine = await make_engine(work, clock=engine.jumping, activities=[vanishing()])
-    assert await engine.recover("w")
+    assert await engine.get("w").recover()
     await fails(engine.get("w"))
     assert log == ["undo this at last", "undo 0"]
 
@@ -559,7 +559,7 @@ async def test_a_run_claimed_after_its_grace_is_undone_as_it_was_recorded(make_e
     engine = await make_engine(work, cancel_grace=MINUTE)
     await engine.start(work, id="w")
     await engine.settle()
-    await engine.cancel("w", compensate=True)
+    await engine.get("w").cancel(compensate=True)
     await engine.settle()
     engine._jump(engine.clock.now() + 600_000_000)
     await until(lambda: len(log) > 1)

@@ -358,7 +358,7 @@ async def test_letters_are_acknowledged_replayed_in_bulk_and_purged(make_engine)
     with pytest.raises(BadInput, match="confirm=True"):
         await engine.dead_letters.replay_all(confirm=False)
     shop.mended = True
-    await engine.retry("order-3")  # somebody was quicker
+    await engine.get("order-3").retry()  # somebody was quicker
     report = await engine.dead_letters.replay_all(confirm=True, acknowledged=False)
     assert (len(report.replayed), report.failed) == (2, {})
     for run in runs[1:]:
@@ -470,12 +470,12 @@ async def test_a_message_to_a_run_that_is_over_is_kept_if_its_sender_says_so(mak
     await engine.settle()
     await run.terminate()
     with pytest.raises(RunTerminal):
-        await engine.send("r", "note", "too late")
-    assert await engine.send("r", "note", "too late", dead_letter=True)
+        await engine.get("r").send("note", "too late")
+    assert await engine.get("r").send("note", "too late", dead_letter=True)
     (letter,) = await engine.dead_letters.list()
     assert (letter.kind, letter.run_id, letter.payload, letter.target_status) == ("event", "r", "too late", "cancelled")
     with pytest.raises(NoSuchRun):
-        await engine.send("nobody", "note", "too late", dead_letter=True)
+        await engine.get("nobody").send("note", "too late", dead_letter=True)
 
 
 async def test_work_cannot_be_replayed_elsewhere(make_engine):

@@ -306,7 +306,7 @@ async def test_what_ended_a_combined_wait_is_recorded_and_replayed(make_engine):
     engine = await make_engine(combined, child)
     runs = await waiting(engine, combined, ids="abc")
     assert await engine.publish("price", 5) == 1
-    await engine.send("b-child", "child", "grown")
+    await engine.get("b-child").send("child", "grown")
     await engine.advance(2 * HOUR)
     await engine.publish("stop")  # too late for anybody
     for run in runs:

@@ -45,7 +45,7 @@ async def test_what_waits_survives_a_restart_with_its_id_value_and_time(make_eng
     assert [each.id for each in await first.runs(status=Status.SUSPENDED)] == ["busy"]
     await first.stop()
     client = await make_engine(busy, run_workflows=False, clock=first.jumping)
-    await client.send("busy", "mine", "own")
+    await client.get("busy").send("mine", "own")
     await client.stop()
 
     second = await make_engine(take, busy, events=events, clock=first.jumping)
@@ -93,7 +93,7 @@ async def test_a_message_the_run_has_not_seen_comes_before_an_event(make_engine)
     client: Any = None
 
     async def be_sent(run_id: str) -> None:
-        await client.send(run_id, "price", "message")
+        await client.get(run_id).send("price", "message")
 
     @workflow
     async def waits(ctx: Context) -> list[Any]:
@@ -126,9 +126,9 @@ async def test_whatever_happens_at_once_each_event_is_taken_by_one_run_or_queued
         engine = engines[number % 2]
         await engine.publish("price", number)
         if number % 3 == 0:
-            await engine.cancel(f"r{(number * 7) % 60}")
+            await engine.get(f"r{(number * 7) % 60}").cancel()
         if number % 5 == 0:
-            await engine.pause(f"r{(number * 11) % 60}")
+            await engine.get(f"r{(number * 11) % 60}").pause()
         if number == 20:
             engines[0].jumping.advance(2 * SECOND)
 

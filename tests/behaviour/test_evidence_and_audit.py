@@ -79,7 +79,7 @@ async def test_evidence_is_neither_lost_nor_doubled_when_an_engine_stops(make_en
     await second.advance(2 * HOUR)
     await second.stop()
     third = await make_engine(loan, clock=first.jumping)
-    await third.send("loan", "authorization", "lee")
+    await third.get("loan").send("authorization", "lee")
     assert await third.get("loan").result() == "granted"
     assert [item.kind for item in await third.audit.evidence("loan")] == KINDS
     assert (await third.audit.verify_evidence("loan")).ok
@@ -215,7 +215,7 @@ async def test_what_came_to_nothing_is_not_on_record(make_engine):
     await run.send("word", "done")
     await run.result()
     assert [await verb(by="kim") for verb in (run.cancel, run.terminate, run.pause, run.resume)] == [False] * 4
-    for refused in (engine.cancel("nobody"), engine.set_attributes("nobody", {"a": 1})):
+    for refused in (engine.get("nobody").cancel(), engine.get("nobody").set_attributes({"a": 1})):
         with pytest.raises(NoSuchRun):
             await refused
     with pytest.raises(BadInput):
@@ -231,7 +231,7 @@ async def test_two_engines_write_one_chain(make_engine):
     runs = await first.start_many(ask, [()] * 40)
     await asyncio.gather(
         *(
-            (first, second)[number % 2].set_attributes(run.id, {"number": number}, by=f"p{number}")
+            (first, second)[number % 2].get(run.id).set_attributes({"number": number}, by=f"p{number}")
             for number, run in enumerate(runs)
         )
     )

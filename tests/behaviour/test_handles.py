@@ -405,7 +405,7 @@ async def test_terminal_is_final(make_engine):
     await run.result()
     before = await run.describe()
     assert await run.cancel() is False
-    assert await engine.recover(run.id) is False
+    assert await engine.get(run.id).recover() is False
     with pytest.raises(HoldfastError):
         await run.send("word")
     await engine.advance(365 * DAY)

@@ -185,9 +185,9 @@ async def test_a_message_behind_what_ends_a_life_reaches_the_next_life(make_engi
     await engine.settle()
     await engine.stop()
     engine = await make_engine(kid, clock=engine.jumping)
-    await engine.send("kid", "go", "went")
+    await engine.get("kid").send("go", "went")
     assert await engine.get("kid").result() == "went"
-    await engine.send("parent", "word", "heard")
+    await engine.get("parent").send("word", "heard")
     await engine.stop()
     engine = await make_engine(parent, kid, clock=engine.jumping)
     assert await asyncio.wait_for(engine.get("parent").result(), 5) == ["went", "heard"]
@@ -243,7 +243,7 @@ async def test_a_retry_keeps_its_time_through_a_restart(make_engine):
         await engine.stop()
         engine = await make_engine(work, clock=engine.jumping)
         # Somebody else's cancel or message may claim it early; so does a message that nobody waits for.
-        await engine.send("r", "word")
+        await engine.get("r").send("word")
         await engine.settle()
         assert len(attempts) == 1
     await engine.advance(hour / 4)
@@ -340,7 +340,7 @@ async def test_a_run_on_its_way_to_the_worker_is_not_given_back(make_engine, tmp
     await engine.start(work, id="r")
     await engine.stop()
     client = await make_engine(work, store=SQLiteStore(path), run_workflows=False)
-    await client.send("r", "go")
+    await client.get("r").send("go")
     engine = await make_engine(work, store=SlowStore(path))
     await asyncio.wait_for(arriving.wait(), 5)
     await engine._working()._look_for_lost()
@@ -476,7 +476,7 @@ async def test_the_time_of_a_run_does_not_go_back_with_the_clock(make_engine):
     await engine.advance(3 * hour)
     await engine.stop()
     engine = await make_engine(work, start=start + hour)
-    await engine.send("r", "enough")
+    await engine.get("r").send("enough")
     assert await engine.get("r", work).result() >= start + 3 * hour
     row = await engine.store.get("r")
     times = [entry.at for entry in await engine.store.history(row.key)]

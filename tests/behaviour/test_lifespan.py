@@ -394,6 +394,6 @@ async def test_a_run_in_waiting_is_left_for_the_next(make):
     assert (await make(wait).run(lifespan=LIFESPAN / 2, buffer=BUFFER / 2)).open_runs == 1
     async with make(wait, run_workflows=False) as client:
         assert await client.get("r-0").status() is Status.SUSPENDED
-        await client.send("r-0", "word", "hello")
+        await client.get("r-0").send("word", "hello")
     assert (await make(wait).run(lifespan=LIFESPAN / 2, buffer=BUFFER / 2)).completed == 1
     assert await results(make, wait) == ["hello"]

@@ -159,7 +159,7 @@ async def test_a_send_of_unknown_outcome_is_repeated_with_its_id(make_engine, tm
     for number in range(100):
         while True:
             try:
-                await client.send(run.id, "item", number, id=f"m{number}")
+                await client.get(run.id).send("item", number, id=f"m{number}")
                 break
             except StoreError:
                 lost += 1
@@ -260,14 +260,14 @@ async def test_a_message_that_comes_too_late_may_be_kept_as_a_dead_letter(make_e
     await engine.settle()
     assert await run.status() == how
     with pytest.raises(RunTerminal):
-        await engine.send("short", "item", 1)
+        await engine.get("short").send("item", 1)
     assert await engine.dead_letters.list(kind="event") == []
-    assert await engine.send("short", "item", {"n": 1}, id="m1", dead_letter=True)
-    assert not await engine.send("short", "item", {"n": 1}, id="m1", dead_letter=True)
+    assert await engine.get("short").send("item", {"n": 1}, id="m1", dead_letter=True)
+    assert not await engine.get("short").send("item", {"n": 1}, id="m1", dead_letter=True)
     (letter,) = await engine.dead_letters.list(kind="event")
     assert (letter.name, letter.payload, letter.run_id, letter.target_status) == ("item", {"n": 1}, "short", how)
     with pytest.raises(NoSuchRun):
-        await engine.send("nobody", "item", dead_letter=True)
+        await engine.get("nobody").send("item", dead_letter=True)
 
 
 async def test_a_dead_letter_is_asked_for_but_not_needed(make_engine):

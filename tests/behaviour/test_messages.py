@@ -93,11 +93,11 @@ async def test_a_message_in_the_very_commit_that_parks_the_run_wakes_it_once(mak
     sends: list[asyncio.Task[None]] = []
 
     async def send_to_self(run_id: str) -> None:
-        sends.append(asyncio.ensure_future(engine.send(run_id, "go", "x")))
+        sends.append(asyncio.ensure_future(engine.get(run_id).send("go", "x")))
 
     async def act(word: str) -> str:
         bodies.append(word)
-        await engine.send("bystander", "item")  # which makes the worker look for runs to claim
+        await engine.get("bystander").send("item")  # which makes the worker look for runs to claim
         await asyncio.sleep(0.02)
         return word
 
@@ -296,7 +296,7 @@ async def test_a_message_that_came_before_the_late_look_is_taken_although_the_de
     clock = first.jumping
     client = await make_engine(wait_an_hour, clock=clock, run_workflows=False)
     clock.advance(2 * HOUR)
-    await client.send(run.id, "word", "late but there")
+    await client.get(run.id).send("word", "late but there")
     second = await make_engine(wait_an_hour, clock=clock)
     assert await second.get(run.id).result() == "late but there"
 
@@ -409,7 +409,7 @@ async def test_a_message_that_comes_while_nobody_runs_is_delivered_after_the_res
     await first.settle()
     await first.stop()
     client = await make_engine(take, clock=first.jumping, run_workflows=False)
-    await client.send(run.id, "word", "meanwhile")
+    await client.get(run.id).send("word", "meanwhile")
     await client.stop()
     second = await make_engine(take, clock=first.jumping)
     assert await second.get(run.id).result() == ["before", "meanwhile"]
@@ -488,7 +488,7 @@ async def test_a_message_to_an_unknown_run_is_refused(make_engine):
     """S2-11 GUARANTEES 6.17 NoSuchRun with the id."""
     engine = await make_engine(take)
     with pytest.raises(NoSuchRun, match="nobody"):
-        await engine.send("nobody", "word", 1)
+        await engine.get("nobody").send("word", 1)
 
 
 async def test_a_message_to_a_run_that_has_ended_is_refused(make_engine):
@@ -521,7 +521,7 @@ async def test_a_message_that_cannot_be_stored_is_refused_and_nothing_is_sent(ma
     with pytest.raises(BadInput):
         await run.send("", 1)
     with pytest.raises(InvalidId):
-        await engine.send("a/b", "word", 1)
+        await engine.get("a/b").send("word", 1)
     await run.send("word", "fine")
     assert await run.result() == ["fine"]
 
@@ -542,7 +542,7 @@ async def test_a_message_to_a_blocked_run_is_kept_until_it_goes_on(make_engine):
     assert await run.status() is Status.BLOCKED
     await run.send("word", "kept")
     fixed.append(True)
-    assert await engine.recover(run.id)
+    assert await engine.get(run.id).recover()
     assert await run.result() == "kept"
 
 

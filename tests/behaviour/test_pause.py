@@ -509,7 +509,12 @@ async def test_pause_and_resume_at_once_from_two_engines_leave_one_of_the_two(ma
     run = await first.start(hears)
     await first.settle()
     for round in range(20):
-        acts = [first.pause(run.id), second.resume(run.id), second.pause(run.id), first.resume(run.id)]
+        acts = [
+            first.get(run.id).pause(),
+            second.get(run.id).resume(),
+            second.get(run.id).pause(),
+            first.get(run.id).resume(),
+        ]
         await asyncio.gather(*(acts if round % 2 else reversed(acts)))
 
         async def quiet() -> bool:
@@ -520,7 +525,7 @@ async def test_pause_and_resume_at_once_from_two_engines_leave_one_of_the_two(ma
 
         await eventually(quiet)
         if await run.status() is Status.PAUSED:
-            assert await second.resume(run.id)
+            assert await second.get(run.id).resume()
             await eventually(quiet)
         assert await run.status() is Status.SUSPENDED
     await run.send("word", "a")

@@ -267,7 +267,7 @@ async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_ow
     await office.stop()
     bodies.gate.set()
     await until(lambda: worker._working().idle)
-    await worker.send(run.id, "word", "hello")
+    await worker.get(run.id).send("word", "hello")
     row = await worker.store.get(run.id)
     assert row is not None
     assert sorted(each.kind for each in (await worker.store.inboxes({row.key: 0}))[row.key]) == [
@@ -371,7 +371,7 @@ async def test_an_attempt_in_a_queue_is_withdrawn_when_its_step_has_none_any_mor
     await office.settle()
     await office.stop()
     office = await make_engine(calling(train.options(queue=None)), clock=office.jumping)
-    await office.send(run.id, "hello", None)  # a run that is parked meets the new code when something wakes it
+    await office.get(run.id).send("hello", None)  # a run that is parked meets the new code when something wakes it
     assert await result_of(office, run) == "trained 2"
     assert bodies == [2]
     assert await losses(office, run) == [(1, "handed back")]

@@ -125,7 +125,7 @@ async def test_a_hundred_parked_runs_are_all_found_again(make_engine):
     second = await make_engine(wait, kid, clock=first.jumping)
     for run in runs:
         if run.id.startswith("message"):
-            await second.send(run.id, "word", "message")
+            await second.get(run.id).send("word", "message")
     results = {run.id: await second.get(run.id).result() for run in runs}
     assert all(result == {"c": "kid"}.get(id[0], id.split("-")[0]) for id, result in results.items())
 
@@ -267,7 +267,7 @@ async def test_every_kind_of_change_is_noticed_before_anything_wrong_happens(mak
     await first.stop()
     bodies.clear()
     second = await make_engine(new, clock=first.jumping)
-    await second.send(run.id, "go")
+    await second.get(run.id).send("go")
     with pytest.raises(RunBlocked):
         await second.get(run.id).result(SOON)
     assert await second.get(run.id).history() == before
@@ -300,7 +300,7 @@ async def test_other_input_of_a_child_or_a_send_is_noticed(make_engine, change):
     await first.settle()
     await first.stop()
     second = await make_engine(new, helper, other, clock=first.jumping)
-    await second.send(run.id, "go")
+    await second.get(run.id).send("go")
     with pytest.raises(HistoryMismatch):
         await second.get(run.id).result(SOON)
     assert await second.get(left.id).result() == "a"
@@ -346,11 +346,11 @@ async def test_a_blocked_run_is_tried_again_on_request(make_engine):
     second = await make_engine(new, clock=first.jumping)
     with pytest.raises(RunBlocked):
         await second.get(run.id).result(SOON)
-    assert await second.recover(run.id) is True
+    assert await second.get(run.id).recover() is True
     with pytest.raises(RunBlocked):
         await second.get(run.id).result(SOON)
     with pytest.raises(NoSuchRun):
-        await second.recover("nobody")
+        await second.get("nobody").recover()
     assert bodies == ["reserve"]
 
 
@@ -630,7 +630,7 @@ async def test_a_start_during_an_outage_is_told_and_leaves_nothing(make_engine, 
     with pytest.raises(StoreError, match="disk on fire"):
         await engine.start(quick, id="r")
     with pytest.raises(StoreError):
-        await engine.send("r", "word")
+        await engine.get("r").send("word")
     store.fail(None)
     assert await engine.runs() == []
     assert await engine.execute(quick, id="r") == "done"

@@ -44,7 +44,7 @@ async def test_a_request_is_answered_by_the_code_and_recorded(make_engine):
     engine = await make_engine(account)
     run = await engine.start(account)
     assert [await run.ask("add", number) for number in (1, 2, 3)] == [1, 3, 6]
-    assert await engine.ask(run.id, "add", 4) == 10
+    assert await engine.get(run.id).ask("add", 4) == 10
     kinds = [entry.kind for entry in await run.history()]
     assert kinds.count("message") == 4
     await run.send("add", -1)
@@ -183,7 +183,7 @@ async def test_a_run_that_ends_without_a_reply_leaves_nobody_waiting(make_engine
     with pytest.raises(RunTerminal, match=how):
         await run.ask("question")
     with pytest.raises(NoSuchRun):
-        await engine.ask("nobody", "question")
+        await engine.get("nobody").ask("question")
 
 
 async def test_a_run_that_is_blocked_leaves_nobody_waiting(make_engine):
@@ -280,7 +280,7 @@ async def test_a_query_reads_the_state_of_the_code_and_records_nothing(make_engi
     before = await run.history()
     assert await run.query("total") == 4
     assert await run.query("plus", 2, times=3) == 10
-    assert await engine.query(run.id, "total", type=str | int) == 4
+    assert await engine.get(run.id).query("total", type=str | int) == 4
     assert await run.history() == before
 
 
@@ -365,7 +365,7 @@ async def test_an_unknown_query_lists_those_there_are(make_engine):
     with pytest.raises(UnknownQuery, match=r"answers no query 'sum'; it answers: 'total', 'plus'"):
         await run.query("sum")
     with pytest.raises(NoSuchRun):
-        await engine.query("nobody", "total")
+        await engine.get("nobody").query("total")
 
 
 async def test_a_run_that_has_not_begun_answers_nothing(make_engine):

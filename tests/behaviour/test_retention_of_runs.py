@@ -245,7 +245,7 @@ async def test_a_child_that_is_gone_has_left_its_result_with_its_parent(make_eng
     engine = await make_engine(parent, ask, retention=kept(completed=DAY, failed=DAY))
     dad = await engine.start(parent, id="dad")
     await engine.settle()
-    await engine.send("kid", "word", word)
+    await engine.get("kid").send("word", word)
     await engine.settle()
     engine.jumping.advance(2 * DAY)
     await engine.sweep()

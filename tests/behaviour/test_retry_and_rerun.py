@@ -319,7 +319,7 @@ async def test_two_people_who_retry_at_once_retry_once(make_engine, mode):
     await fails(run)
     body.failing.clear()
     other = engine if mode == "memory" else await make_engine(order, clock=engine.jumping)
-    retries = [each.retry(run.id) for each in (engine, other, engine, other)]
+    retries = [each.get(run.id).retry() for each in (engine, other, engine, other)]
     outcomes = await asyncio.gather(*retries, return_exceptions=True)
     assert outcomes.count(None) == 1
     assert all(isinstance(outcome, CannotReopen) for outcome in outcomes if outcome is not None)

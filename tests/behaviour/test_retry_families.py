@@ -207,9 +207,9 @@ async def test_a_resumed_parent_goes_on_with_a_child_that_was_cancelled_meanwhil
     await engine.settle()
     await run.cancel()
     await engine.settle()
-    await engine.cancel("kid")
+    await engine.get("kid").cancel()
     await engine.settle()
     await run.resume()
     await engine.settle()
-    await engine.send("kid", "go", 7)
+    await engine.get("kid").send("go", 7)
     assert await run.result() == 7

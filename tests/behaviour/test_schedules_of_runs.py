@@ -221,7 +221,7 @@ async def test_a_tick_that_meets_the_run_of_the_last_one_does_as_it_was_told(mak
     found = {run.id[-7:-5]: str(run.status) for run in await engine.runs()}
     assert found == statuses
     oldest_open = min(run.id for run in await engine.runs(status="suspended"))
-    await engine.send(oldest_open, "word")
+    await engine.get(oldest_open).send("word")
     await engine.get(oldest_open).result()
     await engine.advance(HOUR)
     assert await engine.get("s:20260301T040000Z").status() is Status.SUSPENDED
@@ -232,7 +232,7 @@ async def test_a_paused_run_still_counts_as_open_for_the_next_tick(make_engine):
     engine = await make_engine(patient, start=BEGIN)
     await engine.schedules.put("s", patient, every=HOUR)
     await engine.advance(HOUR)
-    await engine.pause("s:20260301T010000Z")
+    await engine.get("s:20260301T010000Z").pause()
     await engine.advance(2 * HOUR)
     assert await runs_of(engine, "s") == ["20260301T010000Z"]
 

@@ -207,7 +207,7 @@ async def test_a_client_waits_for_a_result_that_another_engine_brings(make_engin
     worker = await make_engine(ask, clock=client.jumping)
     run = await client.start(ask)
     waiting = asyncio.ensure_future(run.result())
-    await client.send(run.id, "word", "hello")
+    await client.get(run.id).send("word", "hello")
     assert await asyncio.wait_for(waiting, 5) == "hello"
     await worker.settle()
 
@@ -219,9 +219,9 @@ async def test_what_a_closed_engine_is_asked_gets_a_clear_error(tmp_path):
         with pytest.raises(HoldfastError, match="not open"):
             await engine.start(fulfil, Order(1, []))
         with pytest.raises(HoldfastError, match="not open"):
-            await engine.send("r", "word")
+            await engine.get("r").send("word")
         with pytest.raises(HoldfastError, match="not open"):
-            await engine.cancel("r")
+            await engine.get("r").cancel()
         with pytest.raises(HoldfastError):
             await engine.get("r").result()
         with pytest.raises(HoldfastError):

@@ -139,7 +139,7 @@ async def test_a_stop_right_after_the_start_loses_nothing(make_engine):
     await engine.stop()
     second = await make_engine(ask, clock=engine.jumping)
     for run in runs:
-        await second.send(run.id, "word", run.id)
+        await second.get(run.id).send("word", run.id)
     assert [await second.get(run.id).result() for run in runs] == [run.id for run in runs]
 
 

@@ -80,7 +80,7 @@ def test_an_engine_on_a_file_may_be_opened_again_and_goes_on(tmp_path):
     with engine.in_thread() as call:
         call(engine.start(ask, id="r"))
     with engine.in_thread() as call:
-        call(engine.send("r", "word", "after"))
+        call(engine.get("r").send("word", "after"))
         assert call(engine.get("r").result()) == "after"
 
 

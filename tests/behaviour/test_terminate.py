@@ -103,7 +103,7 @@ async def test_a_run_whose_workflow_nobody_knows_can_be_terminated(make_engine):
     await engine.start(waits, id="r")
     await engine.stop()
     engine = await make_engine(clock=engine.jumping)
-    assert await engine.terminate("r")
+    assert await engine.get("r").terminate()
     assert await engine.get("r").status() is Status.CANCELLED
 
 
@@ -124,7 +124,7 @@ async def test_its_parent_hears_of_it_and_those_who_follow_it_are_cancelled(make
     engine = await make_engine(top, middle, waits)
     run = await engine.start(top)
     await engine.settle()
-    assert await engine.terminate("middle", reason="enough")
+    assert await engine.get("middle").terminate(reason="enough")
     assert "cancelled: " in await run.result()
     await engine.settle()
     assert await engine.get("follows").status() is Status.CANCELLED
@@ -211,8 +211,8 @@ async def test_a_run_terminated_by_another_engine_stops_there_too(make_engine):
     busy, idle = await owner.start(work), await owner.start(waits)
     await begun.wait()
     await moments()
-    assert await other.terminate(busy.id)
-    assert await other.terminate(idle.id)
+    assert await other.get(busy.id).terminate()
+    assert await other.get(idle.id).terminate()
     async with asyncio.timeout(2):
         while not heard or owner._working().runner.residents:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -83,7 +83,7 @@ async def test_a_message_sent_through_the_other_engine_wakes_the_run(make_engine
     second = await make_engine(ask, clock=first.jumping)
     run = await first.start(ask)
     await first.settle()
-    await second.send(run.id, "word", "hello")
+    await second.get(run.id).send("word", "hello")
     assert await result_of(second, run.id) == "hello"
     assert await result_of(first, run.id) == "hello"
 
@@ -111,7 +111,7 @@ async def test_a_cancel_through_the_other_engine_reaches_the_run(make_engine):
     running = await first.start(busy)
     await started.wait()
     for run in (waiting, running):
-        assert await second.cancel(run.id) is True
+        assert await second.get(run.id).cancel() is True
         with pytest.raises(RunCancelled):
             await result_of(second, run.id)
     assert stopped == [True]
@@ -162,7 +162,7 @@ async def test_what_one_engine_hands_back_the_other_takes_up(make_engine):
     await first.stop()
     assert await result_of(second, running.id) == "done"
     assert attempts == [1, 2]
-    await second.send(parked.id, "word", "still there")
+    await second.get(parked.id).send("word", "still there")
     assert await result_of(second, parked.id) == "still there"
 
 
@@ -222,13 +222,12 @@ async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tm
     worker = await make_engine(ask, quick, store=store)
     client = await make_engine(ask, database=f"sqlite:///{database}", clock=worker.jumping, run_workflows=False)
     runs = [await client.start(ask) for _ in range(300)]
-    waiting = asyncio.gather(*(worker._ended(run.id) for run in runs))
+    waiting = asyncio.gather(*(worker.get(run.id).result() for run in runs))
     await worker.settle()
     assert 1 <= len(store.asked) <= 10
     for run in runs:
         await run.send("word", "hello")
-    standings = await asyncio.wait_for(waiting, 20)
-    assert {standing.output for standing in standings} == {'"hello"'}
+    assert set(await asyncio.wait_for(waiting, 20)) == {"hello"}
     store.asked.clear()
     assert await asyncio.gather(*(worker.execute(quick, number) for number in range(50))) == [*range(50)]
     assert sum(store.asked) <= 50
@@ -239,11 +238,12 @@ async def test_a_waiter_hears_that_a_run_it_waits_for_here_was_ended_or_taken_el
     database = f"sqlite:///{tmp_path / 'one.db'}"
     here = await make_engine(ask, database=database)
     run = await here.start(ask)
-    waiting = asyncio.ensure_future(here._ended(run.id))
+    waiting = asyncio.ensure_future(run.result())
     await here.settle()
     there = await make_engine(ask, database=database, clock=here.jumping, run_workflows=False)
-    assert await there.terminate(run.id)
-    assert (await asyncio.wait_for(waiting, 10)).status is Status.CANCELLED
+    assert await there.get(run.id).terminate()
+    with pytest.raises(RunCancelled):
+        await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_message_from_elsewhere_that_comes_first_is_not_overtaken(make_engine, tmp_path):
@@ -264,7 +264,7 @@ async def test_a_message_from_elsewhere_that_comes_first_is_not_overtaken(make_e
         await here.settle()
         # The other engine's message is committed, and this one does not know of it yet.
         sent = asyncio.gather(
-            there.send(run.id, "item", number), _after_a_moment(here.send(run.id, "item", number + 1))
+            there.get(run.id).send("item", number), _after_a_moment(here.get(run.id).send("item", number + 1))
         )
         await sent
         overtaken = here._working().runner.departures.overtaken

@@ -219,7 +219,7 @@ async def test_runs_are_listed_by_status_workflow_tenant_and_time(make_engine):
         await engine.start(waits, "x", id=f"r{number}", tenant="even" if number % 2 == 0 else "odd")
         engine.jumping.advance(HOUR)
     await engine.settle()
-    await engine.terminate("r1")
+    await engine.get("r1").terminate()
 
     async def ids(**which: object) -> list[str]:
         return [run.id for run in await engine.runs(**which)]

@@ -133,7 +133,7 @@ async def test_what_comes_later_has_no_earlier_time(make_engine):
     await engine.settle()
     await run.send("go")
     for each in await engine.runs(workflow="waits"):
-        await engine.send(each.id, "word", "hello")
+        await engine.get(each.id).send("word", "hello")
     assert await run.result() == "hello"
     for one in {change.run_id for change in told}:
         times = [change.at for change in told if change.run_id == one and change.type != "step.progress"]
@@ -190,7 +190,7 @@ async def test_a_subscription_may_be_for_one_run_and_can_be_ended(make_engine):
     stop()
     stop()
     seen = len(one)
-    await engine.send("a", "word", "hello")
+    await engine.get("a").send("word", "hello")
     await engine.settle()
     assert len(one) == seen
     assert everything.types.count("run.completed") == 1
@@ -265,9 +265,9 @@ async def test_a_watch_gives_what_happens_of_the_types_asked_for(make_engine):
         for name in ("a", "b"):
             await engine.start(waits, id=name)
         await engine.settle()
-        await engine.send("a", "word", "hello")
+        await engine.get("a").send("word", "hello")
         await engine.settle()
-        await engine.terminate("b")
+        await engine.get("b").terminate()
         seen = [await anext(changes), await anext(changes)]
     assert [(change.type, change.run_id) for change in seen] == [("run.completed", "a"), ("run.cancelled", "b")]
     await engine.start(waits, id="c")

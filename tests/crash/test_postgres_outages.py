@@ -200,7 +200,7 @@ async def test_what_is_sent_and_started_while_commits_are_cut_off_is_there_once(
         for number in range(cuts):
             own_id = dice.choice([None, f"own-{number}"])
             _any_cut(proxy, dice)
-            await client.send(run.id, "number", number, id=own_id)
+            await client.get(run.id).send("number", number, id=own_id)
             assert proxy.injected == 2 * number + 1
             _any_cut(proxy, dice)
             started.append((await client.start(nothing, id=own_id)).id)

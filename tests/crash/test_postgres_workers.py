@@ -106,7 +106,7 @@ async def test_a_run_parked_in_one_process_is_woken_by_a_message_sent_through_an
                 for _ in range(10):
                     await asyncio.sleep(dice.uniform(0.1, 0.4))
                     sent.append(time.monotonic_ns() // 1_000_000)
-                    await other.send(run.id, "word")
+                    await other.get(run.id).send("word")
                 heard = await run.result(SOON)
     delays = sorted(there - here for here, there in zip(sent, heard, strict=True))
     assert delays[0] >= 0

@@ -286,7 +286,7 @@ async def _scenario(qualified, signed_after, adverse, approved, failures, max_re
     def answering(name: str, answer: Any) -> Any:
         async def service(*args: Any) -> Any:
             tried[name] = tried.get(name, 0) + 1
-            seen.append((name, await world.query("app_1", "state")))
+            seen.append((name, await world.get("app_1").query("state")))
             if tried[name] <= failures:
                 raise ConnectionError("not now")
             return answer

@@ -137,11 +137,11 @@ async def test_a_message_is_sent_if_the_transaction_commits(engine: Engine, data
         young = await engine.start(approval, connection=connection)
         await young.send("answer", "early", connection=connection)
         with pytest.raises(NoSuchRun):
-            await engine.send("nobody", "answer", "x", connection=connection)
+            await engine.get("nobody").send("answer", "x", connection=connection)
         connection.commit()
         assert await run.result() == "yes"
         assert await young.result() == "early"
-        assert not await engine.send(run.id, "answer", "yes", id="m1", connection=connection)
+        assert not await engine.get(run.id).send("answer", "yes", id="m1", connection=connection)
         with pytest.raises(RunTerminal):
             await run.send("answer", "late", connection=connection)
 

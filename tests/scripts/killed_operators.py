@@ -41,11 +41,11 @@ async def acknowledge(engine: Engine) -> object:
 
 
 ACTIONS = {
-    "cancel": lambda engine: engine.cancel("waiting", by="kim"),
-    "terminate": lambda engine: engine.terminate("waiting", by="kim"),
-    "pause": lambda engine: engine.pause("waiting", by="kim"),
-    "retry": lambda engine: engine.retry("failed", by="kim"),
-    "set attributes": lambda engine: engine.set_attributes("waiting", {"seen": True}, by="kim"),
+    "cancel": lambda engine: engine.get("waiting").cancel(by="kim"),
+    "terminate": lambda engine: engine.get("waiting").terminate(by="kim"),
+    "pause": lambda engine: engine.get("waiting").pause(by="kim"),
+    "retry": lambda engine: engine.get("failed").retry(by="kim"),
+    "set attributes": lambda engine: engine.get("waiting").set_attributes({"seen": True}, by="kim"),
     "schedule.put": lambda engine: engine.schedules.put("s", ask, cron="@daily", by="kim"),
     "acknowledge": acknowledge,
 }

@@ -161,7 +161,7 @@ class Bench:
         while left := [run for run in await all_runs(self.client) if not run.status.terminal]:
             for run in left:
                 if run.status is Status.BLOCKED and run.error and "three workers in a row" in run.error.message:
-                    await self.client.recover(run.id)
+                    await self.client.get(run.id).recover()
             if time.monotonic() > give_up:
                 told = "SELECT id, status, wait, owner, epoch, claims, due FROM $schema.runs WHERE ended IS NULL"
                 workers = self.ask("SELECT id, pid, state FROM $schema.workers")

@@ -20,7 +20,7 @@ from holdfast import Break, Context, Continue, Engine, Retry, Status, activity, 
 from holdfast.contract.rows import RunFilter
 from holdfast.contract.store import Store
 from holdfast.definitions import Workflow
-from holdfast.engine.handle import readable
+from holdfast.engine.views.history import readable
 from holdfast.errors import StoreError
 from holdfast.replay import entry as entries
 from holdfast.testing.invariants import violations

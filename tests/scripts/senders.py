@@ -112,7 +112,7 @@ async def send(path: Path, sends: int) -> None:
                 while done >= int(path.with_name("limit").read_text() or 0):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)  # whoever is to be killed soon is not there yet
                 window = range(done, min(done + WINDOW, sends))
-                sending = [engine.send(f"r{n % RUNS}", "item", n, id=f"m{n}") for n in window]
+                sending = [engine.get(f"r{n % RUNS}").send("item", n, id=f"m{n}") for n in window]
                 for outcome in await asyncio.gather(*sending, return_exceptions=True):
                     # One that was sent before may find a run that took it and ended.
                     if isinstance(outcome, BaseException) and not isinstance(outcome, RunTerminal):
@@ -132,7 +132,7 @@ async def work(path: Path, max_resident: int) -> None:
             for run in runs:
                 # Kills come so thick here that three in a row may hit the same run, which then looks like their cause.
                 if run.status is Status.BLOCKED and run.error and "three workers in a row" in run.error.message:
-                    await engine.recover(run.id)
+                    await engine.get(run.id).recover()
                     with open(path.with_name("recovered"), "a") as log:
                         log.write(f"{run.id}\n")
             await asyncio.sleep(0.05)

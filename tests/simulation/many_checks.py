@@ -42,7 +42,7 @@ async def check(nemesis: Nemesis, engine: Engine) -> None:
         books.wrong += stuck
         return
     for each in SERVANTS:
-        await engine.send(each, "stop" if each != CLERK else "ask", "stop")
+        await engine.get(each).send("stop" if each != CLERK else "ask", "stop")
     runs: list[Run] = []
 
     async def open_runs() -> list[str]:
@@ -75,7 +75,7 @@ async def _bring_to_an_end(nemesis: Nemesis, engine: Engine) -> list[str]:
         for run in await engine.runs(limit=1000):
             stopped = run.id in SERVANTS and run.status is Status.CANCELLED
             if stopped or (run.status is Status.PAUSED and await _is_to_stay_paused(engine, run)):
-                await engine.resume(run.id)
+                await engine.get(run.id).resume()
             if run.id in SERVANTS:
                 idle = run.status is Status.SUSPENDED and run.due_at is None  # it has read what it was sent
             else:
@@ -93,7 +93,7 @@ async def _bring_to_an_end(nemesis: Nemesis, engine: Engine) -> list[str]:
         for run in await engine.runs(limit=1000, status="failed"):
             if again:
                 try:
-                    await engine.retry(run.id)
+                    await engine.get(run.id).retry()
                 except (CannotReopen, UniqueConflict):
                     continue
     return []

@@ -149,11 +149,11 @@ class Nemesis:
         draw, token = self.books.random, self.books.token()
         match draw.randint(0, 5):
             case 0:
-                await engine.send(draw.choice(COLLECTORS), "word", token, id=token)
+                await engine.get(draw.choice(COLLECTORS)).send("word", token, id=token)
             case 1:
-                await engine.send(await self.anybody(engine), "rare", token, dead_letter=draw.random() < 0.5)
+                await engine.get(await self.anybody(engine)).send("rare", token, dead_letter=draw.random() < 0.5)
             case 2:
-                reply = await engine.ask(CLERK, "ask", token, timeout=milliseconds(30))
+                reply = await engine.get(CLERK).ask("ask", token, timeout=milliseconds(30))
                 if reply != f"re {token}":
                     self.books.wrong.append(f"asked {token}, answered {reply!r}")
             case _:
@@ -168,17 +168,17 @@ class Nemesis:
             return  # a servant that was cancelled would be purged with what it was sent
         match draw.randint(0, 11):
             case 0 | 1:
-                await engine.pause(run_id, duration=draw.choice([None, milliseconds(1), milliseconds(30)]))
+                await engine.get(run_id).pause(duration=draw.choice([None, milliseconds(1), milliseconds(30)]))
             case 2 | 3:
-                await engine.resume(run_id)
+                await engine.get(run_id).resume()
             case 4:
-                await engine.cancel(run_id)
+                await engine.get(run_id).cancel()
             case 5:
-                await engine.cancel(run_id, compensate=True)
+                await engine.get(run_id).cancel(compensate=True)
             case 6:
-                await engine.terminate(run_id)
+                await engine.get(run_id).terminate()
             case 7:
-                await engine.set_attributes(run_id, {"seen": True})
+                await engine.get(run_id).set_attributes({"seen": True})
             case 8:
                 actions: list[Action] = ["pause", "resume", "retry"]
                 await engine.bulk(draw.choice(actions), workflow="saga", limit=5)
@@ -216,9 +216,9 @@ class Nemesis:
         run = draw.choice(ended)
         match draw.randint(0, 3):
             case 0 | 1:
-                await (engine.retry(run.id) if run.status == "failed" else engine.resume(run.id))
+                await (engine.get(run.id).retry() if run.status == "failed" else engine.get(run.id).resume())
             case 2:
-                await engine.rerun(run.id)
+                await engine.get(run.id).rerun()
             case _:
                 steps = [step.path for step in await engine.get(run.id).steps()]
-                await engine.rerun(run.id, from_step=draw.choice(steps) if steps else None)
+                await engine.get(run.id).rerun(from_step=draw.choice(steps) if steps else None)

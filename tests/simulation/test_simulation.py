@@ -84,12 +84,12 @@ class Nemesis:
         elif chance < 0.2:
             await self.kill_engine()
         elif self.engines and chance < 0.3:
-            await self.attempt(draw.choice(self.engines).cancel, draw.choice(runs))
+            await self.attempt(draw.choice(self.engines).get(draw.choice(runs)).cancel)
         elif self.engines and chance < 0.6:
             token = self.world.token()
             self.world.perhaps.add(token)
             target = draw.choice(runs + COLLECTORS)
-            if await self.attempt(draw.choice(self.engines).send, target, "word", token) and target in COLLECTORS:
+            if await self.attempt(draw.choice(self.engines).get(target).send, "word", token) and target in COLLECTORS:
                 self.world.sent.add(token)
 
     async def attempt(self, what: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
@@ -149,7 +149,7 @@ async def check(world: World, engine: Engine, plans: dict[str, Plan]) -> None:
         return
     collected: list[str] = []
     for each in COLLECTORS:
-        await engine.send(each, "word", "stop")
+        await engine.get(each).send("word", "stop")
         try:
             collected += await engine.get(each).result(timeout=timedelta(seconds=PATIENCE))
         except (TimeoutError, HoldfastError) as error:

@@ -67,16 +67,14 @@ def child(
     workflow: Workflow[Any, Any] | str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    run_id: str | None,
-    propagate: bool,
+    said: Mapping[str, Any],
     options: RunOptions = NO_OPTIONS,
 ) -> ChildVerb:
-    """Start a child, or find it in history."""
+    """Start a child, or find it in history; `said` has the options of `ctx.child` that were given."""
+    run_id, propagate = said.get("id"), said.get("propagate", True)
     if isinstance(workflow, Workflow):
         name, version, result_type = workflow.name, workflow.version, workflow.result_type
-        given = {"id": run_id is not None, "propagate": not propagate, "attributes": bool(options.attributes)}
-        given |= {"cancel_with_parent": options.cancel_with_parent, "priority": options.priority != 0}
-        workflow.refuse_ambiguous("ctx.child", [option for option, said in given.items() if said], len(args))
+        workflow.refuse_ambiguous("ctx.child", said, len(args))
         encoded, digest = workflow.encode_input(args, kwargs)
     elif isinstance(workflow, str):
         if args:

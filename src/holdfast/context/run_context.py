@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 from holdfast.clock import from_datetime, micros, to_datetime
 from holdfast.context import branches, children, compensations, loops, notes, steps, waits
 from holdfast.context.api import MISSING, Child, Context, Iteration, Request, Winner
-from holdfast.definitions import Workflow
+from holdfast.definitions import Workflow, options_given
 from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb
@@ -125,11 +125,12 @@ class RunContext(Context):
         attributes: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Child[Any]:
+        said = options_given(RunContext.child, locals())
         options = children.child_options(cancel_with_parent, priority, attributes)
         scope = self._enter()
         if scope is None:
             return children.NeverChild(self._never(), id or "")
-        return children.child(self._journal, scope, workflow, args, kwargs, id, propagate, options)
+        return children.child(self._journal, scope, workflow, args, kwargs, said, options)
 
     def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = self._enter()

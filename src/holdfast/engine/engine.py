@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
-from holdfast.contract.operations import (
-    Operation,
-    PauseSchedule,
-    PutSchedule,
-)
-from holdfast.contract.rows import RunRow, Standing, Status
+from holdfast.contract.rows import Standing, Status
 from holdfast.contract.store import Store
-from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async
+from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async, options_given
 from holdfast.determinism.guard import guard
+from holdfast.engine.client.client import Client
 from holdfast.engine.client.filters import run_filter
-from holdfast.engine.client.follow import follow
 from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
 from holdfast.engine.client.link import Link
-from holdfast.engine.client.messages import Talks
-from holdfast.engine.client.operate import Action, Acts, BulkReport, RecoveryReport
-from holdfast.engine.client.start import OnConflict, Starts, options_of
-from holdfast.engine.client.waiters import Waiters
-from holdfast.engine.client.waiting import Ends
-from holdfast.engine.handle import Run, RunHandle, run_of
+from holdfast.engine.client.messages import Messaging
+from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl
+from holdfast.engine.client.start import OnConflict, RunStarter
+from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters
+from holdfast.engine.handle import RunHandle
 from holdfast.engine.runs.outcomes import Endings
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Observers, Watch
+from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.worker.garbage import collecting
 from holdfast.engine.worker.maintenance import Maintenance
 from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
@@ -45,7 +40,6 @@ from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.payloads import codec
 from holdfast.schedules.service import Schedules
 from holdfast.stores import open_store
 
@@ -129,18 +123,21 @@ class Engine:
         self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
         self._tracing = tracing
         self._run_workflows = run_workflows
-        self._waiters = Waiters()
-        self._ends = Ends(self.store, self._has)
+        self._news = NewsWaiters()
+        self._results = ResultWaiters(self.store, self._has)
         self._link = Link(self.store, self.clock, self._observers, actor)
-        self._link.applied = self._applied
-        self._acts = Acts(self._link, self.registry, Endings(self._events))
-        self._starts = Starts(self._link, self.registry, self._queues, run_workflows)
-        self._talks = Talks(self._link, self._events)
-        self.dead_letters = DeadLetters(self._link, self._events, self._acts.replay)
+        self._control = RunControl(self._link, self.registry, Endings(self._events))
+        self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
+        self._messaging = Messaging(self._link, self._events)
+        self._client = Client(
+            self._link, self.registry, self._control, self._messaging, self._results, self._news, self._patiently
+        )
+        """What the handles use."""
+        self.dead_letters = DeadLetters(self._link, self._events, self._control.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
         self.audit = AuditTrail(self._link)
         """What people did, and what runs put on record: list, verify, export."""
-        self.schedules = Schedules(self._link, self.registry, self._events)
+        self.schedules = Schedules(self._link, self.registry, self._events, self._schedules_changed)
         """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
         self._deadline: float | None = None
         self._retention = retention
@@ -186,7 +183,7 @@ class Engine:
             self._begin_maintenance(worker)
             if self._tracing is not None:
                 worker.executor.around = self._around
-            worker.runner.replied = self._waiters.wake
+            worker.runner.replied = self._news.wake
             worker.looked = self._looked
             worker.broken = self._store_broken
             await worker.start(self._run_workflows)
@@ -312,32 +309,9 @@ class Engine:
             UniqueConflict: another open run has the unique key; its id is `run_id`.
             BadInput: the arguments do not fit; nothing was stored.
         """
-        options = options_of(
-            self.clock.now(),
-            unique_key=unique_key,
-            delay=delay,
-            start_at=start_at,
-            timeout=timeout,
-            priority=priority,
-            attributes=attributes,
-            actor=actor,
-            tenant=tenant,
-        )
-        said: dict[str, object] = {
-            "id": id,
-            "unique_key": unique_key,
-            "delay": delay,
-            "start_at": start_at,
-            "timeout": timeout,
-        }
-        said |= {"attributes": attributes, "actor": actor, "tenant": tenant, "priority": priority or None}
-        said["connection"] = connection
-        given = [name for name, value in said.items() if value is not None]
-        given += ["on_conflict"] if on_conflict != "raise" else []
-        run_id, result_type = await self._starts.start(
-            workflow, args, kwargs, id, options, on_conflict, given, connection
-        )
-        return RunHandle(self, run_id, result_type)
+        said = options_given(Engine.start, locals())
+        run_id, result_type = await self._starter.start(workflow, args, kwargs, said)
+        return RunHandle(self._client, run_id, result_type)
 
     async def start_many(
         self,
@@ -372,7 +346,7 @@ class Engine:
     def get(self, run_id: str, workflow: Workflow[P, R] | None = None) -> RunHandle[R]:
         """Return a handle of a run; with its workflow the result is typed."""
         check_run_id(run_id)
-        return RunHandle(self, run_id, workflow.result_type if workflow is not None else Any)
+        return RunHandle(self._client, run_id, workflow.result_type if workflow is not None else Any)
 
     async def runs(self, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
         """Return runs, newest first; `before` is the last run of the page before.
@@ -407,57 +381,7 @@ class Engine:
         """Call back for everything this engine does (to one run); returns a function that stops it."""
         return self._observers.subscribe(callback, run_id)
 
-    async def query(self, run_id: str, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
-        """Ask the code of a run about its state: answered by the run in memory, or by replaying its history.
-
-        The code answers with `ctx.on_query(name, handler)`. It changes nothing, and works on runs that have ended.
-
-        Raises:
-            UnknownQuery: the code does not answer that, or has not come so far.
-        """
-        return await self._talks.query(run_id, name, args, kwargs, type)
-
     # Messages and events.
-
-    async def send(
-        self,
-        run_id: str,
-        name: str,
-        payload: object = None,
-        *,
-        id: str | None = None,
-        dead_letter: bool = False,
-        connection: object = None,
-    ) -> bool:
-        """Send a message to a run; when this returns it is durable and will be delivered exactly once.
-
-        With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
-        run that has ended is kept as a dead letter. With a `connection` of psycopg to the same PostgreSQL database it
-        is sent if and when the transaction commits that is open there.
-
-        Raises:
-            NoSuchRun, RunTerminal: nobody will ever take it; nothing was stored.
-            QueueFull: too many messages of that name wait already.
-        """
-        return await self._talks.send(run_id, name, payload, id, dead_letter, connection)
-
-    async def ask(
-        self, run_id: str, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None
-    ) -> Any:
-        """Send a run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
-
-        Raises:
-            RunTerminal: it has ended, or ends without a reply.
-            TimeoutError: no reply came in time; the request stays.
-        """
-        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        request = await self._talks.request(run_id, name, payload)
-
-        async def look() -> str | None:
-            return await self._talks.reply_to(request, run_id)
-
-        answer = await asyncio.wait_for(self._patiently(self._waiters.until(run_id, look)), seconds)
-        return codec.decode(answer, type, f"the reply to {name!r}")
 
     async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
         """Publish an event by name to whoever waits for it; return how many runs were given it, 0: it is queued.
@@ -468,82 +392,9 @@ class Engine:
         Raises:
             QueueFull: too many events wait under that name already.
         """
-        return await self._talks.publish(name, payload, id)
+        return await self._messaging.publish(name, payload, id)
 
     # Acting on runs.
-
-    async def cancel(self, run_id: str, *, compensate: bool = False, by: str | None = None, reason: str = "") -> bool:
-        """Ask a run to stop; False if it has ended already.
-
-        CancelledError is raised at its awaits; it may clean up for `cancel_grace`, then it is cancelled regardless.
-        With `compensate` what it did is undone. Children started with `cancel_with_parent` are asked too.
-
-        Raises:
-            NoSuchRun: there is no such run.
-        """
-        return await self._acts.cancel(run_id, compensate, by, reason)
-
-    async def terminate(self, run_id: str, *, by: str | None = None, reason: str = "") -> bool:
-        """End a run here and now as cancelled, running none of its code, blocked or not; False if it has ended.
-
-        Raises:
-            NoSuchRun: there is no such run.
-        """
-        return await self._acts.terminate(run_id, by, reason)
-
-    async def pause(
-        self,
-        run_id: str,
-        *,
-        until: datetime | None = None,
-        duration: timedelta | None = None,
-        by: str | None = None,
-        reason: str = "",
-    ) -> bool:
-        """Let a run begin no step and no retry until it is resumed, or until a time; False if it cannot be paused.
-
-        A step under way may finish and is recorded; messages wait; timers that come due fire when the run is resumed.
-
-        Raises:
-            NoSuchRun: there is no such run.
-        """
-        return await self._acts.pause(run_id, until, duration, by, reason)
-
-    async def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> bool:
-        """Let a paused run go on, or a cancelled one continue at the first step not completed; False if it is neither.
-
-        Raises:
-            NoSuchRun: there is no such run.
-            UniqueConflict: another run has its unique key now; nothing was changed.
-            CannotReopen: it has forgotten too much to go on.
-        """
-        return await self._acts.resume(run_id, by, reason)
-
-    async def retry(self, run_id: str, *, by: str | None = None, reason: str = "") -> None:
-        """Let a failed run go on from the step that failed, with a fresh budget of attempts.
-
-        Raises:
-            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
-        """
-        await self._acts.retry(run_id, by, reason)
-
-    async def rerun(
-        self, run_id: str, *, from_step: str | None = None, by: str | None = None, reason: str = ""
-    ) -> None:
-        """Let an ended run do a step, and all that came after it, again; without a step, everything.
-
-        Raises:
-            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
-        """
-        await self._acts.rerun(run_id, from_step, by, reason)
-
-    async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
-        """Set searchable attributes of a run, ended or not; None removes one.
-
-        Raises:
-            NoSuchRun: there is no such run.
-        """
-        await self._acts.set_attributes(run_id, attributes, by)
 
     async def bulk(
         self,
@@ -564,7 +415,7 @@ class Engine:
         if not any(value not in (None, {}) for value in which.values()):
             raise BadInput("bulk() needs a filter, such as workflow= or status=: it does not act on everything")
         found = [run.id for run in await self.runs(limit=limit, **which)]
-        return BulkReport(found) if dry_run else await self._acts.bulk(action, found, by, reason)
+        return BulkReport(found) if dry_run else await self._control.bulk(action, found, by, reason)
 
     async def sweep(self) -> dict[str, int]:
         """Delete now what Retention says is old enough; return how much of each kind. An engine does it by itself too.
@@ -576,36 +427,22 @@ class Engine:
             raise BadInput("this engine has retention=None and keeps everything; give it a Retention")
         return await Sweeper(self._link, self._retention, self._events).sweep()
 
-    @overload
-    async def recover(self, run_id: str, *, by: str | None = None) -> bool: ...
-    @overload
-    async def recover(self, run_id: None = None, *, by: str | None = None) -> RecoveryReport: ...
-    async def recover(self, run_id: str | None = None, *, by: str | None = None) -> bool | RecoveryReport:
-        """Try a blocked run again with the code there is now; False if it is not blocked.
+    async def recover(self) -> RecoveryReport:
+        """Take over what dead workers left, and try every blocked run whose code has changed.
 
-        Without a run: take over what dead workers left, and try every blocked run whose code has changed. An engine
-        does that by itself when it opens, and the first part every second.
+        An engine does that by itself when it opens, and the first part every second.
         """
-        if run_id is None:
-            return await self._acts.recover_all()
-        return await self._acts.recover(run_id, by)
+        return await self._control.recover_all()
 
     # Waiting.
-
-    async def _row(self, run_id: str) -> RunRow:
-        return await self._link.row(run_id)
-
-    async def _ended(self, run_id: str) -> Standing:
-        self._working()
-        return await self._patiently(self._ends.of(run_id))
 
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         """Wait for something that runs bring about; a clock that jumps does so meanwhile."""
         return await coming
 
     def _run_ended(self, run_id: str, standing: Standing | None) -> None:
-        self._waiters.wake(run_id)
-        self._ends.ended(run_id, standing)
+        self._news.wake(run_id)
+        self._results.ended(run_id, standing)
 
     def _has(self, run_id: str) -> bool:
         return self._link.current is not None and run_id in self._link.current.runner.ids
@@ -616,23 +453,20 @@ class Engine:
             self._nothing_comes(lambda run_id: error)
 
     def _nothing_comes(self, error: Callable[[str], Exception]) -> None:
-        self._waiters.fail(error)
-        self._ends.fail(error)
+        self._news.fail(error)
+        self._results.fail(error)
 
     def _looked(self) -> None:
-        self._waiters.wake_all()
-        self._ends.look_again()
+        self._news.wake_all()
+        self._results.look_again()
         if self._maintenance is not None:
             self._maintenance.other_process_committed()
 
     def _around(self, step: StepContext) -> Any:
         return self._tracing.attempt(step.run_id, step.workflow, step.step, step.attempt)
 
-    def _follow(self, run_id: str) -> AsyncIterator[Change]:
-        return follow(self.store, self._observers, self._waiters, check_run_id(run_id))
-
-    def _applied(self, operation: Operation) -> None:
-        if isinstance(operation, PutSchedule | PauseSchedule) and self._maintenance is not None:
+    def _schedules_changed(self) -> None:
+        if self._maintenance is not None:
             self._maintenance.stale()
 
     def _working(self) -> Worker:

@@ -1,82 +1,33 @@
-"""Run handles and what they show."""
+"""A run's handle: all that can be done to one run, and seen of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.changes import Change
-from holdfast.clock import micros, to_datetime
-from holdfast.contract.rows import EntryRow, LetterFilter, RunRow, Status
+from holdfast.clock import micros
+from holdfast.contract.rows import LetterFilter, Status
+from holdfast.engine.client.client import Client
+from holdfast.engine.client.follow import follow
+from holdfast.engine.views.history import HistoryEntry, readable
+from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.steps import Progress, Step, progress_of, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data
-from holdfast.replay import entry as entries
-from holdfast.replay.location import Names
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run as it stood when it was looked at."""
-
-    id: str
-    workflow: str
-    version: str
-    status: Status
-    waiting_for: str
-    due_at: datetime | None
-    input: Any
-    output: Any
-    error: ErrorData | None
-    parent: str | None
-    generation: int
-    created_at: datetime
-    updated_at: datetime
-    ended_at: datetime | None
-    owner: str | None
-    epoch: int
-    key: int = field(default=0, repr=False, compare=False)
-    """Its place in the order of creation."""
-    begins_at: datetime | None = None
-    deadline_at: datetime | None = None
-    priority: int = 0
-    unique_key: str | None = None
-    actor: str | None = None
-    tenant: str | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    reopened: int = 0
-    """How often it was let go on after it had ended."""
-    compensation: list[dict[str, Any]] | None = None
-    """What was undone when it failed: name, status, attempts and error of each, in that order."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """One fact of a run's history, readable."""
-
-    seq: int
-    path: str
-    kind: str
-    at: datetime
-    entry: entries.Entry
-    row: EntryRow
 
 
 class RunHandle(Generic[R]):
     """A run to talk to; the run itself lives in the store."""
 
-    def __init__(self, engine: Engine, run_id: str, result_type: Any = Any) -> None:
-        self._engine = engine
+    def __init__(self, client: Client, run_id: str, result_type: Any = Any) -> None:
+        self._client = client
         self.id = run_id
         self._result_type = result_type
 
@@ -93,14 +44,14 @@ class RunHandle(Generic[R]):
             TimeoutError: it has not ended within `timeout`; the run goes on.
         """
         seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        row = await asyncio.wait_for(self._engine._ended(self.id), seconds)
+        row = await asyncio.wait_for(self._client.end_of(self.id), seconds)
         if row.status is Status.COMPLETED:
             result: R = codec.decode(row.output or "null", self._result_type, f"the result of run {self.id!r}")
             return result
         cause, reason = None, ""
         if row.error is not None:
             data = codec.decode(row.error, ErrorData)
-            cause = error_from_data(data, self._engine.registry.errors)
+            cause = error_from_data(data, self._client.registry.errors)
             reason = f": {data.type}: {data.message}"
             if data.traceback:
                 cause.add_note(f"Where it was raised:\n{data.traceback}")
@@ -118,13 +69,13 @@ class RunHandle(Generic[R]):
         Raises:
             NoSuchRun: it does not exist (any more).
         """
-        return (await self._engine._row(self.id)).status
+        return (await self._client.row(self.id)).status
 
     async def describe(self) -> Run:
         """Return everything known about the run now."""
-        return run_of(await self._engine._row(self.id))
+        return run_of(await self._client.row(self.id))
 
-    # Talking to it. Every verb is the engine's of the same name, on this run.
+    # Talking to it.
 
     async def send(
         self,
@@ -137,28 +88,58 @@ class RunHandle(Generic[R]):
     ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
+        With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
+        run that has ended is kept as a dead letter. With a `connection` of psycopg to the same PostgreSQL database it
+        is sent if and when the transaction commits that is open there.
+
         Raises:
-            NoSuchRun, RunTerminal: nobody will ever take it.
+            NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
+            QueueFull: too many messages of that name wait already.
         """
-        return await self._engine.send(self.id, name, payload, id=id, dead_letter=dead_letter, connection=connection)
+        return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
 
     async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
-        """Send the run a request and wait for its reply."""
-        return await self._engine.ask(self.id, name, payload, type=type, timeout=timeout)
+        """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
+
+        Raises:
+            RunTerminal: it has ended, or ends without a reply.
+            TimeoutError: no reply came in time; the request stays.
+        """
+        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
+        request = await self._client.messaging.request(self.id, name, payload)
+        answer = await asyncio.wait_for(self._client.reply_to(request, self.id), seconds)
+        return codec.decode(answer, type, f"the reply to {name!r}")
 
     async def query(self, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
-        """Ask the run's code about its state, without changing anything."""
-        return await self._engine.query(self.id, name, *args, type=type, **kwargs)
+        """Ask the run's code about its state: answered by the run in memory, or by replaying its history.
 
-    # Acting on it.
+        The code answers with `ctx.on_query(name, handler)`. It changes nothing, and works on runs that have ended.
+
+        Raises:
+            UnknownQuery: the code does not answer that, or has not come so far.
+        """
+        return await self._client.messaging.query(self.id, name, args, kwargs, type)
+
+    # Acting on it. `by` and `reason` go into the audit trail.
 
     async def cancel(self, *, compensate: bool = False, by: str | None = None, reason: str = "") -> bool:
-        """Ask the run to stop; False if it has ended already."""
-        return await self._engine.cancel(self.id, compensate=compensate, by=by, reason=reason)
+        """Ask the run to stop; False if it has ended already.
+
+        CancelledError is raised at its awaits; it may clean up for `cancel_grace`, then it is cancelled regardless.
+        With `compensate` what it did is undone. Children started with `cancel_with_parent` are asked too.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.control.cancel(self.id, compensate, by, reason)
 
     async def terminate(self, *, by: str | None = None, reason: str = "") -> bool:
-        """End the run here and now, running none of its code; False if it has ended already."""
-        return await self._engine.terminate(self.id, by=by, reason=reason)
+        """End the run here and now as cancelled, running none of its code, blocked or not; False if it has ended.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.control.terminate(self.id, by, reason)
 
     async def pause(
         self,
@@ -168,51 +149,79 @@ class RunHandle(Generic[R]):
         by: str | None = None,
         reason: str = "",
     ) -> bool:
-        """Let the run begin nothing more until it is resumed, or until a time; False if it cannot be paused."""
-        return await self._engine.pause(self.id, until=until, duration=duration, by=by, reason=reason)
+        """Let the run begin no step and no retry until it is resumed, or until a time; False if it cannot be paused.
+
+        A step under way may finish and is recorded; messages wait; timers that come due fire when the run is resumed.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.control.pause(self.id, until, duration, by, reason)
 
     async def resume(self, *, by: str | None = None, reason: str = "") -> bool:
-        """Let the run go on if it is paused or cancelled; False if it is neither."""
-        return await self._engine.resume(self.id, by=by, reason=reason)
+        """Let the paused run go on, or the cancelled one continue at its first step not completed; False if neither.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            UniqueConflict: another run has its unique key now; nothing was changed.
+            CannotReopen: it has forgotten too much to go on.
+        """
+        return await self._client.control.resume(self.id, by, reason)
 
     async def retry(self, *, by: str | None = None, reason: str = "") -> None:
-        """Let the run, which failed, go on from the step that failed."""
-        await self._engine.retry(self.id, by=by, reason=reason)
+        """Let the failed run go on from the step that failed, with a fresh budget of attempts.
+
+        Raises:
+            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
+        """
+        await self._client.control.retry(self.id, by, reason)
 
     async def rerun(self, *, from_step: str | None = None, by: str | None = None, reason: str = "") -> None:
-        """Let the run, which has ended, do a step, and all that came after it, again."""
-        await self._engine.rerun(self.id, from_step=from_step, by=by, reason=reason)
+        """Let the ended run do a step, and all that came after it, again; without a step, everything.
+
+        Raises:
+            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
+        """
+        await self._client.control.rerun(self.id, from_step, by, reason)
 
     async def recover(self, *, by: str | None = None) -> bool:
-        """Try the run, which is blocked, again with the code there is now; False if it is not blocked."""
-        return await self._engine.recover(self.id, by=by)
+        """Try the blocked run again with the code there is now; False if it is not blocked.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.control.recover(self.id, by)
 
     async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
-        """Set searchable attributes of the run; None removes one."""
-        await self._engine.set_attributes(self.id, attributes, by=by)
+        """Set searchable attributes of the run, ended or not; None removes one.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        await self._client.control.set_attributes(self.id, attributes, by)
 
     # Looking at it.
 
     async def history(self) -> list[HistoryEntry]:
         """Return the run's history, oldest fact first."""
-        row = await self._engine._row(self.id)
-        return readable(await self._engine.store.history(row.key))
+        row = await self._client.row(self.id)
+        return readable(await self._client.store.history(row.key))
 
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
-        row, store = await self._engine._row(self.id), self._engine.store
+        row, store = await self._client.row(self.id), self._client.store
         return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended, row.generation)
 
     async def progress(self) -> Progress | None:
         """Return how far the run of a sequence or graph has come; None if its workflow is code, or not known here."""
-        row, registry = await self._engine._row(self.id), self._engine.registry
+        row, registry = await self._client.row(self.id), self._client.registry
         if row.workflow not in registry.names():
             return None
         return progress_of(registry.get(row.workflow, row.version), await self.steps())
 
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""
-        row, store = await self._engine._row(self.id), self._engine.store
+        row, store = await self._client.row(self.id), self._client.store
         return timeline(
             row,
             await store.history(row.key),
@@ -227,57 +236,5 @@ class RunHandle(Generic[R]):
 
         It is read from the store when something may have happened; the last change is the run's end.
         """
-        async for change in self._engine._follow(self.id):
+        async for change in follow(self._client.store, self._client.link.observers, self._client.news, self.id):
             yield change
-
-
-def run_of(row: RunRow) -> Run:
-    """Return a stored run in its public form."""
-    return Run(
-        id=row.id,
-        workflow=row.workflow,
-        version=row.version,
-        status=row.status,
-        waiting_for=row.wait,
-        due_at=to_datetime(row.due) if row.due is not None else None,
-        input=codec.decode(row.input),
-        output=codec.decode(row.output) if row.output is not None else None,
-        error=codec.decode(row.error, ErrorData) if row.error is not None else None,
-        parent=row.parent,
-        generation=row.generation,
-        created_at=to_datetime(row.created),
-        updated_at=to_datetime(row.updated),
-        ended_at=to_datetime(row.ended) if row.ended is not None else None,
-        owner=row.owner,
-        epoch=row.epoch,
-        key=row.key,
-        begins_at=to_datetime(row.begins) if row.begins is not None else None,
-        deadline_at=to_datetime(row.deadline) if row.deadline is not None else None,
-        priority=row.priority,
-        unique_key=row.unique_key,
-        actor=row.actor,
-        tenant=row.tenant,
-        attributes=codec.decode(row.attributes),
-        reopened=row.reopens,
-        compensation=codec.decode(row.compensation) if row.compensation is not None else None,
-    )
-
-
-def readable(rows: list[EntryRow]) -> list[HistoryEntry]:
-    """Return stored facts with paths and words instead of keys and numbers."""
-    names = Names()
-    for row in rows:
-        if row.kind == entries.Name.kind:
-            names.add(entries.decode_entry(row.kind, row.data).name)
-    return [
-        HistoryEntry(
-            seq=row.seq,
-            path=names.path(row.location),
-            kind=entries.KINDS[row.kind].word,
-            at=to_datetime(row.at),
-            entry=entries.decode_entry(row.kind, row.data),
-            row=row,
-        )
-        for row in rows
-        if row.kind != entries.Name.kind
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.clock import Instant, from_datetime, new_id, new_seed, to_datetime
 from holdfast.contract.operations import DropSchedule, PauseSchedule, PutSchedule, Refused, RequestCancel, Started, Tick
 from holdfast.contract.rows import ScheduleRow
 from holdfast.contract.turns import NewRun, RunOptions, StartRun
-from holdfast.definitions import Registry, Workflow, check_run_id, source_line
+from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
 from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited
@@ -50,8 +51,10 @@ class Schedules:
     tick; until somebody can start it the schedule waits, and then makes up for it as `catch_up` says.
     """
 
-    def __init__(self, port: Port, registry: Registry, unread: Events) -> None:
+    def __init__(self, port: Port, registry: Registry, unread: Events, changed: Callable[[], None]) -> None:
+        """Use an engine's port; `changed` is called when a schedule was put, paused or resumed."""
         self._port = port
+        self._changed = changed
         self._registry = registry
         self._events = unread
         self._put_off: dict[str, tuple[Instant, Instant]] = {}
@@ -100,27 +103,13 @@ class Schedules:
             InvalidSchedule: something about the timetable means nothing; the message names it.
             BadInput: the id, the workflow or its arguments do not fit.
         """
+        said = options_given(Schedules.put, locals())
         _check_id(id)
         definition = self._definition(workflow)
-        said = {"cron": cron, "every": every, "starting": starting, "until": until, "by": by, "jitter": jitter or None}
-        given = [name for name, value in said.items() if value is not None]
-        given += ["timezone"] if timezone != "UTC" else []
-        given += ["catch_up"] if catch_up != "latest" else []
-        given += ["overlap"] if overlap != "skip" else []
-        definition.refuse_ambiguous("schedules.put", given, len(args))
+        definition.refuse_ambiguous("schedules.put", said, len(args))
         encoded, _ = definition.encode_input(args, kwargs)
         now = self._port.clock.now()
-        wanted = checked_spec(
-            cron=cron,
-            every=every,
-            timezone=timezone,
-            jitter=jitter,
-            catch_up=catch_up,
-            overlap=overlap,
-            starting=starting,
-            until=until,
-            now=now,
-        )
+        wanted = checked_spec(now=now, **{name: value for name, value in said.items() if name != "by"})
         row = await self._find(id)
         old = None if row is None else readable_spec(row)
         if row is None or old is None or not _same_ticks(old, wanted, starting is not None):
@@ -210,6 +199,7 @@ class Schedules:
 
     async def _write(self, operation: PutSchedule | PauseSchedule) -> Schedule:
         await self._port.apply(operation)
+        self._changed()
         return schedule_of(await self._row(operation.id))
 
     async def _row(self, id: str) -> ScheduleRow:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast.clock import Instant, micros, to_datetime
 from holdfast.definitions import Activity, Workflow, as_activity
 from holdfast.engine.engine import Engine
-from holdfast.engine.handle import Run
+from holdfast.engine.views.run import Run
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.testing.clock import JumpingClock
 

@@ -46,8 +46,8 @@ class RecordedRun:
 
 async def record(run: RunHandle[Any]) -> RecordedRun:
     """Return the history of a run as it stands."""
-    row = await run._engine._row(run.id)
-    entries = await run._engine.store.history(row.key)
+    row = await run._client.row(run.id)
+    entries = await run._client.store.history(row.key)
     begun = row.begins or row.created
     return RecordedRun(
         row.id, row.workflow, row.input, row.generation, row.seed, begun, entries, row.deadline, row.reopens

@@ -1,4 +1,4 @@
-"""Following one run through the store, whichever engine runs it."""
+"""Following one run through the store, on whichever engine it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.changes import Change
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow, RunRow
 from holdfast.contract.store import Store
-from holdfast.engine.client.waiters import Waiters
+from holdfast.engine.client.waiting import NewsWaiters
 from holdfast.engine.views.changes import changes_of
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.views.steps import names_of
@@ -19,10 +19,10 @@ from holdfast.replay.entry import Reopened
 _Seen = tuple[str, str, int, int]
 
 
-async def follow(store: Store, observers: Observers, waiters: Waiters, run_id: str) -> AsyncIterator[Change]:
+async def follow(store: Store, observers: Observers, news: NewsWaiters, run_id: str) -> AsyncIterator[Change]:
     """Yield the changes of a run from now on: where it stands first, its end last."""
     row, rows = await _read(store, run_id)
-    unsubscribe = observers.subscribe(lambda change: waiters.wake(run_id), run_id)
+    unsubscribe = observers.subscribe(lambda change: news.wake(run_id), run_id)
     try:
         yield _status(row)
         seen, last = _seen(row), _last(rows)
@@ -32,7 +32,7 @@ async def follow(store: Store, observers: Observers, waiters: Waiters, run_id: s
                 row, rows = await _read(store, run_id)
                 return (row, rows) if _seen(row) != seen or _last(rows) != last else None
 
-            row, rows = await waiters.until(run_id, look)
+            row, rows = await news.until(run_id, look)
             if seen[2:] != _seen(row)[2:]:
                 last = _kept(rows, seen[2] != row.generation)
             fresh = [entry for entry in rows if entry.seq > last]

@@ -1,10 +1,9 @@
-"""How the parts of an engine reach its store: one operation at a time, with whoever it concerns woken."""
+"""How the parts of an engine reach its store: one operation at a time, after which the runs it concerns are woken."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.changes import Change
@@ -31,8 +30,6 @@ class Link:
         self.observers = observers
         self.current: Worker | None = None
         """The worker, while the engine is open."""
-        self.applied: Callable[[Operation], None] = lambda operation: None
-        """Called after an operation took effect or was refused."""
         self._process = os.getpid()
 
     def opened(self, worker: Worker) -> None:
@@ -43,6 +40,17 @@ class Link:
     @property
     def worker(self) -> Worker:
         """The worker of an engine that may be used here and now."""
+        self.check_usable()
+        assert self.current is not None
+        return self.current
+
+    def check_usable(self) -> None:
+        """Check that the engine may be used here and now.
+
+        Raises:
+            HoldfastError: it is not open, or workflow code uses it.
+            StoreClosed: it was opened by the process that this one was forked from.
+        """
         if self.current is None:
             raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
         if os.getpid() != self._process:
@@ -50,7 +58,6 @@ class Link:
         refuse = getattr(asyncio._get_running_loop(), "refuse", None)
         if refuse is not None:
             refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
-        return self.current
 
     async def row(self, run_id: str) -> RunRow:
         """Return a run as the store has it.
@@ -69,13 +76,12 @@ class Link:
         outcome = await worker.committer.apply(operation)
         if not isinstance(operation, Purge):
             worker.look(everybody=not isinstance(operation, PublishEvent))
-        self.applied(operation)
         return outcome
 
     async def deliver(self, operation: Operation, message: Message) -> Outcome:
         """Put a row into a run's inbox; a run in memory here is handed it at once.
 
-        A run that nobody has may have been changed instead: then this engine looks what there is to do.
+        A run that no worker has may have been changed instead: then this engine looks what there is to do.
         """
         worker = self.worker
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

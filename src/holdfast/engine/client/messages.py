@@ -19,8 +19,8 @@ from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 
 
-class Talks:
-    """What an engine says to runs and hears from them."""
+class Messaging:
+    """What an engine sends to runs, and asks of them."""
 
     def __init__(self, link: Link, events: Events) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""Acting on a run: cancel, terminate, pause, resume, retry, rerun, describe. Each is audited in its own transaction."""
+"""Acting on runs: cancel, terminate, pause, resume, retry, rerun, recover. Each is audited in its own transaction."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class RecoveryReport:
     due: bool
 
 
-class Acts:
-    """What people do to runs."""
+class RunControl:
+    """What an operator does to runs."""
 
     def __init__(self, link: Link, registry: Registry, endings: Endings) -> None:
         self._link = link

@@ -27,8 +27,75 @@ OnConflict = Literal["raise", "return"]
 MOST_PRIORITY = 100
 
 
-class Starts:
-    """What starts runs for an engine."""
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `Engine.start`, which says what each means."""
+
+    id: str | None = None
+    unique_key: str | None = None
+    on_conflict: OnConflict = "raise"
+    delay: timedelta | None = None
+    start_at: datetime | None = None
+    timeout: timedelta | None = None
+    priority: int = 0
+    attributes: Mapping[str, Any] | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    connection: object = None
+
+    def of_run(self, now: Instant) -> RunOptions:
+        """Return what the store keeps of them, for a run that is started now.
+
+        Raises:
+            BadInput: naming the option that does not fit.
+        """
+        self._check()
+        begins = self._begins(now)
+        longest = micros(self.timeout, "timeout") if self.timeout is not None else 0
+        begin = "start_at" if self.delay is None else "delay"
+        for field, end in ((begin, begins or 0), ("timeout", (begins or now) + longest)):
+            if end > FAR_FUTURE:
+                raise InvalidDuration(f"{field} ends after the year 9999")
+        attributes = encode_attributes(self.attributes or {})
+        options = RunOptions(
+            begins=begins,
+            timeout=longest or None,
+            priority=self.priority,
+            unique_key=self.unique_key,
+            actor=self.actor,
+            tenant=self.tenant,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+        )
+        return NO_OPTIONS if options == NO_OPTIONS else options
+
+    def _check(self) -> None:
+        if self.on_conflict not in ("raise", "return"):
+            raise BadInput(f"on_conflict is 'raise' or 'return', not {self.on_conflict!r}")
+        given: object = self.priority
+        if not isinstance(given, int) or isinstance(given, bool) or not -MOST_PRIORITY <= given <= MOST_PRIORITY:
+            raise BadInput(f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {given!r}")
+        if self.delay is not None and self.start_at is not None:
+            raise BadInput("give a run a delay or a time to start at, not both")
+        for field in ("unique_key", "actor", "tenant"):
+            value: object = getattr(self, field)
+            if value is not None and not (isinstance(value, str) and 0 < len(value) <= 255 and value.isprintable()):
+                raise BadInput(f"{field} must be 1 to 255 printable characters, not {value!r}")
+
+    def _begins(self, now: Instant) -> Instant | None:
+        """Return when the run begins; None for at once."""
+        begins = now
+        if self.delay is not None:
+            begins = now + micros(self.delay, "delay")
+        elif self.start_at is not None:
+            begins = from_datetime(self.start_at, "start_at")
+        return begins if begins > now else None
+
+
+_OF_THE_START = {"id", "connection"}
+"""Options of which the run itself keeps nothing."""
+
+
+class RunStarter:
+    """Starts runs for an engine."""
 
     def __init__(self, link: Link, registry: Registry, queues: Queues, here: bool) -> None:
         self._link = link
@@ -41,20 +108,20 @@ class Starts:
         workflow: Workflow[Any, Any] | str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        run_id: str | None,
-        options: RunOptions,
-        on_conflict: OnConflict = "raise",
-        given: Iterable[str] = (),
-        connection: object = None,
+        said: Mapping[str, Any],
     ) -> tuple[str, Any]:
-        """Start a run, or find the one that is there; return its id and the type of its result."""
-        if on_conflict not in ("raise", "return"):
-            raise BadInput(f"on_conflict is 'raise' or 'return', not {on_conflict!r}")
-        definition, name, encoded, digest = self._input(workflow, args, kwargs, given)
+        """Start a run, or find the one that is there; return its id and the type of its result.
+
+        `said` has the options that were given another value than their default.
+        """
+        asked = StartOptions(**said)
+        plain = not said.keys() - _OF_THE_START
+        options = NO_OPTIONS if plain else asked.of_run(self._link.clock.now())
+        definition, name, encoded, digest = self._input(workflow, args, kwargs, said)
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
-        new = check_run_id(run_id) if run_id is not None else new_id()
-        if connection is None and run_id is not None and (row := await self._link.store.get(new)) is not None:
+        new = check_run_id(asked.id) if asked.id is not None else new_id()
+        if asked.connection is None and asked.id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
             return _same(new, name, digest, row.workflow, row.digest), result_type
         run = NewRun(
@@ -67,14 +134,14 @@ class Starts:
             at=self._link.clock.now(),
             options=options,
         )
-        if connection is not None:
-            outcome = await self._link.store.enclose(connection, StartRun(run=run))
+        if asked.connection is not None:
+            outcome = await self._link.store.enclose(asked.connection, StartRun(run=run))
         else:
             outcome = await self._insert(worker, run, definition)
         if isinstance(outcome, Existing):
             return _same(new, name, digest, outcome.workflow, outcome.digest), result_type
         if isinstance(outcome, KeyHeld):
-            if on_conflict == "raise":
+            if asked.on_conflict == "raise":
                 raise UniqueConflict(outcome.id, name, options.unique_key or "")
             return outcome.id, result_type
         return new, result_type
@@ -138,64 +205,6 @@ async def _start_plain(worker: Worker, run: NewRun, definition: Workflow[Any, An
     future: asyncio.Future[Outcome] = loop.create_future()
     loop.call_soon(worker.runner.start_plain, run, definition, resolving(future))
     return await future
-
-
-_UNSAID = (None,) * 7
-
-
-def options_of(
-    now: Instant,
-    *,
-    unique_key: str | None,
-    delay: timedelta | None,
-    start_at: datetime | None,
-    timeout: timedelta | None,
-    priority: int,
-    attributes: Mapping[str, Any] | None,
-    actor: str | None,
-    tenant: str | None,
-) -> RunOptions:
-    """Return what was said about a run when it was started.
-
-    Raises:
-        BadInput: naming the option that does not fit.
-    """
-    if (
-        type(priority) is int
-        and priority == 0
-        and (unique_key, delay, start_at, timeout, attributes, actor, tenant) == _UNSAID
-    ):
-        return NO_OPTIONS
-    given: object = priority
-    if not isinstance(given, int) or isinstance(given, bool) or not -MOST_PRIORITY <= given <= MOST_PRIORITY:
-        raise BadInput(f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r}")
-    if delay is not None and start_at is not None:
-        raise BadInput("give a run a delay or a time to start at, not both")
-    for field, text in (("unique_key", unique_key), ("actor", actor), ("tenant", tenant)):
-        value: object = text
-        if value is not None and not (isinstance(value, str) and 0 < len(value) <= 255 and value.isprintable()):
-            raise BadInput(f"{field} must be 1 to 255 printable characters, not {value!r}")
-    begins = None
-    if delay is not None:
-        begins = now + micros(delay, "delay")
-    elif start_at is not None:
-        begins = max(from_datetime(start_at, "start_at"), 0)
-    if begins is not None and begins <= now:
-        begins = None
-    longest = micros(timeout, "timeout") if timeout is not None else 0
-    for field, end in (("start_at" if delay is None else "delay", begins or 0), ("timeout", (begins or now) + longest)):
-        if end > FAR_FUTURE:
-            raise InvalidDuration(f"{field} ends after the year 9999")
-    options = RunOptions(
-        begins=begins,
-        timeout=longest or None,
-        priority=priority,
-        unique_key=unique_key,
-        actor=actor,
-        tenant=tenant,
-        attributes={name: value for name, value in encode_attributes(attributes or {}).items() if value is not None},
-    )
-    return NO_OPTIONS if options == NO_OPTIONS else options
 
 
 def _same(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:

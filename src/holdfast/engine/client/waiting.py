@@ -1,23 +1,29 @@
-"""Waiting for runs to end: told by this engine's own worker, or found in the store, many at a time."""
+"""Waiting for runs: for their results, their answers and their next change.
+
+A caller is told by this engine's own worker, or finds what it waits for in the store.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
+from typing import TypeVar
 
 from holdfast.contract.rows import Standing, Status
 from holdfast.contract.store import Store
 from holdfast.errors import NoSuchRun
 
+T = TypeVar("T")
+
 _AT_ONCE = 1000
 """How many runs one question to the store is about."""
 
 
-class Ends:
-    """Whoever waits for the end of a run.
+class ResultWaiters:
+    """Callers that wait for the end of a run.
 
-    `here` tells whether this engine's worker has a run in memory: then its end is told, and nobody need look for it.
+    `here` tells whether this engine's worker has a run in memory: then its end is told, and not looked for.
     """
 
     def __init__(self, store: Store, here: Callable[[str], bool]) -> None:
@@ -28,7 +34,7 @@ class Ends:
         """Runs to look for, in the order in which they were asked for."""
         self._looker: asyncio.Task[None] | None = None
 
-    async def of(self, run_id: str) -> Standing:
+    async def end_of(self, run_id: str) -> Standing:
         """Wait for a run to end, or to be blocked.
 
         Raises:
@@ -48,7 +54,7 @@ class Ends:
                     del self._waiting[run_id]
 
     def ended(self, run_id: str, standing: Standing | None = None) -> None:
-        """A run has ended, or may have: without its end, whoever waits for it looks in the store."""
+        """Tell that a run has ended; without its standing it only may have, and is looked for in the store."""
         if run_id not in self._waiting:
             return
         if standing is None:
@@ -59,18 +65,18 @@ class Ends:
                 end.set_result(standing)
 
     def look_again(self) -> None:
-        """Any run may have ended: another process may have committed."""
+        """Look for every run in the store: another process may have committed."""
         self._look_for(self._waiting)
 
     def fail(self, error: Callable[[str], Exception]) -> None:
-        """Tell everybody that there will be no news."""
+        """Tell all callers that there will be no news."""
         for run_id in list(self._waiting):
             self._refuse(run_id, error(run_id))
 
     def _look_for(self, run_ids: Iterable[str]) -> None:
         self._unsure.update(dict.fromkeys(run_ids))
         if self._unsure and (self._looker is None or self._looker.done()):
-            self._looker = asyncio.get_running_loop().create_task(self._look(), name="holdfast ends")
+            self._looker = asyncio.get_running_loop().create_task(self._look(), name="holdfast results")
 
     async def _look(self) -> None:
         while self._unsure:
@@ -95,3 +101,47 @@ class Ends:
         for end in self._waiting.pop(run_id, ()):
             if not end.done():
                 end.set_exception(error)
+
+
+class NewsWaiters:
+    """Callers that wait for news of a run: woken to look again when this engine, or another process, may have some."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    async def until(self, run_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
+        """Look until there is something to see."""
+        while True:
+            # Listening before looking: what comes while the store is read must not be missed.
+            news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(run_id, []).append(news)
+            try:
+                found = await look()
+                if found is not None:
+                    return found
+                await news
+            finally:
+                waiting = self._waiting.get(run_id, [])
+                if news in waiting:
+                    waiting.remove(news)
+                if not waiting:
+                    self._waiting.pop(run_id, None)
+
+    def wake(self, run_id: str) -> None:
+        """Let the callers that wait for a run look again."""
+        for news in self._waiting.pop(run_id, ()):
+            if not news.done():
+                news.set_result(None)
+
+    def wake_all(self) -> None:
+        """Let all callers look again: another process may have committed."""
+        for run_id in list(self._waiting):
+            self.wake(run_id)
+
+    def fail(self, error: Callable[[str], Exception]) -> None:
+        """Tell all callers that there will be no news."""
+        for run_id, waiting in self._waiting.items():
+            for news in waiting:
+                if not news.done():
+                    news.set_exception(error(run_id))
+        self._waiting.clear()

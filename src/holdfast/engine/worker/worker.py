@@ -504,7 +504,7 @@ _POISON = codec.encode(
         RunBlocked(
             "",
             "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
-            "hang the process before its next step; put it right, then engine.recover(run_id)",
+            "hang the process before its next step; put it right, then engine.get(run_id).recover()",
         )
     )
 ).decode()

@@ -1,0 +1,70 @@
+"""What a handle needs of its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from holdfast.contract.rows import RunRow, Standing
+from holdfast.contract.store import Store
+from holdfast.definitions import Registry
+from holdfast.engine.client.link import Link
+from holdfast.engine.client.messages import Messaging
+from holdfast.engine.client.operate import RunControl
+from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters
+
+T = TypeVar("T")
+
+
+class Patience(Protocol):
+    """Waits for something that runs bring about; a clock that jumps does so meanwhile."""
+
+    def __call__(self, coming: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The side of an engine that looks at runs, talks to them and acts on them."""
+
+    link: Link
+    registry: Registry
+    control: RunControl
+    messaging: Messaging
+    results: ResultWaiters
+    news: NewsWaiters
+    patiently: Patience
+
+    @property
+    def store(self) -> Store:
+        """Where the runs are."""
+        return self.link.store
+
+    async def row(self, run_id: str) -> RunRow:
+        """Return a run as the store has it.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        return await self.link.row(run_id)
+
+    async def end_of(self, run_id: str) -> Standing:
+        """Wait for a run to end, or to be blocked.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        self.link.check_usable()
+        return await self.patiently(self.results.end_of(run_id))
+
+    async def reply_to(self, request: str, run_id: str) -> str:
+        """Wait for a run's reply to a request.
+
+        Raises:
+            RunTerminal, RunBlocked: none will come.
+        """
+
+        async def look() -> str | None:
+            return await self.messaging.reply_to(request, run_id)
+
+        return await self.patiently(self.news.until(run_id, look))

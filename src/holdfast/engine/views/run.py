@@ -1,0 +1,80 @@
+"""A run as it is shown, made of the row that the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from holdfast.clock import to_datetime
+from holdfast.contract.rows import RunRow, Status
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it stood when it was looked at."""
+
+    id: str
+    workflow: str
+    version: str
+    status: Status
+    waiting_for: str
+    due_at: datetime | None
+    input: Any
+    output: Any
+    error: ErrorData | None
+    parent: str | None
+    generation: int
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    owner: str | None
+    epoch: int
+    key: int = field(default=0, repr=False, compare=False)
+    """Its place in the order of creation."""
+    begins_at: datetime | None = None
+    deadline_at: datetime | None = None
+    priority: int = 0
+    unique_key: str | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    reopened: int = 0
+    """How often it was let go on after it had ended."""
+    compensation: list[dict[str, Any]] | None = None
+    """What was undone when it failed: name, status, attempts and error of each, in that order."""
+
+
+def run_of(row: RunRow) -> Run:
+    """Return a stored run in its public form."""
+    return Run(
+        id=row.id,
+        workflow=row.workflow,
+        version=row.version,
+        status=row.status,
+        waiting_for=row.wait,
+        due_at=to_datetime(row.due) if row.due is not None else None,
+        input=codec.decode(row.input),
+        output=codec.decode(row.output) if row.output is not None else None,
+        error=codec.decode(row.error, ErrorData) if row.error is not None else None,
+        parent=row.parent,
+        generation=row.generation,
+        created_at=to_datetime(row.created),
+        updated_at=to_datetime(row.updated),
+        ended_at=to_datetime(row.ended) if row.ended is not None else None,
+        owner=row.owner,
+        epoch=row.epoch,
+        key=row.key,
+        begins_at=to_datetime(row.begins) if row.begins is not None else None,
+        deadline_at=to_datetime(row.deadline) if row.deadline is not None else None,
+        priority=row.priority,
+        unique_key=row.unique_key,
+        actor=row.actor,
+        tenant=row.tenant,
+        attributes=codec.decode(row.attributes),
+        reopened=row.reopens,
+        compensation=codec.decode(row.compensation) if row.compensation is not None else None,
+    )
