@@ -29,12 +29,17 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
+TESTED_APART = {"tutorial.md"}
+"""Pages whose Python is files and not one program: test_tutorial.py writes and runs them."""
+
 _BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^( *)```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)]*))?\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in TESTED_APART], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch, request):
     """The blocks of a page are one program, run in an empty folder; `await` is allowed outside functions."""
     if "DATABASE_URL" in page.read_text():
