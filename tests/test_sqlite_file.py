@@ -14,6 +14,7 @@ import apsw.ext
 import pytest
 from tests.sqlite_cases import opened
 
+from holdfast import stores
 from holdfast.contract.operations import Committed, Delivered
 from holdfast.contract.rows import RunFilter, Status
 from holdfast.errors import (
@@ -28,6 +29,7 @@ from holdfast.errors import (
     StoreReplaced,
 )
 from holdfast.stores.sql.files import migrations, statements
+from holdfast.stores.sql.tables import TABLES
 from holdfast.stores.sqlite import file as sqlite_file
 from holdfast.stores.sqlite.statements import MANY, SQL
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -275,12 +277,21 @@ async def test_a_failing_migration_leaves_the_database_as_it_was(path: Path, mon
 
 
 def test_every_statement_has_a_name_and_a_description() -> None:
-    folder = Path(sqlite_file.__file__).parent / "queries"
-    for file in folder.glob("*.sql"):
+    files = [*Path(stores.__file__).parent.glob("*/queries/*.sql")]
+    assert {file.parent.parent.name for file in files} == {"sql", "sqlite", "postgres"}
+    for file in files:
         parts = file.read_text().split("-- name: ")[1:]
-        assert len(parts) == len(statements(file.stem))
+        assert len(parts) == len(statements(f"{file.parent.parent.name}/{file.stem}"))
         for part in parts:
             assert part.splitlines()[1].startswith("-- "), part
+
+
+async def test_the_columns_that_are_listed_are_those_of_the_database(store: SQLiteStore) -> None:
+    """S1-36: a column stands in one list and in the schema; whichever was forgotten shows here."""
+    for table, columns in TABLES.items():
+        made = store._connections.reader.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
+        kinds = {"INTEGER": "int", "TEXT": "text"}
+        assert sorted(columns) == sorted((name, kinds[str(kind)]) for name, kind in made), table
 
 
 async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:

@@ -20,7 +20,7 @@ from holdfast.contract.turns import Extras
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.rules import letters as batch_letters
-from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sql.tables import Row, Value
 from holdfast.stores.sqlite.statements import PlainStatements
 
 LETTER: ContextVar[list[Any]] = ContextVar("letter")

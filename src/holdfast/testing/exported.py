@@ -6,9 +6,9 @@ import os
 
 from holdfast.contract.rows import EntryRow
 from holdfast.errors import CannotMove, NoSuchRun
+from holdfast.stores.sql.tables import StoredRun
 from holdfast.testing.replaying import RecordedRun
 from holdfast.transfer import check_file
-from holdfast.transfer.tables import MovedRun
 
 
 def exported_run(file: str | os.PathLike[str], run_id: str | None = None) -> RecordedRun:
@@ -21,12 +21,12 @@ def exported_run(file: str | os.PathLike[str], run_id: str | None = None) -> Rec
     checked = check_file(file)
     if run_id is None and checked.header.runs != 1:
         raise CannotMove(f"{checked.reader.path}: has {checked.header.runs} runs; say which one")
-    run: MovedRun | None = None
+    run: StoredRun | None = None
     text = ""
     entries: list[EntryRow] = []
     for table, row in checked.reader.rows(checked.footer.sha256):
         if table == "runs":
-            found = MovedRun(*row)  # type: ignore[arg-type]  # columns as in MovedRun
+            found = StoredRun(*row)  # type: ignore[arg-type]  # columns as in StoredRun
             run = found if run_id in (None, found.id) else run
         elif run is not None and row[:1] == (run.key,):
             if table == "inputs":

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import astuple
+
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import Status
 from holdfast.definitions import check_run_id
 from holdfast.errors import CannotMove, NoSuchRun
-from holdfast.stores.rules.run import Row
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, StoredRun
 from holdfast.transfer.endpoints import House
 from holdfast.transfer.file import FORMAT, Header, Writer
-from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, MovedRun, Worker
+from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, Worker
 
 RUNS_AT_ONCE = 200
 
@@ -44,7 +46,7 @@ class Which:
         """Whether everything is meant."""
         return not (self.runs or self.workflows or self.statuses)
 
-    def takes(self, run: MovedRun) -> bool:
+    def takes(self, run: StoredRun) -> bool:
         """Tell whether a run is among them."""
         return (not self.workflows or run.workflow in self.workflows) and (
             not self.statuses or run.status in self.statuses
@@ -111,7 +113,7 @@ class Export:
             await self._events(db)
         async for runs in self._runs(db):
             self.open += sum(run.ended is None for run in runs)
-            self._writer.put("runs", runs)
+            self._writer.put("runs", [astuple(run) for run in runs])
             for table, start in OF_RUNS.items():
                 await self._of_runs(db, table, start, runs)
         if self._which.whole:
@@ -123,13 +125,13 @@ class Export:
             return int((await db.read("count_moving", [()]))[0][0] or 0)
         return sum([len(runs) async for runs in self._runs(db)])
 
-    async def _runs(self, db: Statements) -> AsyncIterator[list[MovedRun]]:
+    async def _runs(self, db: Statements) -> AsyncIterator[list[StoredRun]]:
         """Yield the runs, so many at a time that between the first and the last of them there is no other."""
         ranges = [(key, key) for key in await self._keys(db)] if self._which.runs else [(-1, FAR)]
         for first, last in ranges:
             after = first - 1
             while rows := await db.read("copy_runs", [(first, last, after, RUNS_AT_ONCE)]):
-                runs = [MovedRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in MovedRun
+                runs = [StoredRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in StoredRun
                 for together in _neighbours(runs, self._which.takes):
                     yield together
                 after = runs[-1].key
@@ -142,7 +144,7 @@ class Export:
                 raise NoSuchRun(id)
         return sorted(found.values())
 
-    async def _of_runs(self, db: Statements, table: str, start: Row, runs: Sequence[MovedRun]) -> None:
+    async def _of_runs(self, db: Statements, table: str, start: Row, runs: Sequence[StoredRun]) -> None:
         first, last = runs[0].key, runs[-1].key
         keys = {run.key for run in runs}
         position: Row = (first - 1, *start)
@@ -174,9 +176,9 @@ class Export:
         self._progress(self._writer.rows["runs"], self._writer.rows.total())
 
 
-def _neighbours(runs: Sequence[MovedRun], takes: Callable[[MovedRun], bool]) -> Iterator[list[MovedRun]]:
+def _neighbours(runs: Sequence[StoredRun], takes: Callable[[StoredRun], bool]) -> Iterator[list[StoredRun]]:
     """Split runs where some are left out."""
-    group: list[MovedRun] = []
+    group: list[StoredRun] = []
     for run in runs:
         if takes(run):
             group.append(run)

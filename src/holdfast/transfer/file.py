@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from holdfast.errors import CannotMove
-from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.tables import Row
 
 FORMAT = 1
 

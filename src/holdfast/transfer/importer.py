@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.chains import chained
 from holdfast.errors import CannotMove
 from holdfast.stores.rules.batch import Batch
-from holdfast.stores.rules.run import Row, Value
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, Value
 from holdfast.transfer.file import Footer, Header, Reader
 from holdfast.transfer.matching import Terms, Together
 from holdfast.transfer.tables import OF_RUNS
@@ -115,7 +116,7 @@ class Arrival:
         self.skipped += self._together.known
         self.open += sum(run.ended is None for run in fresh)
         self._linked = self._linked or any(run.parent for run in fresh)
-        await self._bring("runs", fresh)
+        await self._bring("runs", [astuple(run) for run in fresh])
 
     async def _missing(self, table: str, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that are not here; refuse those that are here otherwise."""

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import Status
 from holdfast.definitions import check_run_id
 from holdfast.errors import CannotMove
-from holdfast.stores.rules.run import Row, Value
 from holdfast.stores.sql.statements import Statements
-from holdfast.transfer.tables import BY_ID, LINKED, OF_RUNS, MovedRun, arrived, comparable
+from holdfast.stores.sql.tables import Row, StoredRun, Value
+from holdfast.transfer.tables import BY_ID, LINKED, OF_RUNS, arrived, comparable
 
 _PAGE = 500
 _STATUSES = frozenset(Status)
@@ -51,9 +52,9 @@ class Together:
         """How many of them are here already."""
         return len(self._ids)
 
-    async def begin(self, rows: Sequence[Row]) -> list[MovedRun]:
+    async def begin(self, rows: Sequence[Row]) -> list[StoredRun]:
         """Take in the runs themselves and return those that are new, with keys of their own."""
-        runs = [MovedRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in MovedRun
+        runs = [StoredRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in StoredRun
         ids: list[Row] = [(run.id,) for run in runs]
         here = {str(id): int(key or 0) for id, key in await self._db.read("there_runs", ids)}
         buried = {str(id): int(until or 0) for id, _, _, until in await self._db.read("there_tombstones", ids)}
@@ -66,7 +67,7 @@ class Together:
                 self._meet_grave(moved)
             else:
                 last = self._keys[run.key] = await self._key(last)
-                fresh.append(moved._replace(key=last, parent=LINKED if moved.parent else None))
+                fresh.append(replace(moved, key=last, parent=LINKED if moved.parent else None))
         await self._check_unique_keys(fresh)
         return fresh
 
@@ -75,14 +76,14 @@ class Together:
         rows = await self._db.read("last_key", [()])
         return max(last, int(rows[0][0] or 0) if rows else 0) + 1
 
-    def _meet(self, run: MovedRun, key: int) -> None:
+    def _meet(self, run: StoredRun, key: int) -> None:
         self._ids[run.id] = run.key
         self._left.add(run.key)
         if not self._terms.skip_existing:
             self._here[run.key] = key
             self._folds[run.key] = _Fold(run)
 
-    def _meet_grave(self, run: MovedRun) -> None:
+    def _meet_grave(self, run: StoredRun) -> None:
         self._ids[run.id] = run.key
         self._left.add(run.key)
         if not self._terms.skip_existing:
@@ -91,7 +92,7 @@ class Together:
                 "leave such runs out (--skip-existing)"
             )
 
-    async def _check_unique_keys(self, fresh: Sequence[MovedRun]) -> None:
+    async def _check_unique_keys(self, fresh: Sequence[StoredRun]) -> None:
         holders = {(run.workflow, run.unique_key): run.id for run in fresh if run.unique_key and run.ended is None}
         for workflow, key, id in await self._db.read("there_unique", [*holders]) if holders else []:
             raise CannotMove(
@@ -131,7 +132,7 @@ class Together:
 
     async def _fold(self, key: int) -> _Fold:
         rows = await self._db.read("copy_runs", [(key, key, key - 1, 1)])
-        fold = _Fold(MovedRun(*rows[0]))  # type: ignore[arg-type]  # columns as in MovedRun
+        fold = _Fold(StoredRun(*rows[0]))  # type: ignore[arg-type]  # columns as in StoredRun
         for table, start in OF_RUNS.items():
             position: Row = (key - 1, *start)
             while rows := await self._db.read(f"copy_{table}", [(key, key, *position, _PAGE)]):
@@ -144,7 +145,7 @@ class Together:
 class _Fold:
     """All rows of one run as one number, whatever their order."""
 
-    def __init__(self, run: MovedRun) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self.run = run
         self.total = 0
         self._entries = 0
@@ -162,7 +163,7 @@ class _Fold:
         return f"{self.run.status}, {self._entries} entries, changed {changed}"
 
 
-def _checked(run: MovedRun) -> MovedRun:
+def _checked(run: StoredRun) -> StoredRun:
     check_run_id(run.id)
     if run.status not in _STATUSES:
         raise CannotMove(f"run {run.id!r} has the status {run.status!r}, which nobody knows")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from holdfast.clock import Instant
+from msgspec.structs import astuple, replace
+
 from holdfast.contract.rows import Status
-from holdfast.stores.rules.run import Row
 from holdfast.stores.sql.files import statements
+from holdfast.stores.sql.tables import Row, StoredRun
 
 COLUMNS: Mapping[str, tuple[tuple[str, str], ...]] = {
     name.removeprefix("bring_"): statement.columns
@@ -58,43 +59,6 @@ DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.CO
 """What a worker that owns it works on."""
 
 
-class MovedRun(NamedTuple):
-    """A row of runs, as `copy_runs` reads and `bring_runs` writes it."""
-
-    key: int
-    id: str
-    workflow: str
-    version: str
-    status: str
-    wait: str
-    due: Instant | None
-    epoch: int
-    owner: str | None
-    generation: int
-    inbox: int
-    claims: int
-    lost: str
-    seed: int
-    digest: int
-    parent: int | None
-    parent_id: str | None
-    parent_location: str | None
-    fingerprint: str | None
-    created: Instant
-    updated: Instant
-    ended: Instant | None
-    priority: int
-    begins: Instant | None
-    timeout: int | None
-    deadline: Instant | None
-    unique_key: str | None
-    actor: str | None
-    tenant: str | None
-    follows: int
-    reopens: int
-    traces: int
-
-
 class Worker(NamedTuple):
     """A worker of the old house. Its `fate` is alive, hung, crash, lapse, or dead if what it drove was freed before."""
 
@@ -104,7 +68,7 @@ class Worker(NamedTuple):
     fate: str
 
 
-def arrived(run: MovedRun, fates: Mapping[str, str], snapshot: bool) -> MovedRun:
+def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredRun:
     """Return a run as it stands in another house: nobody's, and due as if its worker had left or was found dead.
 
     An open run of a snapshot goes on in the old house, so here it is paused, or blocked until it is named.
@@ -113,21 +77,21 @@ def arrived(run: MovedRun, fates: Mapping[str, str], snapshot: bool) -> MovedRun
         return run
     owner = run.owner
     # A run that nobody ever had stays so: it is not driven before it begins.
-    run = run._replace(owner=None, epoch=run.epoch + 1 if run.epoch else 0)
+    run = replace(run, owner=None, epoch=run.epoch + 1 if run.epoch else 0)
     if snapshot:
         if run.status == Status.BLOCKED:
-            return run._replace(fingerprint=None)
-        return run._replace(status=Status.PAUSED, wait="", due=None, lost="", claims=0)
+            return replace(run, fingerprint=None)
+        return replace(run, status=Status.PAUSED, wait="", due=None, lost="", claims=0)
     if owner is None:
         return run
     lost = fates.get(owner, "")
     if lost not in ("crash", "lapse"):
-        lost, run = "", run._replace(claims=0)
+        lost, run = "", replace(run, claims=0)
     if run.status in DRIVEN:
-        run = run._replace(due=run.updated, lost=lost)
+        run = replace(run, due=run.updated, lost=lost)
     return run
 
 
-def comparable(run: MovedRun) -> Row:
+def comparable(run: StoredRun) -> Row:
     """Return what must be the same for two runs to be one: all but their keys."""
-    return run._replace(key=0, parent=None)
+    return astuple(replace(run, key=0, parent=None))

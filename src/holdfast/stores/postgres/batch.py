@@ -18,7 +18,7 @@ from holdfast.stores.postgres.locks import Locks, locks_of
 from holdfast.stores.postgres.statements import Statements, encoded, found
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.rules.facts import Split, facts_of
-from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.tables import Row
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Who waited for a lock must then see what was done meanwhile."""

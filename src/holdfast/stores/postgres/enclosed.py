@@ -22,7 +22,7 @@ from holdfast.contract.turns import StartRun
 from holdfast.errors import BadInput
 from holdfast.stores.postgres.statements import Statements, Waited, new_keys
 from holdfast.stores.rules.batch import Batch
-from holdfast.stores.rules.run import Value
+from holdfast.stores.sql.tables import Value
 
 _TRIES = 3
 _encode = msgspec.json.Encoder().encode

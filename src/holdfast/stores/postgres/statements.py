@@ -15,9 +15,9 @@ from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 from psycopg.rows import tuple_row
 
 from holdfast.clock import new_number
-from holdfast.stores.rules.run import Row, Value
 from holdfast.stores.sql.files import Statement, statements
 from holdfast.stores.sql.statements import in_pieces
+from holdfast.stores.sql.tables import Row, Value
 
 SLOTS = 1024
 """How many rows there are to lock for what has none of its own."""
@@ -47,7 +47,6 @@ _WORDS = {
     "begun": "(extract(epoch FROM backend_start) * 1000000)::bigint::text",
     "join": "JOIN",
     "greatest": "greatest",
-    "unless_taken": "",
     "attributes": (
         "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
         "FROM attributes WHERE attributes.run = runs.key)"
@@ -56,11 +55,6 @@ _WORDS = {
     "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state = 'dead'))",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    "claim": (
-        "runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input, runs.seed, runs.generation, "
-        "runs.status, runs.claims, runs.created, runs.parent_id, runs.begins, runs.deadline, runs.reopens, taken.lost, "
-        "taken.status"
-    ),
 }
 _PLANNED_ANEW = frozenset({"claim_runs", "due_suspect", "next_due", "claim_tasks"})
 """What is planned each time it is run: a plan for any parameters takes ten times as long as one for those given."""

@@ -22,7 +22,7 @@ from psycopg import AsyncConnection
 
 from holdfast.clock import Instant, micros, new_id, old_id
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, Refused, SendMessage, Transact
-from holdfast.contract.rows import Claim, Status, Task
+from holdfast.contract.rows import Claim, Task
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.errors import BadData, BadInput, OutcomeUnknown, StoreError, StoreUnreachable
 from holdfast.stores.liveness import boot_time, machine, process_exists
@@ -37,10 +37,10 @@ from holdfast.stores.postgres.statements import NotLocked, Statements, encoded, 
 from holdfast.stores.postgres.transactions import Transactions
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.rules.facts import Split, facts_of, outcome_of
-from holdfast.stores.rules.run import Row
 from holdfast.stores.sql.statements import MAX_PARAMETER
 from holdfast.stores.sql.statements import Statements as AnyStatements
 from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.stores.sql.tables import Row, record_of
 
 T = TypeVar("T")
 
@@ -381,13 +381,13 @@ class PostgresStore(SQLStore):
             rows = await self._insisting(
                 line, lambda conn: self._suspect(conn, worker, now, known, poison), twice=False
             )
-        return [_claim(row) for row in sorted(rows)]
+        return [record_of(Claim, row[1:]) for row in sorted(rows)]
 
     async def claim_tasks(
         self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
     ) -> list[Task]:
         rows = await self._taking("claim_tasks", worker, limit, encoded(queues), encoded(activities))
-        return [Task(**dict(zip(Task.__struct_fields__, row[1:], strict=True))) for row in sorted(rows)]
+        return [record_of(Task, row[1:]) for row in sorted(rows)]
 
     async def _taking(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement that takes something; what it took, should its answer be lost, its worker is told later."""
@@ -520,18 +520,6 @@ class PostgresStore(SQLStore):
 def _huge(turns: Sequence[CommitTurn]) -> bool:
     """Whether facts are too large for one parameter, and have to be written in pieces."""
     return sum(len(entry.data) for turn in turns for entry in turn.entries) > MAX_PARAMETER // 2
-
-
-def _claim(row: Sequence[Any]) -> Claim:
-    (
-        _, key, id, epoch, workflow, version, input, seed, generation, status, claims, created, parent, begins,
-        deadline, reopens, lost, before,
-    ) = row  # fmt: skip
-    return Claim(
-        key=key, id=id, epoch=epoch, workflow=workflow, version=version, input=input, seed=seed, generation=generation,
-        status=Status(status), lost=lost, claims=claims, created=created, parent=parent, begins=begins,
-        deadline=deadline, reopens=reopens, paused=before == Status.PAUSED,
-    )  # fmt: skip
 
 
 def _split(url: str) -> tuple[str, str]:

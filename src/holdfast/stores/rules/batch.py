@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
+from msgspec.structs import astuple
+
 from holdfast.clock import Instant
 from holdfast.contract.operations import (
     Acknowledge,
@@ -50,11 +52,11 @@ from holdfast.stores.rules.keys import Keys
 from holdfast.stores.rules.letters import Letters
 from holdfast.stores.rules.operators import Operators
 from holdfast.stores.rules.purge import Purges
-from holdfast.stores.rules.run import Row, RunState, changed_row, new_row
 from holdfast.stores.rules.schedules import Schedules
 from holdfast.stores.rules.tasks import Tasks
 from holdfast.stores.rules.trails import Trails
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, StoredRun, changes_of
 
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
@@ -76,11 +78,11 @@ class Batch:
     def __init__(self, statements: Statements) -> None:
         self.statements = statements
         self._last_key: int | None = None
-        self._runs: dict[int, RunState] = {}
-        self._ids: dict[str, RunState | None] = {}
+        self._runs: dict[int, StoredRun] = {}
+        self._ids: dict[str, StoredRun | None] = {}
         self._alive: dict[str, bool] = {}
         self._buried: dict[str, tuple[str, int, Instant] | None] = {}
-        self._unique: dict[tuple[str, str], RunState] = {}
+        self._unique: dict[tuple[str, str], StoredRun] = {}
         self._unread: dict[int, tuple[int, list[Message]]] = {}
         """Inbox rows read before they were asked for, of each run those beyond a number."""
         self._stirred: set[int] = set()
@@ -93,7 +95,8 @@ class Batch:
         self.trails = Trails(self)
 
     def _clear_pending(self) -> None:
-        self._touched: list[RunState] = []
+        self._new: dict[int, StoredRun] = {}
+        self._changed: dict[int, StoredRun] = {}
         self._inputs: dict[int, str] = {}
         self._results: dict[int, tuple[str | None, str | None, str | None]] = {}
         self._forgotten: dict[int, None] = {}
@@ -198,7 +201,7 @@ class Batch:
     async def _exhume(self, ids: Sequence[str]) -> None:
         self.know_buried(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
 
-    async def holder(self, workflow: str, unique_key: str) -> RunState | None:
+    async def holder(self, workflow: str, unique_key: str) -> StoredRun | None:
         """Return the open run that has a unique key."""
         fresh = self._unique.get((workflow, unique_key))
         if fresh is not None and fresh.ended is None:
@@ -209,12 +212,12 @@ class Batch:
                 return found
         return None
 
-    def take_unique_key(self, run: RunState) -> None:
+    def take_unique_key(self, run: StoredRun) -> None:
         """Note that a run has its unique key from here on."""
         if run.unique_key is not None:
             self._unique[run.workflow, run.unique_key] = run
 
-    async def insert(self, new: NewRun, owner: str | None, parent: int | None) -> RunState:
+    async def insert(self, new: NewRun, owner: str | None, parent: int | None) -> StoredRun:
         """Insert a run that is due, unless a worker has it, as soon as it may begin."""
         if self._last_key is None:
             rows = await self.statements.read("last_key", [()])
@@ -224,12 +227,30 @@ class Batch:
         begins = options.begins or new.at
         due = None if owner else begins
         deadline = begins + options.timeout if options.timeout is not None else None
-        run = RunState((
-            self._last_key, new.id, new.workflow, Status.PENDING, "", due, 0, owner, 0, 0, 0, "", new.digest, parent,
-            None, new.at, None, options.unique_key, options.timeout, deadline, 0, 0, options.begins,
-        ))  # fmt: skip
-        run.new, run.dirty = new, True
-        self._touched.append(run)
+        run = StoredRun(
+            key=self._last_key,
+            id=new.id,
+            workflow=new.workflow,
+            version=new.version,
+            seed=new.seed,
+            digest=new.digest,
+            created=new.at,
+            updated=new.at,
+            due=due,
+            owner=owner,
+            deadline=deadline,
+            parent=parent,
+            parent_id=new.parent.id if new.parent else None,
+            parent_location=new.parent.location if new.parent else None,
+            follows=int(options.cancel_with_parent),
+            priority=options.priority,
+            begins=options.begins,
+            timeout=options.timeout,
+            unique_key=options.unique_key,
+            actor=options.actor,
+            tenant=options.tenant,
+        )
+        self._new[run.key] = run
         self.take_unique_key(run)
         self._inputs[run.key] = new.input
         self._attributes.extend((name, value, run.key) for name, value in options.attributes.items())
@@ -238,7 +259,7 @@ class Batch:
 
     # Turns.
 
-    async def _commit(self, run: RunState, turn: CommitTurn) -> Committed:
+    async def _commit(self, run: StoredRun, turn: CommitTurn) -> Committed:
         key = run.key
         self._stirred.clear()
         if turn.renewal is not None:
@@ -275,7 +296,7 @@ class Batch:
             self._stirred.discard(key)  # otherwise its own new rows do not come back with the outcome
         return Committed(key, messages, refused, keys, bool(self._stirred))
 
-    async def _deliver_all(self, run: RunState, turn: CommitTurn, refused: dict[str, str]) -> bool:
+    async def _deliver_all(self, run: StoredRun, turn: CommitTurn, refused: dict[str, str]) -> bool:
         """Deliver what a turn sends and start its children; return whether a child was refused."""
         refused_child = False
         for send in turn.sends:
@@ -297,7 +318,7 @@ class Batch:
         return refused_child
 
     async def _do_extras(
-        self, run: RunState, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
+        self, run: StoredRun, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
     ) -> int | None:
         """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
         if extras.forget_waits:
@@ -320,9 +341,9 @@ class Batch:
             keys[take.location] = await self.keys.take(run, take, at)
         if extras.untasks or extras.tasks:
             await self.tasks.hand_out(run, extras, keys, at)
-        if extras.version:
-            await self.flush()
-            await self.statements.write("set_version", [(run.key, extras.version)])
+        if extras.version and not run.version:
+            run.version = extras.version
+            self.touch(run, run.updated)
         if extras.attributes:
             await self.operators.set_attributes(run, extras.attributes)
         await self.trails.evidence(run.id, extras.evidence)
@@ -334,7 +355,7 @@ class Batch:
             self.letters.work(run, letter, at)
         return given
 
-    async def _change_state(self, run: RunState, state: State, at: Instant) -> tuple[Message, ...]:
+    async def _change_state(self, run: StoredRun, state: State, at: Instant) -> tuple[Message, ...]:
         self.touch(run, at)
         if state.status == Status.COMPENSATING and run.status != Status.COMPENSATING:
             await self.keys.undo(run)
@@ -361,7 +382,7 @@ class Batch:
                 run.due = at
         return messages
 
-    def _obey(self, run: RunState, acts: Sequence[str], at: Instant) -> None:
+    def _obey(self, run: StoredRun, acts: Sequence[str], at: Instant) -> None:
         """Keep a turn from undoing what somebody asked for and it has not seen."""
         if run.status != Status.PAUSED or acts:
             run.due = at
@@ -372,7 +393,7 @@ class Batch:
         elif acts and acts[-1] == "pause" and run.status not in (Status.CANCELLING, Status.BLOCKED):
             run.status = Status.PAUSED
 
-    async def end(self, run: RunState, end: End) -> None:
+    async def end(self, run: StoredRun, end: End) -> None:
         """End a run: what it has not read goes where its rules say, and its parent is told."""
         self.touch(run, end.at)
         run.status, run.ended = end.status, end.at
@@ -429,7 +450,7 @@ class Batch:
         self._deliver(target, operation)
         return Delivered(target.key, target.inbox, target.owner)
 
-    async def _crowded(self, run: RunState, operation: SendMessage | Send) -> bool:
+    async def _crowded(self, run: StoredRun, operation: SendMessage | Send) -> bool:
         """Whether so many messages of this name wait already; counted only where there could be so many."""
         await self.flush()
         oldest = (await self.statements.read("oldest_unread", [(run.key,)]))[0][0]
@@ -438,11 +459,11 @@ class Batch:
         count = (await self.statements.read("count_unread", [(run.key, operation.name)]))[0][0]
         return int(count or 0) >= operation.max_pending
 
-    def _deliver(self, run: RunState, what: SendMessage | Send) -> None:
+    def _deliver(self, run: StoredRun, what: SendMessage | Send) -> None:
         self.put(run, "message", what.name, what.id, what.payload, what.at)
 
     def put(
-        self, run: RunState, kind: str, name: str, id: str, payload: str, at: Instant, *, now: Instant | None = None
+        self, run: StoredRun, kind: str, name: str, id: str, payload: str, at: Instant, *, now: Instant | None = None
     ) -> None:
         """Put a row into a run's inbox and make the run due, unless it is to be left alone.
 
@@ -458,11 +479,11 @@ class Batch:
         self._stirred.add(run.key)
         self.touch(run, now)
 
-    def beginning(self, run: RunState, at: Instant) -> Instant:
+    def beginning(self, run: StoredRun, at: Instant) -> Instant:
         """Return from when a run may be driven: at once, but not before it begins."""
         return max(at, run.begins) if run.begins is not None and not run.epoch else at
 
-    async def take_out(self, run: RunState, n: int, kind: str) -> Message | None:
+    async def take_out(self, run: StoredRun, n: int, kind: str) -> Message | None:
         """Remove one row of a kind from a run's inbox and return it."""
         found = self._inbox.get(run.key, {}).get(n)
         if found is None and (run.key, n) not in self._consumed:
@@ -481,7 +502,7 @@ class Batch:
         await self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
         return Committed(run.key)
 
-    def consume(self, run: RunState, numbers: Sequence[int]) -> None:
+    def consume(self, run: StoredRun, numbers: Sequence[int]) -> None:
         """Delete rows of a run's inbox."""
         pending = self._inbox.get(run.key, {})
         for n in numbers:
@@ -500,14 +521,13 @@ class Batch:
             low, high = first.encode(), last.encode()
             self._entries = [row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high]
 
-    def touch(self, run: RunState, at: Instant) -> None:
+    def touch(self, run: StoredRun, at: Instant) -> None:
         """Note that a run changed."""
         run.updated = at
-        if not run.dirty:
-            run.dirty = True
-            self._touched.append(run)
+        if run.key not in self._new:
+            self._changed[run.key] = run
 
-    def leave_traces(self, run: RunState) -> None:
+    def leave_traces(self, run: StoredRun) -> None:
         """Note that a run has rows in tables that its end must look into."""
         if not run.traces:
             run.traces = 1
@@ -520,14 +540,14 @@ class Batch:
             alive = self._alive[worker] = bool(await self.statements.read("live_worker", [(worker,)]))
         return alive
 
-    async def unread(self, run: RunState) -> tuple[Message, ...]:
+    async def unread(self, run: StoredRun) -> tuple[Message, ...]:
         """Return all that a run has not read."""
         return await self._unread_beyond(run, 0)
 
-    async def _unread_beyond(self, run: RunState, seen: int) -> tuple[Message, ...]:
+    async def _unread_beyond(self, run: StoredRun, seen: int) -> tuple[Message, ...]:
         beyond, stored = self._unread.get(run.key, (seen, None))
         if stored is None or beyond > seen:
-            rows = [] if run.new else await self.statements.read("unread", [(run.key, seen)])
+            rows = [] if run.key in self._new else await self.statements.read("unread", [(run.key, seen)])
             stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
         # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
         pending = takewhile(lambda message: message.n > seen, reversed(self._inbox.get(run.key, {}).values()))
@@ -535,13 +555,13 @@ class Batch:
         unread = [*pending, *(message for message in older if (run.key, message.n) not in self._consumed)]
         return tuple(reversed(unread))
 
-    async def run(self, key: int) -> RunState | None:
+    async def run(self, key: int) -> StoredRun | None:
         """Return a run by its key."""
         if key not in self._runs:
             await self._load("run_by_key", [(key,)])
         return self._runs.get(key)
 
-    async def named(self, id: str) -> RunState | None:
+    async def named(self, id: str) -> StoredRun | None:
         """Return a run by its public id."""
         if id not in self._ids:
             self._ids[id] = None
@@ -552,9 +572,9 @@ class Batch:
         for row in await self.statements.read(statement, rows):
             self.adopt(row)
 
-    def adopt(self, row: Row) -> RunState:
+    def adopt(self, row: Row) -> StoredRun:
         """Return the run of a row that was read, as this batch has it."""
-        run = RunState(row)
+        run = StoredRun(*row)  # type: ignore[arg-type]  # columns as in StoredRun
         known = self._runs.setdefault(run.key, run)
         self._ids[known.id] = known
         return known
@@ -619,13 +639,12 @@ class Batch:
     async def flush(self) -> None:
         """Write what was changed so far."""
         write = self.statements.write
-        new = [new_row(run, run.new) for run in self._touched if run.new]
-        changed = [changed_row(run) for run in self._touched if not run.new]
         inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
         traceless: list[Row] = [(key,) for key in self._traceless]
         work: list[tuple[str, Sequence[Row]]] = [
-            ("update_runs", changed),  # before the inserts: an end gives a unique key back
-            ("insert_runs", new),
+            # Before the inserts: an end gives a unique key back.
+            ("update_runs", [changes_of(run) for run in self._changed.values()]),
+            ("insert_runs", [astuple(run) for run in self._new.values()]),
             ("put_inputs", [*self._inputs.items()]),
             ("put_results", [(key, *result) for key, result in self._results.items()]),
             ("forget_entries", [(key,) for key in self._forgotten]),
@@ -644,8 +663,6 @@ class Batch:
         for statement, rows in work:
             if rows:
                 await write(statement, rows)
-        for run in self._touched:
-            run.new, run.dirty = None, False
         self._unread.clear()
         self._clear_pending()
 

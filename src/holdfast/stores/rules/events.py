@@ -15,7 +15,7 @@ from holdfast.clock import Instant
 from holdfast.contract.operations import Published, Refused
 from holdfast.contract.rows import Message
 from holdfast.contract.turns import End, EventRule, PublishEvent, Wait
-from holdfast.stores.rules.run import Row, RunState
+from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -38,7 +38,7 @@ class EventQueues:
 
     # Waiting.
 
-    async def wait(self, run: RunState, wait: Wait, at: Instant) -> bool:
+    async def wait(self, run: StoredRun, wait: Wait, at: Instant) -> bool:
         """Let a receive wait; True if an event was given to it at once."""
         if run.traces:
             self.unwait(run, wait.location)
@@ -62,20 +62,20 @@ class EventQueues:
         self._waits[place] = [(run.key, wait.location, name, wait.since) for name in wait.names]
         return False
 
-    def unwait(self, run: RunState, location: str) -> None:
+    def unwait(self, run: StoredRun, location: str) -> None:
         """Let a receive wait no more."""
         place = (run.key, location)
         self._waits.pop(place, None)
         self._unwaits[place] = None
 
-    def forget(self, run: RunState) -> None:
+    def forget(self, run: StoredRun) -> None:
         """Let nothing of a run wait any more."""
         if run.traces:
             self._forgotten[run.key] = None
             for place in [place for place in self._waits if place[0] == run.key]:
                 del self._waits[place]
 
-    async def _has_message(self, run: RunState, wait: Wait) -> bool:
+    async def _has_message(self, run: StoredRun, wait: Wait) -> bool:
         """Whether a message the run has not seen will end this wait: messages come before events."""
         if run.inbox <= wait.seen:
             return False
@@ -83,7 +83,7 @@ class EventQueues:
         unread = await self._batch.statements.read("unread", [(run.key, wait.seen)])
         return any(kind == "message" and name in wait.names for _, _, kind, name, *_ in unread)
 
-    async def _head(self, run: RunState, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
+    async def _head(self, run: StoredRun, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
         """Return the oldest queued event of a name that a run may be given."""
         statements = self._batch.statements
         await self._batch.flush()
@@ -99,14 +99,14 @@ class EventQueues:
             return int(n or 0), str(id), str(payload), int(published or 0)
         return None
 
-    async def _catch_up(self, run: RunState, name: str, rule: EventRule, at: Instant) -> None:
+    async def _catch_up(self, run: StoredRun, name: str, rule: EventRule, at: Instant) -> None:
         """Give a run every copy it has not seen of events that stay."""
         while not rule.single and (head := await self._head(run, name, rule)) is not None:
             n, id, payload, published = head
             await self._take(run, name, rule, n)
             self._batch.put(run, "notice", name, id, payload, published, now=at)
 
-    async def _take(self, run: RunState, name: str, rule: EventRule, n: int) -> None:
+    async def _take(self, run: StoredRun, name: str, rule: EventRule, n: int) -> None:
         """Take an event off its queue, or note that a run has seen it."""
         if rule.single:
             await self._batch.statements.write("delete_event", [(name, n)])
@@ -164,13 +164,13 @@ class EventQueues:
             await batch.statements.write("put_cursors", [(key, event.name, n) for key, _ in given])
         return len(given)
 
-    async def give_back(self, run: RunState, n: int, at: Instant) -> None:
+    async def give_back(self, run: StoredRun, n: int, at: Instant) -> None:
         """Take an event from a run that does not want it any more and give it to somebody else."""
         message = await self._batch.take_out(run, n, "event")
         if message is not None:
             await self._again(message, _ALONE, at)
 
-    async def give_up(self, run: RunState, at: Instant) -> None:
+    async def give_up(self, run: StoredRun, at: Instant) -> None:
         """Let a run that cannot go on take nothing that others wait for; it waits anew when it is claimed again."""
         if run.traces:
             self.forget(run)
@@ -178,7 +178,7 @@ class EventQueues:
                 if message.kind == "event":
                     await self.give_back(run, message.n, at)
 
-    async def left_unread(self, run: RunState, unread: Iterable[Message], end: End) -> None:
+    async def left_unread(self, run: StoredRun, unread: Iterable[Message], end: End) -> None:
         """Decide what becomes of what an ended run has not read."""
         for message in unread:
             if message.kind == "event":

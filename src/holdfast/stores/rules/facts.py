@@ -17,8 +17,8 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun
 from holdfast.stores.rules.batch import Batch
-from holdfast.stores.rules.run import Row
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row
 
 _SHARED = (CommitTurn, StartRun, SendMessage, PublishEvent, Beat, BeatTask, FinishTask, KeepResult)
 """What neither ends nor cuts the runs of others."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.clock import Instant
 from holdfast.contract.operations import Committed, Fenced, KeepResult, KeyAnswer, Outcome
 from holdfast.contract.turns import LeaveKey, TakeKey
-from holdfast.stores.rules.run import Row, RunState
+from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -35,7 +35,7 @@ class Keys:
         self._held: dict[int, list[tuple[str, str]]] = {}
         """Keys that runs hold, read before they were asked for."""
 
-    async def take(self, run: RunState, take: TakeKey, at: Instant) -> KeyAnswer:
+    async def take(self, run: StoredRun, take: TakeKey, at: Instant) -> KeyAnswer:
         """Take a key for a step, or say who has it."""
         batch = self._batch
         batch.leave_traces(run)
@@ -58,7 +58,7 @@ class Keys:
         await self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, 0, waiting))
         return _TAKEN
 
-    async def leave(self, run: RunState, leave: LeaveKey, at: Instant) -> None:
+    async def leave(self, run: StoredRun, leave: LeaveKey, at: Instant) -> None:
         """Give up a key that a run holds, with or without a result."""
         key = await self._get(leave.activity, leave.key)
         if key is None or key.run != run.key or key.result is not None:
@@ -79,7 +79,7 @@ class Keys:
         await self.leave(run, operation.leave, run.updated)
         return Committed(run.key)
 
-    async def free(self, run: RunState, at: Instant) -> None:
+    async def free(self, run: StoredRun, at: Instant) -> None:
         """Give up every key a run holds or waits for: it goes no further for now."""
         if not run.traces:
             return
@@ -96,7 +96,7 @@ class Keys:
         for run, activity, key in rows:
             self._held[int(run or 0)].append((str(activity), str(key)))
 
-    async def undo(self, run: RunState) -> None:
+    async def undo(self, run: StoredRun) -> None:
         """Forget the results a run left under its keys: what its steps did was undone, and must be done anew."""
         await self._batch.statements.write("forget_results", [(run.key,)])
 

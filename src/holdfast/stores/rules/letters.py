@@ -9,7 +9,7 @@ from holdfast.clock import Instant, new_id
 from holdfast.contract.operations import Acknowledge, Done, Outcome, Refused, ReplayEvent
 from holdfast.contract.rows import Message, Status
 from holdfast.contract.turns import NewLetter, PublishEvent
-from holdfast.stores.rules.run import Row, RunState
+from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -28,21 +28,21 @@ class Letters:
         """Whether there are letters that quote the input of a run and were not stored yet."""
         return bool(self._work)
 
-    def work(self, run: RunState, letter: NewLetter, at: Instant) -> None:
+    def work(self, run: StoredRun, letter: NewLetter, at: Instant) -> None:
         """Keep a step that was given up on."""
         row = (letter.id, run.id, run.workflow, letter.step, letter.attempts, letter.error, at, run.key)
         self._work.append(row)
 
-    def event(self, message: Message, target: RunState | None, at: Instant) -> None:
+    def event(self, message: Message, target: StoredRun | None, at: Instant) -> None:
         """Keep a message or event that could not be delivered."""
         run, workflow, status = (target.id, target.workflow, str(target.status)) if target is not None else ("", "", "")
         self._events.append((new_id(), run, workflow, message.name, message.payload, status, message.at, at))
 
-    async def settle(self, run: RunState) -> None:
+    async def settle(self, run: StoredRun) -> None:
         """Note how a run ended whose letters were replayed."""
         await self._batch.statements.write("settle_letters", [(run.id, str(run.status))])
 
-    async def replayed(self, run: RunState, at: Instant) -> None:
+    async def replayed(self, run: StoredRun, at: Instant) -> None:
         """Note that a run goes on, which deals with its letters."""
         await self._batch.flush()
         await self._batch.statements.write("replay_letters", [(run.id, at)])

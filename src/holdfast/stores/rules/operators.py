@@ -21,7 +21,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import End
-from holdfast.stores.rules.run import RunState
+from holdfast.stores.sql.tables import StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -66,7 +66,7 @@ class Operators:
         await self._cancel(run, operation)
         return Delivered(run.key, run.inbox, run.owner)
 
-    async def _cancel(self, run: RunState, operation: RequestCancel) -> None:
+    async def _cancel(self, run: StoredRun, operation: RequestCancel) -> None:
         batch = self._batch
         if run.epoch == 0 and run.owner is None:
             # Nobody ever had it: there is no code to tell.
@@ -89,13 +89,13 @@ class Operators:
         async for child in self._following(run):
             await self._cancel(child, operation)
 
-    async def cancel_following(self, run: RunState, end: End) -> None:
+    async def cancel_following(self, run: StoredRun, end: End) -> None:
         """Cancel what is still open of the children that go with their parent."""
         operation = RequestCancel(target="", at=end.at, payload=end.payload, unread=end.unread, rules=end.rules)
         async for child in self._following(run):
             await self._cancel(child, operation)
 
-    async def _following(self, run: RunState) -> AsyncIterator[RunState]:
+    async def _following(self, run: StoredRun) -> AsyncIterator[StoredRun]:
         batch = self._batch
         await batch.flush()
         for row in await batch.statements.read("following", [(run.key,)]):
@@ -164,7 +164,7 @@ class Operators:
         return Done(1)
 
     async def _refuse(
-        self, operation: Reopen, runs: dict[int, RunState], holders: dict[tuple[str, str], RunState]
+        self, operation: Reopen, runs: dict[int, StoredRun], holders: dict[tuple[str, str], StoredRun]
     ) -> Refused | KeyHeld | None:
         """Return why a run or one of its children cannot go on; `runs` and `holders` are those that go on with it."""
         run = await self._batch.named(operation.target)
@@ -219,7 +219,7 @@ class Operators:
 
     # The rest.
 
-    async def set_attributes(self, run: RunState, attributes: Mapping[str, str | None]) -> None:
+    async def set_attributes(self, run: StoredRun, attributes: Mapping[str, str | None]) -> None:
         """Set searchable attributes; None removes one."""
         await self._batch.flush()
         statements = self._batch.statements

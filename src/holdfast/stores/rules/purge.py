@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.contract.operations import Done, Purge
 from holdfast.contract.rows import TERMINAL, Message, Status
-from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.tables import Row
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch

@@ -17,7 +17,7 @@ from holdfast.contract.operations import (
     Transact,
 )
 from holdfast.contract.turns import Extras
-from holdfast.stores.rules.run import Row, RunState
+from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -29,7 +29,7 @@ class Tasks:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    async def hand_out(self, run: RunState, extras: Extras, keys: Mapping[str, KeyAnswer], at: Instant) -> None:
+    async def hand_out(self, run: StoredRun, extras: Extras, keys: Mapping[str, KeyAnswer], at: Instant) -> None:
         """Let attempts wait for a worker, in place of those at their locations."""
         statements = self._batch.statements
         gone: list[Row] = [(run.key, location) for location in extras.untasks]
@@ -44,7 +44,7 @@ class Tasks:
                 what = (task.attempt, task.queue, task.activity, task.payload, task.priority, at)
                 await statements.write("put_task", [(run.key, task.location, *what)])
 
-    async def _refuse(self, run: RunState, locations: Sequence[str]) -> None:
+    async def _refuse(self, run: StoredRun, locations: Sequence[str]) -> None:
         """Delete what came of attempts just before they were given up: a new life of the run has the same locations."""
         unread = await self._batch.unread(run)
         self._batch.consume(run, [each.n for each in unread if each.kind == "task" and each.name in locations])
@@ -66,14 +66,14 @@ class Tasks:
         batch.put(run, "task", operation.location, str(operation.attempt), operation.payload, operation.at)
         return Delivered(run.key, run.inbox, run.owner)
 
-    async def may_record(self, attempt: Transact) -> RunState | None:
+    async def may_record(self, attempt: Transact) -> StoredRun | None:
         """Return the run of an attempt that is to run in this transaction, None if it is another's by now."""
         run = await self._batch.run(attempt.run)
         if run is None or run.ended is not None or (run.epoch, run.generation) != (attempt.epoch, attempt.generation):
             return None
         return run
 
-    async def record(self, run: RunState, attempt: Transact, payload: str, at: Instant) -> Delivered:
+    async def record(self, run: StoredRun, attempt: Transact, payload: str, at: Instant) -> Delivered:
         """Tell a run what came of an attempt that ran in this transaction."""
         self._batch.put(run, "task", attempt.location, str(attempt.attempt), payload, at)
         await self._batch.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.chains import chained
 from holdfast.clock import Instant
 from holdfast.contract.turns import Audit, Evidence
-from holdfast.stores.rules.run import Row
+from holdfast.stores.sql.tables import Row
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch

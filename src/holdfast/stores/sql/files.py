@@ -1,8 +1,8 @@
 """SQL kept in files: named statements and numbered migrations, read once from the package.
 
-A statement begins with `-- name: its_name`, then perhaps `-- rows: column type, ...` (what it is given, see {rows} in
-queries/batch.sql), then a line saying what it is for. It ends where the next one begins. Words in braces stand for what
-databases say differently, or for lists of columns that would otherwise be written again and again.
+A statement begins with `-- name: its_name`, then perhaps `-- rows: column type, ...` or `-- rows: table` (what it is
+given, see {rows} in queries/batch.sql), then a line saying what it is for. It ends where the next one begins. Words in
+braces stand for what databases say differently, or for lists of columns (`tables.LISTS`).
 """
 
 from __future__ import annotations
@@ -14,36 +14,24 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
 
+from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Column, Columns
+
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _ROWS = re.compile(r"^-- rows: (.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
 
-RUN = (
-    "runs.key, runs.id, runs.workflow, runs.status, runs.wait, runs.due, runs.epoch, runs.owner, runs.generation, "
-    "runs.inbox, runs.claims, runs.lost, runs.digest, runs.parent, runs.fingerprint, runs.updated, runs.ended, "
-    "runs.unique_key, runs.timeout, runs.deadline, runs.reopens, runs.traces, runs.begins"
-)
-"""The mutable part of a run, in the order of RunState."""
-
-RUN_ROW = (
-    "runs.key, runs.id, workflow, version, status, wait, due, epoch, owner, generation, seed, digest, inbox, claims, "
-    "input, output, error, parent_id, created, updated, ended, begins, deadline, priority, unique_key, actor, tenant, "
-    "reopens, compensation, {attributes} AS attributes"
-)
-"""A run with its payloads, in the order of RunRow."""
-
 
 class Statement(NamedTuple):
-    """A statement as it is written; `columns` are those of {rows}, each with its type (int or text)."""
+    """A statement as it is written; `columns` are those of {rows}."""
 
     text: str
-    columns: tuple[tuple[str, str], ...]
+    columns: Columns
 
     def fill(self, words: Mapping[str, str]) -> str:
         """Return the statement with words in place of those in braces; unknown ones stay."""
-        text = self.text.replace("{run}", RUN).replace("{run_row}", RUN_ROW)
-        text = text.replace("{columns}", ", ".join(name for name, _ in self.columns))
-        for word, meaning in words.items():
+        columns = ", ".join(name for name, _ in self.columns)
+        text = self.text
+        for word, meaning in {**LISTS, "columns": columns, **words}.items():
             text = text.replace("{" + word + "}", meaning)
         return text
 
@@ -59,10 +47,16 @@ def statements(*names: str) -> Mapping[str, Statement]:
             if name in found:
                 raise ValueError(f"{file}.sql: statement {name} is defined twice")
             rows = _ROWS.search(body)
-            columns = [column.split() for column in rows[1].split(",")] if rows else []
             text = " ".join(_COMMENT.sub("", body).split()).rstrip(";")
-            found[name] = Statement(text, tuple((column, kind) for column, kind in columns))
+            found[name] = Statement(text, _columns(rows[1].strip()) if rows else ())
     return MappingProxyType(found)
+
+
+def _columns(said: str) -> Columns:
+    """Return the columns of rows: those of a table, those of a run that change, or the ones that are named."""
+    if said == "changes of runs":
+        return CHANGING
+    return TABLES.get(said) or tuple(Column(*column.split()) for column in said.split(","))
 
 
 @cache

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TypeVar
-
-import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import (
@@ -25,13 +22,10 @@ from holdfast.contract.rows import (
     Standing,
     Status,
 )
-from holdfast.stores.rules.run import Value
 from holdfast.stores.sql.statements import Statements
-
-T = TypeVar("T", bound=msgspec.Struct)
+from holdfast.stores.sql.tables import Value, record_of
 
 _SEQ = itemgetter(1)
-_FIELDS = RunRow.__struct_fields__
 _HAS_ATTRIBUTE = (
     "EXISTS (SELECT 1 FROM attributes "
     "WHERE attributes.name = {name} AND attributes.value = {value} AND attributes.run = runs.key)"
@@ -58,17 +52,10 @@ class _Conditions:
         return " AND ".join(self._clauses) or "TRUE"
 
 
-def run_row(row: Sequence[object]) -> RunRow:
-    """Make a record of a row of get_run or list_runs, whose columns come in the order of the record's fields."""
-    values = dict(zip(_FIELDS, row, strict=True))
-    values["status"] = Status(str(values["status"]))
-    return RunRow(**values)  # type: ignore[arg-type]  # the columns have the types of the schema
-
-
 async def get(db: Statements, run_id: str) -> RunRow | None:
     """Return one run."""
     rows = await db.read("get_run", [(run_id,)])
-    return run_row(rows[0]) if rows else None
+    return record_of(RunRow, rows[0]) if rows else None
 
 
 async def standings(db: Statements, run_ids: Sequence[str]) -> dict[str, Standing]:
@@ -106,7 +93,7 @@ async def list_runs(db: Statements, which: RunFilter) -> list[RunRow]:
     if which.before is not None:
         wanted.add("tagged.run <" if tagged else "runs.key <", which.before)
     rows = await db.list("list_tagged_runs" if tagged else "list_runs", str(wanted), tuple(wanted.values))
-    return [run_row(row) for row in rows]
+    return [record_of(RunRow, row) for row in rows]
 
 
 async def list_letters(db: Statements, which: LetterFilter) -> list[LetterRow]:
@@ -121,12 +108,7 @@ async def list_letters(db: Statements, which: LetterFilter) -> list[LetterRow]:
     if which.before is not None:
         wanted.add("id <", which.before)
     rows = await db.list("list_letters", str(wanted), tuple(wanted.values))
-    return [_made(LetterRow, row) for row in rows]
-
-
-def _made(record: type[T], row: Sequence[object]) -> T:
-    """Make a record of a row whose columns come in the order of the record's fields."""
-    return record(**dict(zip(record.__struct_fields__, row, strict=True)))
+    return [record_of(LetterRow, row) for row in rows]
 
 
 async def audit(db: Statements, target: str | None, after: int, limit: int) -> list[AuditRow]:
@@ -135,19 +117,18 @@ async def audit(db: Statements, target: str | None, after: int, limit: int) -> l
         rows = await db.read("read_all_audit", [(after, limit)])
     else:
         rows = await db.read("read_audit", [(target, after, limit)])
-    return [_made(AuditRow, row) for row in rows]
+    return [record_of(AuditRow, row) for row in rows]
 
 
 async def evidence(db: Statements, run: str, after: int, limit: int) -> list[EvidenceRow]:
     """Return a run's own audit trail, oldest first."""
-    return [_made(EvidenceRow, row) for row in await db.read("read_evidence", [(run, after, limit)])]
+    return [record_of(EvidenceRow, row) for row in await db.read("read_evidence", [(run, after, limit)])]
 
 
 async def schedules(db: Statements, due: Instant | None) -> list[ScheduleRow]:
     """Return every schedule, or those with a tick at or before an instant."""
     rows = await (db.read("read_schedules", [()]) if due is None else db.read("read_due_schedules", [(due,)]))
-    found = [_made(ScheduleRow, row) for row in rows]
-    return [msgspec.structs.replace(schedule, paused=bool(schedule.paused)) for schedule in found]
+    return [record_of(ScheduleRow, row) for row in rows]
 
 
 async def counts(db: Statements) -> Counts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.stores.rules.run import Row, Value
+from holdfast.stores.sql.tables import Row, Value
 
 T = TypeVar("T")
 

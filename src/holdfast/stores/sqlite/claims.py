@@ -8,8 +8,9 @@ from typing import Any
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import Claim, Status, Task
-from holdfast.stores.sqlite.statements import SQL, json_rows
+from holdfast.contract.rows import Claim, Task
+from holdfast.stores.sql.tables import record_of
+from holdfast.stores.sqlite.statements import MANY, SQL, json_rows
 
 POISON_CLAIMS = 3
 
@@ -43,48 +44,9 @@ def claim(
         due = _next_suspect(db, worker, now, known, poison)
     if not due:
         return []
-    lost = {key: how for _, _, key, _, how, _ in due}
-    paused = {key for _, _, key, _, _, status in due if status == Status.PAUSED}
-    keys = json_rows([*lost])
-    db.execute(SQL["take_runs"], (worker, now, keys))
-    return [
-        Claim(
-            key=key,
-            id=id,
-            epoch=epoch,
-            workflow=workflow,
-            version=version,
-            input=input,
-            seed=seed,
-            generation=generation,
-            status=Status(status),
-            lost=lost[key],
-            claims=claims,
-            created=created,
-            parent=parent,
-            begins=begins,
-            deadline=deadline,
-            reopens=reopens,
-            paused=key in paused,
-        )
-        for (
-            key,
-            id,
-            epoch,
-            workflow,
-            version,
-            input,
-            seed,
-            generation,
-            status,
-            claims,
-            created,
-            parent,
-            begins,
-            deadline,
-            reopens,
-        ) in db.execute(SQL["taken_runs"], (keys,))
-    ]
+    db.execute(SQL["take_runs"], (worker, now, json_rows([key for _, _, key, _, _, _ in due])))
+    taken = json_rows([(key, lost, status) for _, _, key, _, lost, status in due])
+    return [record_of(Claim, row) for row in db.execute(MANY["taken_runs"], (taken,))]
 
 
 def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[str]) -> bool:
@@ -109,7 +71,7 @@ def claim_tasks(
     for _, _, run, location in sorted(waiting)[:limit]:
         db.execute(SQL["take_task"], (worker, run, location))
         [row] = db.execute(SQL["taken_task"], (run, location))
-        taken.append(Task(**dict(zip(Task.__struct_fields__, row, strict=True))))
+        taken.append(record_of(Task, row))
     return taken
 
 

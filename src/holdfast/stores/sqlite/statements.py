@@ -9,14 +9,13 @@ from types import MappingProxyType
 import apsw
 import msgspec
 
-from holdfast.stores.rules.run import Row, Value
 from holdfast.stores.sql.files import Statement, statements
 from holdfast.stores.sql.statements import in_pieces
+from holdfast.stores.sql.tables import Row, Value
 
 _WORDS = {
     "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
     "greatest": "max",
-    "unless_taken": "",
     "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
 }
 _ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"

@@ -15,7 +15,7 @@ SELECT {run} FROM {rows} AS wanted {join} runs ON runs.id = wanted.id;
 -- name: unread
 -- rows: run int, n int
 -- Inbox rows of runs, of each beyond a number.
-SELECT inbox.run, inbox.n, inbox.kind, inbox.name, inbox.id, inbox.payload, inbox.at
+SELECT inbox.run, {message}
 FROM {rows} AS wanted {join} inbox ON inbox.run = wanted.run AND inbox.n > wanted.n
 ORDER BY inbox.run, inbox.n;
 
@@ -37,18 +37,14 @@ JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NUL
 SELECT 1 FROM workers WHERE id = $1 AND state = 'live';
 
 -- name: insert_runs
--- rows: key int, id text, workflow text, version text, status text, wait text, due int, epoch int, owner text, generation int, inbox int, claims int, lost text, seed int, digest int, parent int, parent_id text, parent_location text, fingerprint text, created int, updated int, ended int, priority int, begins int, timeout int, deadline int, unique_key text, actor text, tenant text, follows int, reopens int, traces int
+-- rows: runs
 -- New runs.
-INSERT INTO runs ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE {unless_taken};
+INSERT INTO runs ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE;
 
 -- name: update_runs
--- rows: key int, status text, wait text, due int, owner text, generation int, inbox int, claims int, lost text, fingerprint text, updated int, ended int, epoch int, deadline int, reopens int, traces int
+-- rows: changes of runs
 -- Write back the mutable part of runs.
-UPDATE runs SET status = new.status, wait = new.wait, due = new.due, owner = new.owner, generation = new.generation,
-                inbox = new.inbox, claims = new.claims, lost = new.lost, fingerprint = new.fingerprint,
-                updated = new.updated, ended = new.ended, epoch = new.epoch, deadline = new.deadline,
-                reopens = new.reopens, traces = new.traces
-FROM {rows} AS new WHERE runs.key = new.key;
+UPDATE runs SET {run_changes} FROM {rows} AS new WHERE runs.key = new.key;
 
 -- name: put_inputs
 -- rows: run int, input text
@@ -72,7 +68,7 @@ DELETE FROM entries WHERE run IN (SELECT run FROM {rows} AS gone);
 DELETE FROM entries WHERE run = $1 AND location >= $2 AND location < $3;
 
 -- name: insert_entries
--- rows: run int, location text, seq int, kind int, at int, data text
+-- rows: entries
 -- New facts. A fact already there stays as it is.
 INSERT INTO entries ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE ON CONFLICT DO NOTHING;
 
@@ -86,7 +82,7 @@ UPDATE entries SET data = $4 WHERE run = $1 AND location = $2 AND seq = $3;
 DELETE FROM inbox WHERE (run, n) IN (SELECT run, n FROM {rows} AS read);
 
 -- name: insert_inbox
--- rows: run int, n int, kind text, name text, id text, payload text, at int
+-- rows: inbox
 -- Messages, ends of children, requests to cancel.
 INSERT INTO inbox ({columns}) SELECT {columns} FROM {rows} AS new;
 

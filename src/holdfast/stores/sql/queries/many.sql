@@ -40,7 +40,7 @@ SELECT count(*) FROM inbox WHERE run = $1 AND name = $2 AND kind = 'message';
 
 -- name: inbox_row
 -- One row of an inbox.
-SELECT n, kind, name, id, payload, at FROM inbox WHERE run = $1 AND n = $2;
+SELECT {message} FROM inbox WHERE run = $1 AND n = $2;
 
 -- name: insert_replies
 -- Answers to requests; the first one stays.
@@ -197,10 +197,6 @@ ON CONFLICT (run, reopens, seq, location) DO UPDATE SET kind = excluded.kind, at
 -- What steps that are cut away left under their idempotency keys: they shall run again.
 DELETE FROM keys WHERE run = $1 AND location IN (SELECT location FROM entries WHERE run = $1 AND seq >= $2);
 
--- name: set_version
--- Which version of its workflow a run is of, that was started without one.
-UPDATE runs SET version = $2 WHERE key = $1 AND version = '';
-
 -- name: cut_entries
 -- Cut it away.
 DELETE FROM entries WHERE run = $1 AND seq >= $2;
@@ -256,16 +252,18 @@ DELETE FROM dead_letters WHERE id = $1;
 SELECT n, hash FROM audit ORDER BY n DESC LIMIT 1;
 
 -- name: insert_audit
+-- rows: audit
 -- What somebody did.
-INSERT INTO audit (n, at, actor, action, target, detail, previous, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+INSERT INTO audit ({columns}) SELECT {columns} FROM {rows} AS new;
 
 -- name: last_evidence
 -- The end of a run's chain.
 SELECT n, hash FROM evidence WHERE run = $1 ORDER BY n DESC LIMIT 1;
 
 -- name: insert_evidence
+-- rows: evidence
 -- What a run wants on record.
-INSERT INTO evidence (run, n, id, kind, data, at, previous, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+INSERT INTO evidence ({columns}) SELECT {columns} FROM {rows} AS new;
 
 -- name: get_schedule
 -- A schedule.

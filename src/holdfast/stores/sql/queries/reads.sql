@@ -24,12 +24,12 @@ WHERE tagged.name = $2 AND tagged.value = $3 AND {filter} ORDER BY tagged.run DE
 
 -- name: read_entries
 -- The facts of one run.
-SELECT location, seq, kind, at, data FROM entries WHERE run = $1 ORDER BY seq;
+SELECT {entry} FROM entries WHERE run = $1 ORDER BY seq;
 
 -- name: read_many_entries
 -- rows: run int
 -- The facts of many runs.
-SELECT entries.run, entries.location, entries.seq, entries.kind, entries.at, entries.data
+SELECT entries.run, {entry}
 FROM {rows} AS wanted {join} entries ON entries.run = wanted.run;
 
 -- name: inbox_numbers
@@ -44,33 +44,33 @@ SELECT tasks.run, tasks.location, tasks.attempt FROM {rows} AS wanted {join} tas
 
 -- name: read_archive
 -- Facts of a run that were cut away when it was reopened.
-SELECT location, seq, kind, at, data FROM archive WHERE run = $1 ORDER BY reopens, seq;
+SELECT {archived_entry} FROM archive WHERE run = $1 ORDER BY reopens, seq;
 
 -- name: list_letters
 -- A page of dead letters, newest first. The filter is put in place of {filter}.
-SELECT id, kind, run, workflow, step, name, attempts, error, payload, target_status, sent, at, acknowledged, outcome
+SELECT {letter}
 FROM dead_letters WHERE {filter} ORDER BY id DESC LIMIT $1;
 
 -- name: read_audit
 -- What was done to one target, after a number.
-SELECT n, at, actor, action, target, detail, previous, hash FROM audit
+SELECT {audit_row} FROM audit
 WHERE n > $2 AND target = $1 ORDER BY n LIMIT $3;
 
 -- name: read_all_audit
 -- The same of every target.
-SELECT n, at, actor, action, target, detail, previous, hash FROM audit WHERE n > $1 ORDER BY n LIMIT $2;
+SELECT {audit_row} FROM audit WHERE n > $1 ORDER BY n LIMIT $2;
 
 -- name: read_evidence
 -- The audit trail of a run, after a number.
-SELECT run, n, id, kind, data, at, previous, hash FROM evidence WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;
+SELECT {evidence_row} FROM evidence WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;
 
 -- name: read_schedules
 -- Every schedule.
-SELECT id, workflow, spec, input, next, paused, last_run, created, updated FROM schedules ORDER BY id;
+SELECT {schedule} FROM schedules ORDER BY id;
 
 -- name: read_due_schedules
 -- Schedules with a tick at or before an instant, earliest first.
-SELECT id, workflow, spec, input, next, paused, last_run, created, updated FROM schedules
+SELECT {schedule} FROM schedules
 WHERE next <= $1 AND next IS NOT NULL AND paused = 0 ORDER BY next;
 
 -- name: read_replies

@@ -4,12 +4,7 @@
 
 -- name: copy_runs
 -- The runs themselves; parent is 1 where the parent is there and not another run that was given its id later.
-SELECT runs.key, runs.id, runs.workflow, runs.version, runs.status, runs.wait, runs.due, runs.epoch, runs.owner,
-       runs.generation, runs.inbox, runs.claims, runs.lost, runs.seed, runs.digest,
-       CASE WHEN family.id = runs.parent_id THEN 1 END, runs.parent_id, runs.parent_location, runs.fingerprint,
-       runs.created, runs.updated, runs.ended, runs.priority, runs.begins, runs.timeout, runs.deadline, runs.unique_key,
-       runs.actor, runs.tenant, runs.follows, runs.reopens, runs.traces
-FROM runs LEFT JOIN runs AS family ON family.key = runs.parent
+SELECT {moved_run} FROM runs LEFT JOIN runs AS family ON family.key = runs.parent
 WHERE runs.key BETWEEN $1 AND $2 AND runs.key > $3 ORDER BY runs.key LIMIT $4;
 
 -- name: copy_inputs
@@ -226,7 +221,7 @@ SELECT at FROM audit WHERE target = $1 AND action = 'import' ORDER BY n LIMIT 1;
 SELECT 1 WHERE EXISTS (SELECT 1 FROM events) OR EXISTS (SELECT 1 FROM waiters);
 
 -- name: bring_runs
--- rows: key int, id text, workflow text, version text, status text, wait text, due int, epoch int, owner text, generation int, inbox int, claims int, lost text, seed int, digest int, parent int, parent_id text, parent_location text, fingerprint text, created int, updated int, ended int, priority int, begins int, timeout int, deadline int, unique_key text, actor text, tenant text, follows int, reopens int, traces int
+-- rows: runs
 -- Runs.
 INSERT INTO runs ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE;
 

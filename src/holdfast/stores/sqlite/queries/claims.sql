@@ -29,11 +29,9 @@ UPDATE runs SET owner = ?1, epoch = epoch + 1, due = NULL, wait = '', claims = c
 WHERE key IN (SELECT value FROM json_each(?3));
 
 -- name: taken_runs
--- What the worker needs to know of them, in the order given.
-SELECT runs.key, runs.id, runs.epoch, runs.workflow, runs.version, inputs.input, runs.seed, runs.generation, runs.status,
-       runs.claims, runs.created, runs.parent_id, runs.begins, runs.deadline, runs.reopens
-FROM json_each(?) AS taken CROSS JOIN runs ON runs.key = taken.value JOIN inputs ON inputs.run = runs.key
-ORDER BY taken.key;
+-- rows: key int, lost text, status text
+-- What the worker needs to know of them, in the order given; `lost` and `status` are what they were before.
+SELECT {claim} FROM {rows} AS taken CROSS JOIN runs ON runs.key = taken.key CROSS JOIN inputs ON inputs.run = runs.key;
 
 -- name: waiting_tasks
 -- Attempts of one activity that wait in one queue, in the order of their index.

@@ -1,0 +1,178 @@
+"""The tables that every database has: their columns stand here once, and statements and rows are made from them.
+
+A new column is a field of its record here (or in `contract/rows.py`) and a line in the schema of each database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import (
+    AuditRow,
+    Claim,
+    EntryRow,
+    EvidenceRow,
+    LetterRow,
+    Message,
+    RunRow,
+    ScheduleRow,
+    Status,
+)
+
+T = TypeVar("T")
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+Value = str | int | None
+Row = tuple[Value, ...]
+
+_CHANGING = "changing"
+Changing = Annotated[T, _CHANGING]
+"""A column that changes while a run lives; all others are written once, when it is inserted."""
+
+
+class StoredRun(msgspec.Struct):
+    """A row of `runs`, which a batch reads, changes and writes back.
+
+    What the columns mean is said in the schema of each database.
+    """
+
+    key: int
+    id: str
+    workflow: str
+    version: Changing[str]
+    seed: int
+    digest: int
+    created: Instant
+    updated: Changing[Instant]
+    status: Changing[str] = Status.PENDING
+    wait: Changing[str] = ""
+    due: Changing[Instant | None] = None
+    epoch: Changing[int] = 0
+    owner: Changing[str | None] = None
+    generation: Changing[int] = 0
+    inbox: Changing[int] = 0
+    claims: Changing[int] = 0
+    lost: Changing[str] = ""
+    fingerprint: Changing[str | None] = None
+    ended: Changing[Instant | None] = None
+    deadline: Changing[Instant | None] = None
+    reopens: Changing[int] = 0
+    traces: Changing[int] = 0
+    parent: int | None = None
+    parent_id: str | None = None
+    parent_location: str | None = None
+    follows: int = 0
+    priority: int = 0
+    begins: Instant | None = None
+    timeout: int | None = None
+    unique_key: str | None = None
+    actor: str | None = None
+    tenant: str | None = None
+
+
+class Column(NamedTuple):
+    """A column and its type, `int` or `text`."""
+
+    name: str
+    type: str
+
+
+Columns = tuple[Column, ...]
+
+
+def columns_of(record: type) -> Columns:
+    """Return the columns that a record has as fields."""
+    return tuple(Column(name, "int" if _is_number(hint) else "text") for name, hint in get_type_hints(record).items())
+
+
+def _is_number(hint: object) -> bool:
+    return any(isinstance(each, type) and issubclass(each, int) for each in (hint, *get_args(hint)))
+
+
+def record_of(record: type[Record], row: Sequence[object]) -> Record:
+    """Make a record of a row whose columns are its fields, in their order."""
+    values = dict(zip(record.__struct_fields__, row, strict=True))
+    for name, kind in _converted(record):
+        values[name] = kind(values[name])
+    return record(**values)
+
+
+@cache
+def _converted(record: type) -> tuple[tuple[str, type], ...]:
+    """Return the fields of a record that are something else than their column."""
+    return tuple((name, hint) for name, hint in get_type_hints(record).items() if hint in (Status, bool))
+
+
+RUN = columns_of(StoredRun)
+
+_HINTS = get_type_hints(StoredRun, include_extras=True)
+CHANGING = tuple(
+    column for column in RUN if column.name == "key" or _CHANGING in getattr(_HINTS[column.name], "__metadata__", ())
+)
+"""The key of a run and its columns that change."""
+
+changes_of = attrgetter(*(name for name, _ in CHANGING))
+"""Return the columns of a run that change, as a row."""
+
+_OF_RUN = Column("run", "int")
+
+TABLES: Mapping[str, Columns] = {
+    "runs": RUN,
+    "entries": (_OF_RUN, *columns_of(EntryRow)),
+    "inbox": (_OF_RUN, *columns_of(Message)),
+    "dead_letters": columns_of(LetterRow),
+    "audit": columns_of(AuditRow),
+    "evidence": columns_of(EvidenceRow),
+    "schedules": columns_of(ScheduleRow),
+}
+"""The columns of each table."""
+
+
+def _listed(table: str, record: type, exceptions: Mapping[str, str] | None = None) -> str:
+    """Return the columns that a record is made from, those of the table unless said otherwise."""
+    others = exceptions or {}
+    return ", ".join(others.get(name, f"{table}.{name}") for name, _ in columns_of(record))
+
+
+LISTS: Mapping[str, str] = {
+    "run": _listed("runs", StoredRun),
+    "run_changes": ", ".join(f"{name} = new.{name}" for name, _ in CHANGING if name != "key"),
+    "run_row": _listed(
+        "runs",
+        RunRow,
+        {
+            "input": "inputs.input",
+            "output": "results.output",
+            "error": "results.error",
+            "compensation": "results.compensation",
+            "parent": "runs.parent_id",
+            "attributes": "{attributes}",
+        },
+    ),
+    "claim": _listed(
+        "runs",
+        Claim,
+        {
+            "input": "inputs.input",
+            "parent": "runs.parent_id",
+            "lost": "taken.lost",
+            "paused": f"CASE WHEN taken.status = '{Status.PAUSED}' THEN 1 ELSE 0 END",
+        },
+    ),
+    # Of a parent that is there, and is not another run that was given its id later, only that it is.
+    "moved_run": _listed("runs", StoredRun, {"parent": "CASE WHEN family.id = runs.parent_id THEN 1 END"}),
+    "entry": _listed("entries", EntryRow),
+    "archived_entry": _listed("archive", EntryRow),
+    "message": _listed("inbox", Message),
+    "letter": _listed("dead_letters", LetterRow),
+    "audit_row": _listed("audit", AuditRow),
+    "evidence_row": _listed("evidence", EvidenceRow),
+    "schedule": _listed("schedules", ScheduleRow),
+}
+"""What stands for the columns of a record in a statement, in the order of its fields."""
