@@ -7,7 +7,7 @@
 
 Every figure is the median of several rounds, each in a process and a database of its own; rounds take turns, so that a
 noisy minute meets every system. Machines differ: read the ratios. The table goes to the terminal, everything to
-benchmarks/results/latest.json, and the published part of that to docs/design/performance.md.
+benchmarks/results/latest.json, and the published part of that to the documents.
 """
 
 from __future__ import annotations
