@@ -20,8 +20,8 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
-from holdfast.replay.journal import RunInfo
 from holdfast.replay.execution import Execution
+from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Outcome, Turn
 
 START = 1_700_000_000_000_000

@@ -29,8 +29,8 @@ from holdfast.context.compensations import find_activity
 from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.journal import RunInfo
 from holdfast.replay.execution import Execution, first_entries
+from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending
 
 
