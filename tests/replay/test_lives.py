@@ -218,7 +218,7 @@ def recalled(*marks: entries.Entry) -> StepVerb:
         rows.append(EntryRow(location, rows[-1].seq + 1, mark.kind, START, encode_entry(mark)))
     turn = execution(flow).begin(rows)
     assert turn.outcome is None
-    verb = turn.started[0]
+    (verb,) = list(turn.started)
     assert isinstance(verb, StepVerb)
     return verb
 
