@@ -80,6 +80,18 @@ def _headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_tables_of_a_page_are_tables(page):
+    """Every row has as many cells as the head; a | in a cell, even in code, would make one more."""
+    width = 0
+    for line in _FENCED.sub("", page.read_text()).splitlines():
+        row = line.strip()
+        cells = len(re.findall(r"(?<!\\)\|", row)) if row.startswith("|") else 0
+        assert cells == width or not (cells and width), row
+        assert not cells or row.endswith("|"), row
+        width = cells
+
+
 def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) < 120
 
