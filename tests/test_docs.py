@@ -92,6 +92,14 @@ def test_the_tables_of_a_page_are_tables(page):
         width = cells
 
 
+def test_every_path_in_the_architecture_exists():
+    """Files and folders, of the source or of the repository."""
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?|\w+\.py)`", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert len(named) > 40
+    homes = (ROOT / "src" / "holdfast", ROOT)
+    assert sorted(path for path in named if not any((home / path).exists() for home in homes)) == []
+
+
 def test_the_readme_is_short():
     assert len(README.read_text().splitlines()) < 120
 
