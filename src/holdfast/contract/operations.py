@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import EntryRow, Message, Status
+from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 from holdfast.contract.turns import Audit, CommitTurn, End, EventRule, LeaveKey, NewRun, PublishEvent, StartRun
 
 
@@ -25,6 +25,10 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     deduplicate: bool = False
     dead_letter: bool = False
     max_pending: int = 10_000
+
+    def row(self, n: int) -> Message:
+        """Return what the target finds in its inbox as number `n`."""
+        return Message(n, InboxKind.MESSAGE, self.name, self.id, self.payload, self.at)
 
 
 class RequestCancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,13 +325,21 @@ class KeyHeld(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """The message is in the inbox of run `key` as number `n`; `owner` is the worker to wake, if any."""
+    """Run `key` was told, by this row of its inbox; `owner` is the worker to wake, if any.
+
+    There is no row when the run knew already, ended by it, or has ended and the message is kept as a dead letter.
+    """
 
     key: int
-    n: int
-    owner: str | None
+    owner: str | None = None
+    row: Message | None = None
     duplicate: bool = False
     """The id was sent before; nothing was written."""
+
+    @property
+    def n(self) -> int:
+        """The number of the row, 0 if there is none."""
+        return self.row.n if self.row is not None else 0
 
 
 class Published(msgspec.Struct, frozen=True):

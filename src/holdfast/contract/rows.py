@@ -46,13 +46,43 @@ class EntryRow(NamedTuple):
     data: str
 
 
-class Message(NamedTuple):
-    """One row of a run's inbox.
+class InboxKind(StrEnum):
+    """What a row of an inbox tells its run."""
 
-    `kind` is message; event (one that this run alone was given) or notice (a copy of one that everybody gets); child
-    (the end of a child run); cancel, pause, resume (somebody acts on the run); key (an idempotency key may be free);
-    task (what came of an attempt that another worker, or a transaction, ran: name is its location, id its number).
-    """
+    MESSAGE = "message"
+    EVENT = "event"
+    """An event that this run alone was given."""
+    NOTICE = "notice"
+    """A copy of an event that every waiting run is given."""
+    CHILD = "child"
+    """A child has ended; the name is its id."""
+    CANCEL = "cancel"
+    """An operator, or the end of the parent, asks the run to stop; the payload says whether to compensate."""
+    PAUSE = "pause"
+    """An operator pauses the run; the payload says until when."""
+    RESUME = "resume"
+    """An operator lets the run go on."""
+    KEY = "key"
+    """An idempotency key may be free; the name is the location of the step that waits for it."""
+    TASK = "task"
+    """An attempt has ended that another worker, or a transaction, ran; the name is its location, the id its number."""
+
+
+FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD, InboxKind.CANCEL})
+"""Rows that become facts of the workflow's code."""
+
+FOR_WORKER = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY, InboxKind.TASK})
+"""Rows that the worker which has the run takes for itself."""
+
+FROM_OPERATOR = frozenset({InboxKind.CANCEL, InboxKind.PAUSE, InboxKind.RESUME})
+"""Rows that say what an operator asks of the run."""
+
+COMPENSATE = '{"compensate":true}'
+"""The payload of a request to cancel that asks to undo what was done."""
+
+
+class Message(NamedTuple):
+    """One row of a run's inbox; `kind` is an InboxKind."""
 
     n: int
     kind: str

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import EntryRow, Status
+from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -71,6 +71,10 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, str]
     max_pending: int = 10_000
 
+    def row(self, n: int) -> Message:
+        """Return what the target finds in its inbox as number `n`."""
+        return Message(n, InboxKind.MESSAGE, self.name, self.id, self.payload, self.at)
+
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
     """A child run a turn starts; if the id is taken the entry's data is replaced by `taken`."""
@@ -95,6 +99,11 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
     expired: Instant = 0
     """Events older than this are gone."""
     max_pending: int = 10_000
+
+    @property
+    def kind(self) -> InboxKind:
+        """What a run that is given such an event finds in its inbox."""
+        return InboxKind.EVENT if self.single else InboxKind.NOTICE
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):

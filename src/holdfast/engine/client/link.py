@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.changes import Change
 from holdfast.clock import Clock
 from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, SendMessage
-from holdfast.contract.rows import Message, RunRow
+from holdfast.contract.rows import RunRow
 from holdfast.contract.store import Store
 from holdfast.contract.turns import PublishEvent
 from holdfast.engine.views.observers import Observers
@@ -78,7 +78,7 @@ class Link:
             worker.look(everybody=not isinstance(operation, PublishEvent))
         return outcome
 
-    async def deliver(self, operation: Operation, message: Message) -> Outcome:
+    async def deliver(self, operation: Operation) -> Outcome:
         """Put a row into a run's inbox; a run in memory here is handed it at once.
 
         A run that no worker has may have been changed instead: then this engine looks what there is to do.
@@ -88,8 +88,8 @@ class Link:
         tell = resolving(future)
 
         def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Delivered) and outcome.n:
-                worker.delivered(outcome, message)
+            if isinstance(outcome, Delivered) and outcome.row is not None:
+                worker.delivered(outcome, outcome.row)
             if not isinstance(operation, SendMessage):
                 worker.look(everybody=True)
             tell(outcome)
@@ -98,7 +98,7 @@ class Link:
             with worker.committer.together():
                 worker.committer.submit(operation, done)
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
-                    worker.runner.anticipate(operation.target, message)
+                    worker.runner.anticipate(operation.target, operation.row(0))
 
         asyncio.get_running_loop().call_soon(ask)
         return await future

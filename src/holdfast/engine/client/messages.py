@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.clock import new_id
 from holdfast.context.waits import check_message_id
 from holdfast.contract.operations import Delivered, Outcome, Published, Refused, SendMessage
-from holdfast.contract.rows import Message, Status
+from holdfast.contract.rows import Status
 from holdfast.contract.turns import PublishEvent
 from holdfast.definitions import check_run_id
 from holdfast.engine.client.link import Link
@@ -51,11 +51,10 @@ class Messaging:
             dead_letter=dead_letter,
             max_pending=self._events.get(name).max_pending,
         )
-        message = Message(0, "message", name, operation.id, encoded, now)
         if connection is not None:
             outcome = await self._link.store.enclose(connection, operation)
         else:
-            outcome = await self._link.deliver(operation, message)
+            outcome = await self._link.deliver(operation)
         _raise_refusal(outcome, run_id, name)
         return not (isinstance(outcome, Delivered) and outcome.duplicate)
 

@@ -91,8 +91,7 @@ class RunControl:
             rules=endings.rules,
             audit=audited(self._link, by, "cancel", reason=reason or None, compensate=compensate or None),
         )
-        row = Message(0, "cancel", "", "", '{"compensate":true}' if compensate else "", now)
-        outcome = await self._link.deliver(operation, row)
+        outcome = await self._link.deliver(operation)
         asked = self._took_effect(run_id, outcome)
         if asked and (self._link.observers.listen(run_id) or self._registry.hooked):
             now_is = await self._link.row(run_id)
@@ -139,7 +138,7 @@ class RunControl:
             raise InvalidDuration("a pause that ends after the year 9999: leave its end out")
         audit = audited(self._link, by, "pause", reason=reason or None, until=to_datetime(end) if end else None)
         operation = Pause(target=check_run_id(run_id), at=now, until=end, audit=audit)
-        outcome = await self._link.deliver(operation, Message(0, "pause", "", "", str(end or ""), now))
+        outcome = await self._link.deliver(operation)
         paused = self._took_effect(run_id, outcome)
         if isinstance(outcome, Done):
             await self._tell("run.paused", run_id)  # no worker has it, so none tells
@@ -150,7 +149,7 @@ class RunControl:
         now = self._link.clock.now()
         audit = audited(self._link, by, "resume", reason=reason or None)
         operation = Unpause(target=check_run_id(run_id), at=now, audit=audit)
-        outcome = await self._link.deliver(operation, Message(0, "resume", "", "", "", now))
+        outcome = await self._link.deliver(operation)
         if isinstance(outcome, Refused) and outcome.status is Status.CANCELLED:
             await self._reopen(run_id, "resume", {Status.CANCELLED}, cut_for_resume, by, reason)
             return True

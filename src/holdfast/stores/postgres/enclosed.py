@@ -69,12 +69,12 @@ async def _send(statements: _Enclosed, operation: SendMessage) -> Outcome:
     if target is None:
         return Refused(None)
     if operation.deduplicate and await statements.read("known_message", [(target.key, operation.id)]):
-        return Delivered(target.key, 0, None, duplicate=True)
+        return Delivered(target.key, duplicate=True)
     if target.ended is not None and not operation.dead_letter:
         return Refused(Status(target.status))
     once = msgspec.structs.replace(operation, deduplicate=True, dead_letter=True)
     await statements.write("put_outbox", [(new_keys()(), _encode(once).decode())])
-    return Delivered(target.key, 0, None)
+    return Delivered(target.key)
 
 
 class _Enclosed(Statements):

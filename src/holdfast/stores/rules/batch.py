@@ -45,7 +45,7 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import Message, Status
+from holdfast.contract.rows import FROM_OPERATOR, InboxKind, Message, Status
 from holdfast.contract.turns import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
 from holdfast.stores.rules.events import EventQueues
 from holdfast.stores.rules.keys import Keys
@@ -61,11 +61,8 @@ from holdfast.stores.sql.tables import Row, StoredRun, changes_of
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
 """What somebody must be working on: a run in one of these without a living owner is due."""
 
-_KEPT = frozenset({"message", "notice"})
+_KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 """Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
-
-_ACTS = frozenset({"cancel", "pause", "resume"})
-"""Inbox rows that even a paused run must be told of."""
 
 
 class Batch:
@@ -363,7 +360,7 @@ class Batch:
         messages: tuple[Message, ...] = ()
         if run.inbox > state.seen:
             messages = await self._unread_beyond(run, state.seen)
-            self._obey(run, [message.kind for message in messages if message.kind in _ACTS], at)
+            self._obey(run, [message.kind for message in messages if message.kind in FROM_OPERATOR], at)
         if state.error is not None:
             self._results[run.key] = (None, state.error, None)
         if state.released:
@@ -386,11 +383,11 @@ class Batch:
         """Keep a turn from undoing what somebody asked for and it has not seen."""
         if run.status != Status.PAUSED or acts:
             run.due = at
-        if "cancel" in acts:
+        if InboxKind.CANCEL in acts:
             run.status = Status.CANCELLING
-        elif acts and acts[-1] == "resume" and run.status == Status.PAUSED:
+        elif acts and acts[-1] == InboxKind.RESUME and run.status == Status.PAUSED:
             run.status = Status.PENDING
-        elif acts and acts[-1] == "pause" and run.status not in (Status.CANCELLING, Status.BLOCKED):
+        elif acts and acts[-1] == InboxKind.PAUSE and run.status not in (Status.CANCELLING, Status.BLOCKED):
             run.status = Status.PAUSED
 
     async def end(self, run: StoredRun, end: End) -> None:
@@ -408,7 +405,7 @@ class Batch:
             left = {
                 message.n
                 for message in unread
-                if message.kind in kept and (message.kind == "notice" or message.name not in end.unread)
+                if message.kind in kept and (message.kind == InboxKind.NOTICE or message.name not in end.unread)
             }
             self.consume(run, [message.n for message in unread if message.n not in left])
             await self.events.left_unread(run, unread, end)
@@ -424,7 +421,7 @@ class Batch:
             await self.letters.settle(run)
         parent = run.parent and await self.run(run.parent)
         if parent and parent.ended is None:
-            self.put(parent, "child", run.id, "", end.payload, end.at)
+            self.put(parent, InboxKind.CHILD, run.id, "", end.payload, end.at)
         if end.status == Status.CANCELLED:
             await self.operators.cancel_following(run, end)
 
@@ -436,7 +433,7 @@ class Batch:
             return Refused(None)
         known = (target.key, operation.id)
         if operation.deduplicate and await self.statements.read("known_message", [known]):
-            return Delivered(target.key, 0, target.owner, duplicate=True)
+            return Delivered(target.key, target.owner, duplicate=True)
         if target.ended is not None and not operation.dead_letter:
             return Refused(Status(target.status))
         if target.ended is None and target.inbox >= operation.max_pending and await self._crowded(target, operation):
@@ -444,11 +441,9 @@ class Batch:
         if operation.deduplicate:
             await self.statements.write("remember_message", [(*known, operation.at)])
         if target.ended is not None:
-            message = Message(0, "message", operation.name, operation.id, operation.payload, operation.at)
-            self.letters.event(message, target, operation.at)
-            return Delivered(target.key, 0, None)
-        self._deliver(target, operation)
-        return Delivered(target.key, target.inbox, target.owner)
+            self.letters.event(operation.row(0), target, operation.at)
+            return Delivered(target.key)
+        return Delivered(target.key, target.owner, self._deliver(target, operation))
 
     async def _crowded(self, run: StoredRun, operation: SendMessage | Send) -> bool:
         """Whether so many messages of this name wait already; counted only where there could be so many."""
@@ -459,31 +454,31 @@ class Batch:
         count = (await self.statements.read("count_unread", [(run.key, operation.name)]))[0][0]
         return int(count or 0) >= operation.max_pending
 
-    def _deliver(self, run: StoredRun, what: SendMessage | Send) -> None:
-        self.put(run, "message", what.name, what.id, what.payload, what.at)
+    def _deliver(self, run: StoredRun, what: SendMessage | Send) -> Message:
+        return self.put_row(run, what.row(run.inbox + 1), what.at)
 
-    def put(
-        self, run: StoredRun, kind: str, name: str, id: str, payload: str, at: Instant, *, now: Instant | None = None
-    ) -> None:
-        """Put a row into a run's inbox and make the run due, unless it is to be left alone.
+    def put(self, run: StoredRun, kind: InboxKind, name: str, id: str, payload: str, at: Instant) -> Message:
+        """Put a row into a run's inbox and return it; the run is due then, unless it is to be left alone."""
+        return self.put_row(run, Message(run.inbox + 1, kind, name, id, payload, at), at)
 
-        `at` is the row's own time; an event that was published before is as old as it was, but put there `now`.
-        """
-        now = at if now is None else now
+    def put_row(self, run: StoredRun, row: Message, now: Instant) -> Message:
+        """Do likewise with a row, which may be older (an event that was published before) than it is in this inbox."""
         run.inbox += 1
         if run.status not in (Status.BLOCKED, Status.PAUSED):
             wanted = self.beginning(run, now)
             if run.due is None or run.due > wanted:
                 run.due = wanted
-        self._inbox.setdefault(run.key, {})[run.inbox] = Message(run.inbox, kind, name, id, payload, at)
+        row = row._replace(n=run.inbox) if row.n != run.inbox else row
+        self._inbox.setdefault(run.key, {})[run.inbox] = row
         self._stirred.add(run.key)
         self.touch(run, now)
+        return row
 
     def beginning(self, run: StoredRun, at: Instant) -> Instant:
         """Return from when a run may be driven: at once, but not before it begins."""
         return max(at, run.begins) if run.begins is not None and not run.epoch else at
 
-    async def take_out(self, run: StoredRun, n: int, kind: str) -> Message | None:
+    async def take_out(self, run: StoredRun, n: int, kind: InboxKind) -> Message | None:
         """Remove one row of a kind from a run's inbox and return it."""
         found = self._inbox.get(run.key, {}).get(n)
         if found is None and (run.key, n) not in self._consumed:

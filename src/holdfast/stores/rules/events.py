@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
 from holdfast.contract.operations import Published, Refused
-from holdfast.contract.rows import Message
+from holdfast.contract.rows import InboxKind, Message
 from holdfast.contract.turns import End, EventRule, PublishEvent, Wait
 from holdfast.stores.sql.tables import Row, StoredRun
 
@@ -55,8 +55,7 @@ class EventQueues:
             if heads:
                 (n, id, payload, published), name = min(heads)
                 await self._take(run, name, wait.names[name], n)
-                kind = "event" if wait.names[name].single else "notice"
-                self._batch.put(run, kind, name, id, payload, published, now=at)
+                self._batch.put_row(run, Message(0, wait.names[name].kind, name, id, payload, published), at)
                 return True
         place = (run.key, wait.location)
         self._waits[place] = [(run.key, wait.location, name, wait.since) for name in wait.names]
@@ -81,7 +80,7 @@ class EventQueues:
             return False
         await self._batch.flush()
         unread = await self._batch.statements.read("unread", [(run.key, wait.seen)])
-        return any(kind == "message" and name in wait.names for _, _, kind, name, *_ in unread)
+        return any(kind == InboxKind.MESSAGE and name in wait.names for _, _, kind, name, *_ in unread)
 
     async def _head(self, run: StoredRun, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
         """Return the oldest queued event of a name that a run may be given."""
@@ -104,7 +103,7 @@ class EventQueues:
         while not rule.single and (head := await self._head(run, name, rule)) is not None:
             n, id, payload, published = head
             await self._take(run, name, rule, n)
-            self._batch.put(run, "notice", name, id, payload, published, now=at)
+            self._batch.put_row(run, Message(0, InboxKind.NOTICE, name, id, payload, published), at)
 
     async def _take(self, run: StoredRun, name: str, rule: EventRule, n: int) -> None:
         """Take an event off its queue, or note that a run has seen it."""
@@ -152,12 +151,12 @@ class EventQueues:
         places = {int(run or 0): str(location) for run, location in reversed(waiting)}
         await batch.load_keys(places)
         given: list[tuple[int, str]] = []
-        kind = "event" if event.rule.single else "notice"
+        row = Message(0, event.rule.kind, event.name, event.id, event.payload, event.at)
         for key in dict.fromkeys(int(run or 0) for run, _ in waiting):
             run = await batch.run(key)
             if run is None or run.ended is not None:
                 continue
-            batch.put(run, kind, event.name, event.id, event.payload, event.at, now=now)
+            batch.put_row(run, row, now)
             given.append((key, places[key]))
         self._unwaits.update(dict.fromkeys(given))
         if n and given:
@@ -166,7 +165,7 @@ class EventQueues:
 
     async def give_back(self, run: StoredRun, n: int, at: Instant) -> None:
         """Take an event from a run that does not want it any more and give it to somebody else."""
-        message = await self._batch.take_out(run, n, "event")
+        message = await self._batch.take_out(run, n, InboxKind.EVENT)
         if message is not None:
             await self._again(message, _ALONE, at)
 
@@ -175,15 +174,15 @@ class EventQueues:
         if run.traces:
             self.forget(run)
             for message in await self._batch.unread(run):
-                if message.kind == "event":
+                if message.kind == InboxKind.EVENT:
                     await self.give_back(run, message.n, at)
 
     async def left_unread(self, run: StoredRun, unread: Iterable[Message], end: End) -> None:
         """Decide what becomes of what an ended run has not read."""
         for message in unread:
-            if message.kind == "event":
+            if message.kind == InboxKind.EVENT:
                 await self._again(message, _ALONE, end.at)
-            elif message.kind == "message":
+            elif message.kind == InboxKind.MESSAGE:
                 policy = end.unread.get(message.name)
                 if policy == "republish":
                     await self._again(message, end.rules.get(message.name, _ALONE), end.at)

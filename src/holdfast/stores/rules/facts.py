@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from holdfast.contract.operations import (
     Beat,
@@ -33,7 +34,7 @@ class Split:
     __slots__ = ("_facts", "others", "turns")
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._facts = _only_facts(operations)
+        self._facts = _alone(operations)
         self.turns: list[CommitTurn] = []
         self.others: list[Operation] = []
         for operation, fact in zip(operations, self._facts, strict=True):
@@ -68,16 +69,27 @@ def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
     return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)
 
 
-def _only_facts(operations: Sequence[Operation]) -> list[bool]:
+def only_facts(operation: Operation) -> TypeGuard[CommitTurn]:
+    """Whether an operation is a turn that adds entries to a history and does nothing else."""
+    return (
+        type(operation) is CommitTurn
+        and operation.state is None
+        and operation.end is None
+        and operation.renewal is None
+        and operation.extras is None
+        and operation.inbox is None
+        and not (operation.reset_claims or operation.trims or operation.sends or operation.children)
+        and not operation.consumed
+        and bool(operation.entries)
+    )
+
+
+def _alone(operations: Sequence[Operation]) -> list[bool]:
+    """Tell of each operation whether it only adds facts to a run that nothing else in the batch may end or cut."""
     counted: dict[int, int] = {}
     for operation in operations:
         if type(operation) is CommitTurn:
             counted[operation.key] = counted.get(operation.key, 0) + 1
         elif not isinstance(operation, _SHARED):
             return [False] * len(operations)
-    return [type(each) is CommitTurn and counted[each.key] == 1 and _plain(each) for each in operations]
-
-
-def _plain(turn: CommitTurn) -> bool:
-    other = turn.state or turn.end or turn.renewal or turn.reset_claims or turn.extras is not None
-    return not (other or turn.trims or turn.sends or turn.children or turn.consumed) and bool(turn.entries)
+    return [only_facts(each) and counted[each.key] == 1 for each in operations]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.clock import Instant
 from holdfast.contract.operations import Committed, Fenced, KeepResult, KeyAnswer, Outcome
+from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import LeaveKey, TakeKey
 from holdfast.stores.sql.tables import Row, StoredRun
 
@@ -105,7 +106,7 @@ class Keys:
         for run, location in await batch.statements.read("key_waiters", [(activity, key)]):
             waiter = await batch.run(int(run or 0))
             if waiter is not None and waiter.ended is None:
-                batch.put(waiter, "key", str(location), key, "", at)
+                batch.put(waiter, InboxKind.KEY, str(location), key, "", at)
         await batch.statements.write("delete_key_waiters", [(activity, key)])
 
     async def _get(self, activity: str, key: str) -> _Key | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant, new_id
 from holdfast.contract.operations import Acknowledge, Done, Outcome, Refused, ReplayEvent
-from holdfast.contract.rows import Message, Status
+from holdfast.contract.rows import InboxKind, Message, Status
 from holdfast.contract.turns import NewLetter, PublishEvent
 from holdfast.stores.sql.tables import Row, StoredRun
 
@@ -73,7 +73,7 @@ class Letters:
             target = await batch.named(operation.target)
             if target is None or target.ended is not None:
                 return Refused(Status(target.status) if target else None)
-            batch.put(target, "message", name, operation.letter, payload, operation.at)
+            batch.put(target, InboxKind.MESSAGE, name, operation.letter, payload, operation.at)
             owners = (target.owner,) if target.owner else ()
         else:
             event = PublishEvent(name=name, id=operation.letter, payload=payload, at=operation.at, rule=operation.rule)

@@ -19,15 +19,15 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import Status
+from holdfast.contract.rows import COMPENSATE, InboxKind, Message, Status
 from holdfast.contract.turns import End
 from holdfast.stores.sql.tables import StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
+_PAUSING = frozenset({InboxKind.PAUSE, InboxKind.RESUME})
 _NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED})
-_COMPENSATE = '{"compensate":true}'
 
 
 class Operators:
@@ -63,10 +63,10 @@ class Operators:
         run = await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
-        await self._cancel(run, operation)
-        return Delivered(run.key, run.inbox, run.owner)
+        row = await self._cancel(run, operation)
+        return Delivered(run.key, run.owner, row)
 
-    async def _cancel(self, run: StoredRun, operation: RequestCancel) -> None:
+    async def _cancel(self, run: StoredRun, operation: RequestCancel) -> Message | None:
         batch = self._batch
         if run.epoch == 0 and run.owner is None:
             # Nobody ever had it: there is no code to tell.
@@ -78,16 +78,19 @@ class Operators:
                 rules=operation.rules,
             )
             await batch.end(run, end)
-            return
+            return None
         if run.status == Status.COMPENSATING:
-            return  # it is ending already
+            return None  # it is ending already
+        row = None
         if run.status != Status.CANCELLING or operation.compensate:
             if run.status == Status.BLOCKED:
                 run.claims = 0
             run.status = Status.CANCELLING
-            batch.put(run, "cancel", "", "", _COMPENSATE if operation.compensate else "", operation.at)
+            undo = COMPENSATE if operation.compensate else ""
+            row = batch.put(run, InboxKind.CANCEL, "", "", undo, operation.at)
         async for child in self._following(run):
             await self._cancel(child, operation)
+        return row
 
     async def cancel_following(self, run: StoredRun, end: End) -> None:
         """Cancel what is still open of the children that go with their parent."""
@@ -122,14 +125,14 @@ class Operators:
             return Refused(Status(run.status) if run else None)
         if run.owner is not None and await batch.lives(run.owner):
             # Its worker lets what is under way finish, and gives it up then.
-            batch.put(run, "pause", "", "", str(operation.until or ""), operation.at)
+            row = batch.put(run, InboxKind.PAUSE, "", "", str(operation.until or ""), operation.at)
             run.status, run.due = Status.PAUSED, operation.at
-            return Delivered(run.key, run.inbox, run.owner)
+            return Delivered(run.key, run.owner, row)
         if run.owner is not None:
             run.owner, run.lost = None, "lapse"
             run.epoch += 1
         # What was said before, and nobody has taken, is overtaken.
-        batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in ("pause", "resume")])
+        batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in _PAUSING])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
         await batch.keys.free(run, operation.at)
@@ -141,15 +144,15 @@ class Operators:
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
         # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
-        acts = [message.kind for message in await batch.unread(run) if message.kind in ("pause", "resume")]
-        told = bool(acts) and acts[-1] == "pause" and run.status not in _NOT_PAUSABLE
+        acts = [message.kind for message in await batch.unread(run) if message.kind in _PAUSING]
+        told = bool(acts) and acts[-1] == InboxKind.PAUSE and run.status not in _NOT_PAUSABLE
         if run.status != Status.PAUSED and not told:
             return Refused(Status(run.status))
         if run.owner is not None or told:
             run.status = Status.RUNNING if run.owner is not None else Status.PENDING
-            batch.put(run, "resume", "", "", "", operation.at)
+            row = batch.put(run, InboxKind.RESUME, "", "", "", operation.at)
             run.due = operation.at
-            return Delivered(run.key, run.inbox, run.owner)
+            return Delivered(run.key, run.owner, row)
         run.status, run.due = Status.PENDING, batch.beginning(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
@@ -214,7 +217,7 @@ class Operators:
         kept = await batch.unread(run)
         batch.consume(run, [message.n for message in kept])
         for message in (*operation.messages, *kept):
-            batch.put(run, message.kind, message.name, message.id, message.payload, message.at, now=operation.at)
+            batch.put_row(run, message, operation.at)
         await batch.letters.replayed(run, operation.at)
 
     # The rest.

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.contract.operations import Done, Purge
-from holdfast.contract.rows import TERMINAL, Message, Status
+from holdfast.contract.rows import TERMINAL, InboxKind, Message, Status
 from holdfast.stores.sql.tables import Row
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Purges:
         for n, name, id, payload, at in rows:
             await batch.statements.write("delete_event", [(name, n)])
             if purge.unread.get(str(name)) == "dead_letter":
-                message = Message(0, "event", str(name), str(id), str(payload), int(at or 0))
+                message = Message(0, InboxKind.EVENT, str(name), str(id), str(payload), int(at or 0))
                 batch.letters.event(message, None, purge.at)
         for name, count in Counter(str(row[1]) for row in rows).items():
             await batch.events.removed(name, count)

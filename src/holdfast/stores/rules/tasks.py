@@ -16,6 +16,7 @@ from holdfast.contract.operations import (
     Outcome,
     Transact,
 )
+from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import Extras
 from holdfast.stores.sql.tables import Row, StoredRun
 
@@ -47,7 +48,7 @@ class Tasks:
     async def _refuse(self, run: StoredRun, locations: Sequence[str]) -> None:
         """Delete what came of attempts just before they were given up: a new life of the run has the same locations."""
         unread = await self._batch.unread(run)
-        self._batch.consume(run, [each.n for each in unread if each.kind == "task" and each.name in locations])
+        self._batch.consume(run, [each.n for each in unread if each.kind == InboxKind.TASK and each.name in locations])
 
     async def apply(self, operation: FinishTask | BeatTask) -> Outcome:
         """Take what the worker that has a task says of it."""
@@ -63,8 +64,9 @@ class Tasks:
             await statements.write("put_beat", [(*place, operation.at, operation.detail)])
             return Committed(run.key)
         await statements.write("delete_tasks", [place])
-        batch.put(run, "task", operation.location, str(operation.attempt), operation.payload, operation.at)
-        return Delivered(run.key, run.inbox, run.owner)
+        what = (operation.location, str(operation.attempt), operation.payload, operation.at)
+        row = batch.put(run, InboxKind.TASK, *what)
+        return Delivered(run.key, run.owner, row)
 
     async def may_record(self, attempt: Transact) -> StoredRun | None:
         """Return the run of an attempt that is to run in this transaction, None if it is another's by now."""
@@ -75,9 +77,9 @@ class Tasks:
 
     async def record(self, run: StoredRun, attempt: Transact, payload: str, at: Instant) -> Delivered:
         """Tell a run what came of an attempt that ran in this transaction."""
-        self._batch.put(run, "task", attempt.location, str(attempt.attempt), payload, at)
+        row = self._batch.put(run, InboxKind.TASK, attempt.location, str(attempt.attempt), payload, at)
         await self._batch.flush()
-        return Delivered(run.key, run.inbox, run.owner)
+        return Delivered(run.key, run.owner, row)
 
     async def lose(self, worker: str, how: str, at: Instant | None = None) -> None:
         """Tell the runs whose attempts a worker had that it will not finish them."""
@@ -89,7 +91,7 @@ class Tasks:
             if waiting is not None and waiting.ended is None:
                 batch.put(
                     waiting,
-                    "task",
+                    InboxKind.TASK,
                     str(location),
                     str(attempt),
                     f'{{"lost":"{how}"}}',

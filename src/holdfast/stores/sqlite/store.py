@@ -76,9 +76,9 @@ class SQLiteStore(SQLStore):
         connections = self._connections
         connections.ready()
         if len(operations) <= self._inline_limit and connections.idle and not any(map(_large, operations)):
-            turn = _only_facts(operations)
+            turn = operations[0] if len(operations) == 1 else None
             try:
-                if turn is not None:
+                if turn is not None and facts.only_facts(turn) and len(turn.entries) in _APPEND:
                     return connections.commit_here(lambda db: _append(db, turn), alone)
                 return connections.commit_here(lambda db: at_once(Batch(PlainStatements(db)).apply(operations)))
             except apsw.BusyError:
@@ -169,20 +169,6 @@ class SQLiteStore(SQLStore):
         for worker in dead:
             remove_lock(self.path, worker)
         return len(dead)
-
-
-def _only_facts(operations: Sequence[Operation]) -> CommitTurn | None:
-    """Return the turn of a batch that is nothing but one or two new facts of one run: the hot path."""
-    if len(operations) != 1:
-        return None
-    turn = operations[0]
-    if type(turn) is not CommitTurn or turn.state or turn.end or turn.renewal or turn.reset_claims:
-        return None
-    if turn.extras is not None:
-        return None
-    if turn.trims or turn.sends or turn.children or turn.consumed or len(turn.entries) not in _APPEND:
-        return None
-    return turn
 
 
 def _large(operation: Operation) -> bool:

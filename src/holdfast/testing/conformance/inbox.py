@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.contract.operations import Committed, Delivered, Fenced, Overtaken, Refused, RequestCancel
-from holdfast.contract.rows import Status
+from holdfast.contract.operations import (
+    Committed,
+    Delivered,
+    Fenced,
+    Operation,
+    Overtaken,
+    Pause,
+    Refused,
+    RequestCancel,
+    Unpause,
+)
+from holdfast.contract.rows import InboxKind, Message, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Reply
 from holdfast.testing.conformance.samples import (
@@ -32,8 +42,8 @@ class InboxConformance:
     async def test_a_message_sent_before_a_run_parks_is_seen_by_it(self, store: Store) -> None:
         """B12, S2-30: check and suspend are one atomic operation."""
         run = await started(store)
-        sent = await one(store, message(run.id, '"early"'), Delivered)
-        assert sent == Delivered(run.key, 1, "w")
+        early = message(run.id, '"early"')
+        assert await one(store, early, Delivered) == Delivered(run.key, "w", early.row(1))
         outcome = await one(store, turn(run.key, at=NOW + 5, state=parked(NOW + SECOND)), Committed)
         assert [(late.n, late.kind, late.name, late.payload, late.at) for late in outcome.messages] == [
             (1, "message", "news", '"early"', NOW)
@@ -78,7 +88,9 @@ class InboxConformance:
         assert isinstance(outcomes[2], Committed)
         assert [late.payload for late in outcomes[1].messages] == ['"before"']
         assert outcomes[2].messages == ()
-        assert [outcomes[0], outcomes[3]] == [Delivered(first.key, 1, "w"), Delivered(second.key, 1, "w")]
+        assert [(each.key, each.n) for each in outcomes if isinstance(each, Delivered)] == [
+            (first.key, 1), (second.key, 1),
+        ]  # fmt: skip
         assert (await row(store, second.id)).due == NOW
 
     async def test_a_turn_that_ends_a_run_refuses_what_comes_after_it_in_the_batch(self, store: Store) -> None:
@@ -124,7 +136,9 @@ class InboxConformance:
                 await one(store, turn(run.key, state=parked(released=True)), Committed)
             first = await one(store, RequestCancel(target=run.id, at=NOW), Delivered)
             again = await store.apply([RequestCancel(target=run.id, at=NOW + 1), RequestCancel(target=run.id, at=NOW)])
-            assert first == again[0] == again[1] == Delivered(run.key, 1, None if released else "w")
+            owner = None if released else "w"
+            assert first == Delivered(run.key, owner, Message(1, InboxKind.CANCEL, "", "", "", NOW))
+            assert again == [Delivered(run.key, owner)] * 2
             found = await row(store, run.id)
             assert (found.status, found.due, found.inbox) == (Status.CANCELLING, NOW, 1)
             assert [told.kind for told in await unread(store, run.key, 0)] == ["cancel"]
@@ -146,6 +160,21 @@ class InboxConformance:
         assert [told.kind for told in outcome.messages] == ["cancel"]
         assert (await row(store, run.id)).status == Status.CANCELLING
 
+    async def test_what_is_delivered_is_the_row_that_the_inbox_has(self, store: Store) -> None:
+        """G7: a worker hands it to a run in memory without reading it again."""
+        run = await started(store)
+        operations: list[Operation] = [
+            message(run.id, '"hello"'),
+            Pause(target=run.id, at=NOW, until=NOW + SECOND),
+            Unpause(target=run.id, at=NOW + 1),
+            RequestCancel(target=run.id, at=NOW + 2),
+            RequestCancel(target=run.id, at=NOW + 3, compensate=True),
+        ]
+        for n, operation in enumerate(operations, 1):
+            outcome = await one(store, operation, Delivered)
+            assert outcome.n == n
+            assert outcome.row == (await unread(store, run.key))[-1]
+
 
 class MessageConformance:
     """Messages that are remembered, counted and answered."""
@@ -154,14 +183,12 @@ class MessageConformance:
         """S2-17: per run, also in one batch and after it was read; without asking, ids are only names."""
         run, other = await started(store), await started(store)
         same = message(run.id, id="same", deduplicate=True)
-        duplicate = Delivered(run.key, 0, "w", duplicate=True)
-        assert await store.apply([same, same]) == [Delivered(run.key, 1, "w"), duplicate]
+        duplicate = Delivered(run.key, "w", duplicate=True)
+        assert await store.apply([same, same]) == [Delivered(run.key, "w", same.row(1)), duplicate]
         await one(store, turn(run.key, consumed=[1]), Committed)
         assert await one(store, same, Delivered) == duplicate
         assert await unread(store, run.key) == []
-        assert await one(store, message(other.id, id="same", deduplicate=True), Delivered) == Delivered(
-            other.key, 1, "w"
-        )
+        assert (await one(store, message(other.id, id="same", deduplicate=True), Delivered)).n == 1
         await store.apply([message(other.id, id="same"), message(other.id, id="same")])
         assert len(await unread(store, other.key)) == 3
 
@@ -177,7 +204,7 @@ class MessageConformance:
         assert (await one(store, message(run.id, name="other", max_pending=2), Delivered)).n == 3
         assert await one(store, message(run.id, max_pending=2), Refused) == full
         await one(store, turn(run.key, consumed=[1]), Committed)
-        assert await one(store, third, Delivered) == Delivered(run.key, 4, "w")
+        assert await one(store, third, Delivered) == Delivered(run.key, "w", third.row(4))
         assert await one(store, message(run.id, max_pending=2), Refused) == full
 
     async def test_a_turn_that_sends_to_a_full_inbox_learns_it_from_its_own_fact(self, store: Store) -> None:
@@ -196,8 +223,9 @@ class MessageConformance:
         run = await started(store)
         for n in (1, 2):
             taking = turn(run.key, entries=[entry("a0", n)], consumed=[n], state=parked(seen=n), inbox=n)
-            sent, taken = await store.apply([message(run.id), taking])
-            assert sent == Delivered(run.key, n, "w")
+            sending = message(run.id)
+            sent, taken = await store.apply([sending, taking])
+            assert sent == Delivered(run.key, "w", sending.row(n))
             assert taken == Committed(run.key)
         assert await unread(store, run.key) == []
         assert (await row(store, run.id)).due is None

@@ -119,7 +119,7 @@ class EventLetterConformance:
             await end(store, run, status)
             sent = message(run.id, '"x"', at=NOW + 3, id="same", dead_letter=True, deduplicate=True)
             assert await store.apply([sent, sent]) == [
-                Delivered(run.key, 0, None), Delivered(run.key, 0, None, duplicate=True),
+                Delivered(run.key), Delivered(run.key, duplicate=True),
             ]  # fmt: skip
             assert (await one(store, sent, Delivered)).duplicate
             [letter] = await store.letters(LetterFilter(run=run.id))

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.contract.operations import Committed, Delivered, Fenced, Transact
-from holdfast.contract.rows import Message, RunRow, Status
+from holdfast.contract.rows import InboxKind, Message, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Renewal
 from holdfast.errors import StepTimeout
@@ -54,8 +54,9 @@ class TransactionConformance:
             return
         run, body = await started(store), Bodies()
         await one(store, turn(run.key, state=parked()), Committed)
-        assert await transacted(store, attempt_of(run), body) == Delivered(run.key, 1, "w")
-        assert await unread(store, run.key) == [Message(1, "task", "a0", "3", '{"result":1}', NOW)]
+        told = Message(1, InboxKind.TASK, "a0", "3", '{"result":1}', NOW)
+        assert await transacted(store, attempt_of(run), body) == Delivered(run.key, "w", told)
+        assert await unread(store, run.key) == [told]
         assert (await row(store, run.id)).due == NOW
         assert len(body.calls) == 1
         assert body.calls[0] is not None
