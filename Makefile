@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench stress postgres coverage clean
+.PHONY: help demo test check speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -29,7 +29,10 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
-	@$(BIN)/python -m pytest -q -m speed tests/test_speed.py
+	@$(MAKE) --no-print-directory speed
+
+speed: $(READY) ## Judge what things cost: run by itself, on a machine that has nothing else to do
+	@$(BIN)/python -m pytest -q -m "speed and not slow" tests
 
 format: $(READY) ## Format the code and repair what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from tests.support.waiting import eventually
 
 from holdfast import Retry, activity
 from holdfast.contract.operations import Operation, Outcome
@@ -108,13 +110,6 @@ class Flaky:
         if name in self.failing:
             raise ValueError(f"{name} is out of order")
         return name
-
-
-async def eventually(check: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait, in real time, for something that other tasks bring about."""
-    async with asyncio.timeout(10):
-        while not (done if isinstance(done := check(), bool) else await done):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 async def moments(count: int = 10) -> None:

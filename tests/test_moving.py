@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
-from tests.acts_cases import MortalStore, crash, eventually
+from tests.acts_cases import MortalStore, crash
 from tests.moving_cases import (
     DAY,
     WORKFLOWS,
@@ -35,6 +35,7 @@ from tests.moving_cases import (
     sleeper,
 )
 from tests.postgres import servers
+from tests.support.waiting import eventually
 
 from holdfast import RunConflict, Status
 from holdfast.clock import to_datetime

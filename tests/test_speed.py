@@ -18,7 +18,7 @@ RATIO = 5.5
 MORE = 1.3
 """How much worse is a failure."""
 
-pytestmark = [pytest.mark.speed, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.speed
 
 
 def measure(folder: Path, *arguments: str) -> dict[str, Any]:

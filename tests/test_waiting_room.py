@@ -102,6 +102,7 @@ def test_many_who_leave_take_no_memory():
     assert len(room) == 10
 
 
+@pytest.mark.speed
 def test_who_is_next_costs_the_same_however_many_wait():
     """B22, S0-24 10,000 pending activities: picking the next by priority costs at most 1.5 times as much as of 10."""
     ratios = []

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, activity, step_context, workflow
 from holdfast.definitions import Activity
@@ -169,7 +170,7 @@ async def test_a_sync_body_runs_in_a_thread_and_does_not_hold_up_the_others(make
     def block() -> str:
         threads.append(threading.current_thread().name)
         entered.set()
-        assert go.wait(10)
+        assert go.wait(LONG)
         return step_context().run_id
 
     async def beside() -> str:

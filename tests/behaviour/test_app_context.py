@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, NotReady, Retry, RunFailed, activity, step_context, workflow
 from holdfast.errors import BadInput
@@ -300,7 +301,7 @@ async def test_a_body_in_a_child_process_reads_it_too(make_engine, phone):
     """S0-12 S0-25 As far as JSON carries it."""
     caller = calling(look_in_child, isolate="process")
     engine = await make_engine(caller, context=lambda: {**phone(), "camera": object()})
-    assert await asyncio.wait_for(engine.execute(caller, 7), 20) == [True, 1, False]
+    assert await asyncio.wait_for(engine.execute(caller, 7), LONG) == [True, 1, False]
 
 
 async def test_a_compensation_reads_it_too(make_engine, phone):

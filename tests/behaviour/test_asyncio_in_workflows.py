@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, RunFailed, workflow
 from holdfast.errors import NonDeterministic, RunBlocked
@@ -99,10 +100,10 @@ async def test_a_step_given_up_by_wait_for_is_stopped(make_engine):
 
     engine = await make_engine(impatient)
     run = await engine.start(impatient)
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), LONG)
     engine.jumping.advance(HOUR)
     assert await run.result() == "gave up"
-    await asyncio.wait_for(stopped.wait(), 5)
+    await asyncio.wait_for(stopped.wait(), LONG)
 
 
 async def test_a_run_does_not_see_context_variables_of_whoever_started_it(make_engine):

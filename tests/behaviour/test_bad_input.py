@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, Retry, RunFailed, Status, activity, workflow
 from holdfast.errors import (
@@ -477,7 +478,7 @@ async def test_a_step_that_raises_what_cannot_be_raised_into_a_coroutine_harms_n
     for how in ("stop", "generator", "astop"):
         run = await engine.start(work, how)
         with pytest.raises(RunFailed):
-            await run.result(timedelta(seconds=5))
+            await run.result(timedelta(seconds=LONG))
     assert await engine.execute(echo, 1) == 1
 
 

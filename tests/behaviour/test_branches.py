@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, JoinError, Retry, activity, workflow
 from holdfast.errors import RaceError, RunFailed
@@ -34,7 +35,7 @@ async def test_join_runs_branches_at_once_and_returns_results_by_name(make_engin
         started.add(name)
         if len(started) == 2:
             both.set()
-        await asyncio.wait_for(both.wait(), 5)
+        await asyncio.wait_for(both.wait(), LONG)
         return name.upper()
 
     @workflow

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import (
     Context,
@@ -151,11 +152,11 @@ async def test_a_step_in_flight_gets_the_signal_and_its_result_is_not_taken(make
     engine = await make_engine(both)
     run = await engine.start(both)
     await started.wait()
-    assert await asyncio.to_thread(running.wait, 5)
+    assert await asyncio.to_thread(running.wait, LONG)
     assert await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result()
-    assert await asyncio.to_thread(stopped.wait, 5)
+    assert await asyncio.to_thread(stopped.wait, LONG)
     assert sorted(seen) == ["async True cancelled", "sync"]
     assert [entry.kind for entry in await run.history() if entry.kind == "step completed"] == []
 
@@ -305,7 +306,7 @@ async def test_a_cleanup_step_that_hangs_is_cut_off(make_engine):
     await hanging.wait()
     engine.jumping.advance(MINUTE)
     with pytest.raises(RunCancelled):
-        await run.result(timedelta(seconds=5))
+        await run.result(timedelta(seconds=LONG))
     assert told == [True]
 
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, MortalStore, crash, eventually
+from tests.acts_cases import Flaky, MortalStore, crash
+from tests.support.waiting import LONG, eventually
 
 from holdfast import ChildFailed, Context, RunCancelled, Status, step_context, workflow
 from holdfast.errors import StoreError
@@ -155,7 +156,7 @@ async def test_a_call_that_cannot_be_interrupted_ends_and_nothing_follows_it(mak
 
     def call() -> str:
         begun.set()
-        may_end.wait(5)
+        may_end.wait(LONG)
         log.append(f"call, told {step_context().signal.aborted}")
         return "done"
 

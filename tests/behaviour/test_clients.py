@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import (
     Change,
@@ -42,7 +43,7 @@ async def ask(ctx: Context) -> Any:
 
 async def soon(waiting: Any) -> Any:
     """Wait in real time for what another engine does."""
-    return await asyncio.wait_for(waiting, 10)
+    return await asyncio.wait_for(waiting, LONG)
 
 
 async def test_a_client_starts_talks_and_acts_and_a_worker_does_the_work(make_engine):
@@ -96,7 +97,7 @@ async def test_a_client_settles_after_it_acted(make_engine):
     run = await client.start(ask)
     await run.send("word", "early")
     await client.recover()
-    await asyncio.wait_for(client.settle(), 5)
+    await asyncio.wait_for(client.settle(), LONG)
     assert await run.status() is Status.PENDING
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from holdfast import (
     Context,
@@ -54,12 +55,6 @@ async def fail() -> None:
 async def cannot(what: object) -> None:
     log.append(f"try to undo {what}")
     raise ConnectionError("nobody answers")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  # what is waited for is done by the engine
-            await asyncio.sleep(0.001)
 
 
 async def fails(run: Any, error: type[BaseException] = ValueError) -> Any:
@@ -347,7 +342,7 @@ async def test_a_run_that_does_not_stop_within_its_grace_is_undone_all_the_same(
     await engine.settle()
     assert await run.cancel(compensate=True)
     if stubborn == "in a step":
-        await until(lambda: bool(engine._working().executor.active))
+        await eventually(lambda: bool(engine._working().executor.active))
         engine._jump(engine.clock.now() + 60_000_000)
     with pytest.raises(RunCancelled):
         await run.result()
@@ -393,7 +388,7 @@ async def test_a_cancel_of_a_run_that_is_being_undone_changes_nothing(make_engin
 
     engine = await make_engine(work)
     run = await engine.start(work)
-    await until(lambda: log == ["slow"])
+    await eventually(lambda: log == ["slow"])
     assert await run.cancel()
     await asyncio.sleep(0.01)
     gate.set()
@@ -467,7 +462,7 @@ async def test_undoing_goes_on_where_the_last_engine_stopped(make_engine):
 
     engine = await make_engine(work)
     await engine.start(work, id="w")
-    await until(lambda: log[-1:] == ["slow"])
+    await eventually(lambda: log[-1:] == ["slow"])
     await engine.stop()
     gate.set()
     engine = await make_engine(work, clock=engine.jumping)
@@ -562,7 +557,7 @@ async def test_a_run_claimed_after_its_grace_is_undone_as_it_was_recorded(make_e
     await engine.get("w").cancel(compensate=True)
     await engine.settle()
     engine._jump(engine.clock.now() + 600_000_000)
-    await until(lambda: len(log) > 1)
+    await eventually(lambda: len(log) > 1)
     await engine.stop()
     gate.set()
     engine = await make_engine(work, clock=engine.jumping)

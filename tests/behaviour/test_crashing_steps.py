@@ -9,13 +9,14 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.scripts.steps_worker import WORKFLOWS, crasher, innocent
+from tests.support.waiting import eventually
 
 from holdfast import Engine, RunFailed
 from holdfast.errors import StepCrashed
@@ -104,7 +105,7 @@ async def test_workers_killed_from_outside_do_not_fail_an_innocent_step(client, 
     run = await client.start(innocent, str(log), 0.4, id="i")
     for kill in range(5):
         async with worker(tmp_path) as process:
-            await until(lambda kill=kill: len(logged(log, "i")) > kill)
+            await eventually(lambda kill=kill: len(logged(log, "i")) > kill)
             process.send_signal(signal.SIGKILL)
     result, _ = await work_until(outcome(run), tmp_path)
     assert result == 6
@@ -126,9 +127,3 @@ async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client
         attempts = logged(log, run.id)
         assert attempts == sorted(set(attempts))
         assert [why for _, why in await lost(run)].count("crash") == 2
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for happens in another process or thread
-            await asyncio.sleep(0.005)

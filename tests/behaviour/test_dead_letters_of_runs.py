@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import ChildFailed, Context, Event, NonRetryable, Retry, RunFailed, Status, activity, workflow
 from holdfast.contract.rows import LetterFilter, LetterRow
@@ -145,7 +146,7 @@ async def test_many_ask_for_one_replay_and_it_happens_once(make_engine):
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert answers.count(None) == 1
     assert all(answer is None or isinstance(answer, NoSuchLetter | CannotReopen) for answer in answers)
-    assert await asyncio.wait_for(run.result(), 5) == "charged"
+    assert await asyncio.wait_for(run.result(), LONG) == "charged"
     assert shop.ran == ["charge"]
 
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.acts_cases import Gate, MortalStore, crash, eventually, moments
+from tests.acts_cases import Gate, MortalStore, crash, moments
+from tests.support.waiting import eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, activity, step_context, workflow
 from holdfast.declarative import graph, sequence, step

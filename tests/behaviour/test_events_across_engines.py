@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.event_cases import HOUR, SECOND, late, queued, received, restarts, take
+from tests.support.waiting import LONG
 
 from holdfast import Context, Event, RunCancelled, RunTerminal, Status, workflow
 from holdfast.errors import StoreError
@@ -83,7 +84,7 @@ async def test_an_event_reaches_runs_of_another_engine(make_engine):
     for worker in workers:
         await worker.settle()
     assert await client.publish("price", 1) == 6
-    results = [asyncio.wait_for(client.get(run.id).result(), 10) for run in runs]
+    results = [asyncio.wait_for(client.get(run.id).result(), LONG) for run in runs]
     assert await asyncio.gather(*results) == [[1]] * 6
 
 
@@ -138,7 +139,7 @@ async def test_whatever_happens_at_once_each_event_is_taken_by_one_run_or_queued
     taken = []
     for number, run in enumerate(runs):
         try:
-            taken.append(await asyncio.wait_for(engines[number % 2].get(run.id).result(), 10))
+            taken.append(await asyncio.wait_for(engines[number % 2].get(run.id).result(), LONG))
         except RunCancelled:
             continue
     left = (await queued(engines[0])).get("price", 0)
@@ -193,7 +194,7 @@ async def test_many_waits_of_many_names_in_one_run_lose_nothing(make_engine, see
                 sent.append(number)
         if dice.random() < 0.3:
             await engine.advance(timedelta(seconds=dice.choice([0, 1, 3])))
-    taken = [value for run in runs for value in await asyncio.wait_for(run.result(), 10)]
+    taken = [value for run in runs for value in await asyncio.wait_for(run.result(), LONG)]
     left = await engine.execute(sweep)
     letters = [letter.payload for letter in await engine.dead_letters.list()]
     assert sorted([*taken, *left, *letters]) == sent

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import (
     Context,
@@ -425,7 +426,7 @@ async def test_waiting_for_a_result_when_the_engine_stops_is_an_error_and_not_a_
     waiting = asyncio.ensure_future(run.result())
     await asyncio.sleep(0.02)
     await engine.stop()
-    done, _ = await asyncio.wait([waiting], timeout=5)
+    done, _ = await asyncio.wait([waiting], timeout=LONG)
     assert done
     assert not waiting.cancelled()
     assert isinstance(waiting.exception(), HoldfastError)

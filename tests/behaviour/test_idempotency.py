@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunBlocked, RunCancelled, RunFailed, Status, activity, step_context, workflow
 from holdfast.errors import BadInput, KeyConflict
@@ -21,12 +21,6 @@ from holdfast.replay import entry as entries
 
 HOUR = timedelta(hours=1)
 HOLDER = Path(__file__).parent.parent / "scripts" / "key_holder.py"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  # what is waited for is done by the engine
-            await asyncio.sleep(0.001)
 
 
 class Till:
@@ -171,8 +165,8 @@ async def test_many_runs_want_one_effect_and_it_happens_once(make_engine):
     till = Till()
     engine = await make_engine(till.buy)
     runs = [await engine.start(till.buy, 7) for _ in range(20)]
-    await until(lambda: len(till.paid) == 1)
-    async with asyncio.timeout(5):
+    await eventually(lambda: len(till.paid) == 1)
+    async with asyncio.timeout(LONG):
         while [(await run.describe()).waiting_for for run in runs].count("key") < 19:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.001)
     assert [await run.status() for run in runs].count(Status.SUSPENDED) == 19
@@ -189,10 +183,10 @@ async def test_one_flight_across_two_engines(make_engine):
     second = await make_engine(till.buy, clock=first.jumping)
     engines = [first, second]
     runs = [await engines[n % 2].start(till.buy, n % 3) for n in range(18)]
-    await until(lambda: len(till.paid) == 3)
+    await eventually(lambda: len(till.paid) == 3)
     await asyncio.sleep(0.05)
     till.gate.set()
-    results = await asyncio.wait_for(asyncio.gather(*(first.get(run.id).result() for run in runs)), 10)
+    results = await asyncio.wait_for(asyncio.gather(*(first.get(run.id).result() for run in runs)), LONG)
     assert results == [f"receipt {n % 3}" for n in range(18)]
     assert len(till.paid) == 3
 
@@ -207,9 +201,9 @@ async def test_a_step_waits_for_another_of_its_own_run(make_engine):
 
     engine = await make_engine(twice)
     run = await engine.start(twice)
-    await until(lambda: len(till.paid) == 1)
+    await eventually(lambda: len(till.paid) == 1)
     till.gate.set()
-    assert await asyncio.wait_for(run.result(), 5) == ["receipt 7"] * 2
+    assert await asyncio.wait_for(run.result(), LONG) == ["receipt 7"] * 2
     assert len(till.paid) == 1
 
 
@@ -233,10 +227,10 @@ async def test_a_step_waits_for_another_of_its_own_run_beside_a_long_one(make_en
 
     engine = await make_engine(work)
     run = await engine.start(work)
-    await until(lambda: len(till.paid) == 1)
+    await eventually(lambda: len(till.paid) == 1)
     till.gate.set()
     try:
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), LONG)
     finally:
         release.set()
     await run.result()
@@ -311,7 +305,7 @@ async def test_a_key_is_freed_by_whatever_ends_its_holder(make_engine, how):
     else:
         await engine.advance(timedelta(seconds=61))
     await engine.settle()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG):
         assert await waiter.result() == "paid"
     if how == "blocked":
         assert await holder.status() is Status.BLOCKED
@@ -327,7 +321,7 @@ async def test_one_of_those_who_wait_may_be_cancelled(make_engine):
     till = Till()
     engine = await make_engine(till.buy)
     holder, second, third = [await engine.start(till.buy, 7, id=name) for name in ("a", "b", "c")]
-    await until(lambda: till.paid == ["a"])
+    await eventually(lambda: till.paid == ["a"])
     assert await second.cancel()
     with pytest.raises(RunCancelled):
         await second.result()
@@ -359,8 +353,8 @@ async def test_the_holder_is_killed_while_another_engine_waits(make_engine, tmp_
         await engine.settle()
         assert (await waiter.describe()).waiting_for == "key"
         os.kill(process.pid, signal.SIGKILL)
-    assert await asyncio.wait_for(waiter.result(), 10) == "seized"
-    assert await asyncio.wait_for(engine.get("holder").result(), 10) == "seized"
+    assert await asyncio.wait_for(waiter.result(), LONG) == "seized"
+    assert await asyncio.wait_for(engine.get("holder").result(), LONG) == "seized"
     assert ran == ["holder 2"]
 
 
@@ -386,7 +380,7 @@ async def test_a_key_with_other_arguments_is_refused(make_engine):
 
     engine = await make_engine(buy)
     first = await engine.start(buy, 100)
-    await until(lambda: ran == [100])
+    await eventually(lambda: ran == [100])
     refused = "step 'pay': its idempotency key 'order 7' was used with other arguments"
     assert await engine.execute(buy, 200) == refused
     gate.set()
@@ -409,7 +403,7 @@ async def test_the_retry_of_a_step_that_timed_out_finds_what_the_first_attempt_a
     @activity(idempotency_key=lambda: "k", timeout=slow, retry=Retry(max_attempts=2, initial_interval=HOUR))
     def pay() -> str:
         ran.append(step_context().attempt)
-        release.wait(10)
+        release.wait(LONG)
         return f"paid by attempt {step_context().attempt}"
 
     @workflow
@@ -418,11 +412,11 @@ async def test_the_retry_of_a_step_that_timed_out_finds_what_the_first_attempt_a
 
     engine = await make_engine(work)
     run, other = await engine.start(work), await engine.start(work)
-    await until(lambda: bool(engine._working().executor.threads.abandoned))
+    await eventually(lambda: bool(engine._working().executor.threads.abandoned))
     await engine.settle()
     assert ran == [1]
     release.set()
-    await until(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine._working().executor.threads.abandoned)
     await engine.settle()
     assert await other.result() == "paid by attempt 1"
     assert await run.result() == "paid by attempt 1"
@@ -438,7 +432,7 @@ async def test_a_late_result_that_comes_while_the_retry_runs_is_not_mixed_up(mak
     def pay() -> str:
         attempt = step_context().attempt
         ran.append(attempt)
-        (release if attempt == 1 else second).wait(10)
+        (release if attempt == 1 else second).wait(LONG)
         return f"attempt {attempt}"
 
     @workflow
@@ -448,9 +442,9 @@ async def test_a_late_result_that_comes_while_the_retry_runs_is_not_mixed_up(mak
     engine = await make_engine(work)
     run = await engine.start(work, False)
     result = asyncio.ensure_future(run.result())
-    await until(lambda: ran == [1, 2])
+    await eventually(lambda: ran == [1, 2])
     release.set()
-    await until(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine._working().executor.threads.abandoned)
     second.set()
     assert await result == "attempt 2"
     assert await engine.execute(work, True) == "attempt 1"
@@ -529,7 +523,7 @@ async def test_a_kept_result_that_does_not_fit_fails_the_step(make_engine):
     assert await engine.execute(before) == "text"
     run = await engine.start(now)
     with pytest.raises(RunFailed, match="declared to return"):
-        await asyncio.wait_for(run.result(), 5)
+        await asyncio.wait_for(run.result(), LONG)
 
 
 async def test_a_step_that_was_undone_runs_again_though_it_has_a_key(make_engine):
@@ -641,7 +635,7 @@ async def test_an_effect_that_is_being_undone_is_not_handed_out_any_more(make_en
     await refunded.wait()
     other = await engine.start(till.buy, 7)
     try:
-        assert await asyncio.wait_for(other.result(), 5) == "receipt 7"
+        assert await asyncio.wait_for(other.result(), LONG) == "receipt 7"
         assert len(till.paid) == 2
     finally:
         gate.set()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.scripts import steps_bodies as bodies
+from tests.support.waiting import LONG
 
 from holdfast import Context, RunCancelled, RunFailed, activity, workflow
 from holdfast.engine.steps.child_process import importable
@@ -203,6 +204,6 @@ def alive(pid: int) -> bool:
 
 
 async def gone(*pids: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG):
         while any(alive(pid) for pid in pids):  # noqa: ASYNC110  # what is waited for happens in another process or thread
             await asyncio.sleep(0.005)

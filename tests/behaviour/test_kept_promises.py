@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, Status, activity, workflow
 from holdfast.contract.operations import Operation, Outcome
@@ -67,17 +68,17 @@ async def test_after_a_commit_that_failed_nothing_of_its_run_is_written(make_eng
     store = HeldStore(str(tmp_path / "held.db"))
     engine = await make_engine(work, store=store)
     run = await engine.start(work, id="r")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG):
         while len(begun) < 2:  # noqa: ASYNC110  # bodies begin by themselves
             await asyncio.sleep(0.005)
     store.hold = True
     ends["a"].set()
-    await asyncio.wait_for(store.holding.wait(), 5)
+    await asyncio.wait_for(store.holding.wait(), LONG)
     ends["b"].set()
     while engine._working().committer.waiting < 2:  # noqa: ASYNC110  # its commit waits behind the one that will fail
         await asyncio.sleep(0.005)
     store.let_go.set()
-    told = await asyncio.wait_for(run.result(), 10)
+    told = await asyncio.wait_for(run.result(), LONG)
     assert sorted(map(len, told)) == [1, 2]
     assert await run.status() is Status.COMPLETED
 
@@ -163,7 +164,7 @@ async def test_on_a_disk_that_stays_full_nothing_goes_on_that_is_not_recorded(ma
     assert bodies == ["one"]
     store.full = False
     assert await engine.runs() != []
-    assert await asyncio.wait_for(run.result(), 20) == ["one", "two"]
+    assert await asyncio.wait_for(run.result(), LONG) == ["one", "two"]
     assert [seen.id for seen in await engine.runs()] == ["r"]
 
 
@@ -190,7 +191,7 @@ async def test_a_message_behind_what_ends_a_life_reaches_the_next_life(make_engi
     await engine.get("parent").send("word", "heard")
     await engine.stop()
     engine = await make_engine(parent, kid, clock=engine.jumping)
-    assert await asyncio.wait_for(engine.get("parent").result(), 5) == ["went", "heard"]
+    assert await asyncio.wait_for(engine.get("parent").result(), LONG) == ["went", "heard"]
 
 
 async def test_what_a_step_achieved_is_kept_when_the_code_after_it_blocks(make_engine):
@@ -216,7 +217,7 @@ async def test_what_a_step_achieved_is_kept_when_the_code_after_it_blocks(make_e
     assert await run.status() is Status.BLOCKED
     await engine.stop()
     engine = await make_engine(right, clock=engine.jumping)
-    assert await asyncio.wait_for(engine.get("r").result(), 5) == "charged"
+    assert await asyncio.wait_for(engine.get("r").result(), LONG) == "charged"
     assert bodies == ["charge"]
 
 
@@ -309,7 +310,7 @@ async def test_a_run_that_the_worker_owns_without_knowing_it_goes_on(make_engine
     if where == "start":
         with pytest.raises(StoreError, match="a fault at start"):
             await engine.start(work, id="r")
-    assert await asyncio.wait_for(engine.get("r").result(), 10) == "done"
+    assert await asyncio.wait_for(engine.get("r").result(), LONG) == "done"
     assert store.bitten == 1
     assert bodies == ["body"]
 
@@ -342,12 +343,12 @@ async def test_a_run_on_its_way_to_the_worker_is_not_given_back(make_engine, tmp
     client = await make_engine(work, store=SQLiteStore(path), run_workflows=False)
     await client.get("r").send("go")
     engine = await make_engine(work, store=SlowStore(path))
-    await asyncio.wait_for(arriving.wait(), 5)
+    await asyncio.wait_for(arriving.wait(), LONG)
     await engine._working()._look_for_lost()
     await asyncio.sleep(0.05)
     before = await engine.store.get("r")
     may_arrive.set()
-    assert await asyncio.wait_for(engine.get("r").result(), 5) == "done"
+    assert await asyncio.wait_for(engine.get("r").result(), LONG) == "done"
     after = await engine.store.get("r")
     assert before is not None
     assert after is not None
@@ -390,7 +391,7 @@ async def test_a_timer_of_a_run_in_memory_fires_within_a_second_of_a_jump_of_the
     run = await engine.start(work)
     await engine.settle()
     engine.jumping.advance(timedelta(hours=2))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(LONG):
         while await run.status() is not Status.COMPLETED:  # noqa: ASYNC110  # result() would tell the engine
             await asyncio.sleep(0.01)
 
@@ -414,7 +415,7 @@ async def test_a_run_goes_on_though_what_listens_to_its_log_fails(make_engine):
     logging.getLogger("holdfast.workflow").addHandler(broken)
     try:
         engine = await make_engine(work)
-        assert await asyncio.wait_for(engine.execute(work), 5) == "done"
+        assert await asyncio.wait_for(engine.execute(work), LONG) == "done"
     finally:
         logging.getLogger("holdfast.workflow").removeHandler(broken)
 
@@ -451,7 +452,7 @@ async def test_a_run_that_the_store_kept_from_its_progress_is_no_poison(make_eng
     run = await engine.start(work)
     await engine.settle()
     store.refusing = 5
-    assert await asyncio.wait_for(run.result(), 10) == "done"
+    assert await asyncio.wait_for(run.result(), LONG) == "done"
     assert store.refusing == 0
 
 

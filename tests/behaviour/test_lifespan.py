@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, Retry, Status, activity, step_context, workflow
 from holdfast.errors import CannotOpen, HoldfastError, InvalidDuration
@@ -47,7 +48,7 @@ async def given(make: Callable[..., Engine], definition: Any, many: int = 1) -> 
 async def results(make: Callable[..., Engine], definition: Any, many: int = 1) -> list[Any]:
     """Let an engine without an end do what is left."""
     async with make(definition) as engine:
-        return [await asyncio.wait_for(engine.get(f"r-{number}").result(), 10) for number in range(many)]
+        return [await asyncio.wait_for(engine.get(f"r-{number}").result(), LONG) for number in range(many)]
 
 
 def calling(body: Any, **options: Any) -> Any:
@@ -272,7 +273,7 @@ async def test_a_foreground_and_a_background_engine_share_the_work_and_no_body_r
     async with make(job, max_steps=2) as foreground:
         background = asyncio.create_task(make(job, max_steps=2).run(lifespan=LIFESPAN, buffer=BUFFER))
         runs = [await foreground.start(job, number) for number in range(60)]
-        assert [await asyncio.wait_for(run.result(), 10) for run in runs] == list(range(60))
+        assert [await asyncio.wait_for(run.result(), LONG) for run in runs] == list(range(60))
         report = await background
         assert report.completed <= 60
         assert (await foreground.stats())["completed"] == 60
@@ -310,7 +311,7 @@ async def test_an_engine_may_be_run_again_and_may_be_opened_afterwards(make):
     assert (await engine.run(lifespan=short, buffer=short / 2)).open_runs == 1
     assert (await engine.run(lifespan=short, buffer=short / 2)).open_runs == 1
     async with engine:  # without a deadline
-        assert await asyncio.wait_for(engine.get("r-0").result(), 10) == 0
+        assert await asyncio.wait_for(engine.get("r-0").result(), LONG) == 0
 
 
 async def test_it_can_be_cancelled_and_stops_in_order(make):
@@ -358,7 +359,7 @@ async def test_an_open_engine_is_not_run_and_goes_on(make):
         with pytest.raises(HoldfastError, match="open already"):
             await engine.run(lifespan=LIFESPAN)
         await run.send("word", "still here")
-        assert await asyncio.wait_for(run.result(), 10) == "still here"
+        assert await asyncio.wait_for(run.result(), LONG) == "still here"
 
 
 @pytest.mark.parametrize("field", ["lifespan", "buffer"])

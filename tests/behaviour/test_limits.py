@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.limit_cases import START, S, Service, calling, until
+from tests.limit_cases import START, S, Service, calling
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Engine, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.errors import BadInput, InvalidDuration
@@ -32,7 +33,7 @@ async def test_no_more_than_allowed_run_at_once_over_all_runs(make_engine, servi
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=3)])
     runs = [await engine.start(caller, number) for number in range(20)]
-    await until(lambda: engine._working().executor.active == 20)
+    await eventually(lambda: engine._working().executor.active == 20)
     assert service.inside == 3
     service.go.set()
     assert [await run.result() for run in runs] == list(range(20))
@@ -54,7 +55,7 @@ async def test_a_step_that_waits_for_a_limit_keeps_no_place_from_others(make_eng
         caller, unlimited, max_steps=2, limits=[Limit(name="service", at_once=1)]
     )
     runs = [await engine.start(caller, number) for number in range(5)]
-    await until(lambda: service.inside == 1)
+    await eventually(lambda: service.inside == 1)
     assert await engine.execute(unlimited) == "done"
     service.go.set()
     for run in runs:
@@ -68,9 +69,9 @@ async def test_who_waits_for_a_limit_is_served_by_priority(make_engine, service)
     high.name = "high"
     service.engine = engine = await make_engine(low, high, limits=[Limit(name="service", at_once=1)])
     runs = [await engine.start(low, number) for number in range(5)]
-    await until(lambda: engine._working().executor.active == 5)
+    await eventually(lambda: engine._working().executor.active == 5)
     runs.append(await engine.start(high, 99))
-    await until(lambda: engine._working().executor.active == 6)
+    await eventually(lambda: engine._working().executor.active == 6)
     service.go.set()
     for run in runs:
         await run.result()
@@ -86,9 +87,9 @@ async def test_each_engine_has_a_limit_of_its_own(make_engine, service, mode):
     service.engine = first = await make_engine(caller, **options)
     second = await make_engine(caller, limits=options["limits"], clock=first.jumping)
     runs = [await engine.start(caller, number) for number in range(6) for engine in (first, second)]
-    await until(lambda: service.inside == 4)
+    await eventually(lambda: service.inside == 4)
     service.go.set()
-    results = [await asyncio.wait_for(run.result(), 10) for run in runs]
+    results = [await asyncio.wait_for(run.result(), LONG) for run in runs]
     assert Counter(results) == Counter(dict.fromkeys(range(6), 2))
     assert service.most == 4
 
@@ -99,14 +100,14 @@ async def test_a_step_that_waits_for_a_limit_can_be_stopped_and_leaves_no_place_
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=1)])
     inside = await engine.start(caller, 1)
-    await until(lambda: service.inside == 1)
+    await eventually(lambda: service.inside == 1)
     stopped = await engine.start(caller, 2)
-    await until(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine._working().executor.active == 2)
     last = await engine.start(caller, 3)
-    await until(lambda: engine._working().executor.active == 3)
+    await eventually(lambda: engine._working().executor.active == 3)
     await getattr(stopped, how)()
     wanted = Status.PAUSED if how == "pause" else Status.CANCELLED
-    await until(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine._working().executor.active == 2)
     service.go.set()
     assert [await inside.result(), await last.result()] == [1, 3]
     assert await stopped.status() is wanted
@@ -123,11 +124,11 @@ async def test_one_who_is_stopped_inside_gives_its_place_to_the_next(make_engine
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=1)])
     inside = await engine.start(caller, 1)
-    await until(lambda: service.inside == 1)
+    await eventually(lambda: service.inside == 1)
     following = await engine.start(caller, 2)
-    await until(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine._working().executor.active == 2)
     await getattr(inside, how)()
-    await until(lambda: len(service.calls) == 2)
+    await eventually(lambda: len(service.calls) == 2)
     service.go.set()
     assert await following.result() == 2
     with pytest.raises(RunCancelled):
@@ -165,7 +166,7 @@ async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_aga
     )
     for number in range(4):
         await engine.start(caller, number, id=f"r-{number}")
-    await until(lambda: engine._working().executor.active == 4)
+    await eventually(lambda: engine._working().executor.active == 4)
     await engine.stop()
     service.go.set()
     await engine.open()
@@ -234,9 +235,9 @@ async def test_a_rate_counts_starts_and_not_steps_that_wait_for_a_place(make_eng
     limit = Limit(name="service", rate=1, per=10 * SECOND)
     service.engine = engine = await make_engine(caller, occupy, start=START, max_steps=1, limits=[limit])
     await engine.start(occupy)
-    await until(lambda: service.inside == 1)
+    await eventually(lambda: service.inside == 1)
     runs = [await engine.start(caller, number) for number in range(4)]
-    await until(lambda: engine._working().executor.active == 5)
+    await eventually(lambda: engine._working().executor.active == 5)
     for _ in range(4):
         engine.jumping.advance(10 * SECOND)
         await asyncio.sleep(0.05)

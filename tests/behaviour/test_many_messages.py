@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Event, NoSuchRun, RunTerminal, Status, workflow
 from holdfast.errors import BadInput, QueueFull, StoreError
@@ -164,7 +165,7 @@ async def test_a_send_of_unknown_outcome_is_repeated_with_its_id(make_engine, tm
             except StoreError:
                 lost += 1
     assert lost >= 30, "answers must have been lost"
-    assert await asyncio.wait_for(run.result(), 20) == list(range(100))
+    assert await asyncio.wait_for(run.result(), LONG) == list(range(100))
 
 
 # Too many.
@@ -318,7 +319,7 @@ async def test_handles_of_one_run_in_several_engines_send_to_one_inbox(make_engi
             await handles[which].send("item", (which, number))
 
     await asyncio.gather(send(0), send(1))
-    results = await asyncio.gather(*(asyncio.wait_for(handle.result(), 20) for handle in handles))
+    results = await asyncio.gather(*(asyncio.wait_for(handle.result(), LONG) for handle in handles))
     assert results[0] == results[1]
     for which in (0, 1):
         assert [number for sender, number in results[0] if sender == which] == list(range(50))

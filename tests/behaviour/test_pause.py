@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually, moments
+from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.clock import Instant
@@ -530,7 +531,7 @@ async def test_pause_and_resume_at_once_from_two_engines_leave_one_of_the_two(ma
         assert await run.status() is Status.SUSPENDED
     await run.send("word", "a")
     await run.send("word", "b")
-    assert await asyncio.wait_for(run.result(), 5) == ["a", "b"]
+    assert await asyncio.wait_for(run.result(), LONG) == ["a", "b"]
 
 
 async def test_steps_that_end_side_by_side_while_a_run_is_paused_lead_on_when_it_is_resumed(make_engine):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
 
@@ -22,12 +22,6 @@ def calling(body: Any) -> Any:
         return await ctx.step(body)
 
     return caller
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(5):
-        while not await condition():  # noqa: ASYNC110  # what is waited for is done by the engine
-            await asyncio.sleep(0.002)
 
 
 async def only(run: Any) -> Any:
@@ -48,7 +42,7 @@ async def test_progress_is_on_record_while_the_step_runs(make_engine, kind):
 
     def copy_thread() -> str:
         step_context().heartbeat({"copied": 40, "of": 100})
-        release.wait(5)
+        release.wait(LONG)
         return "copied"
 
     caller = calling(copy_async if kind == "async" else copy_thread)
@@ -60,7 +54,7 @@ async def test_progress_is_on_record_while_the_step_runs(make_engine, kind):
     async def reported() -> bool:
         return (await only(run)).heartbeat_at is not None
 
-    await until(reported)
+    await eventually(reported)
     step = await only(run)
     assert (step.status, step.heartbeat_at, step.progress) == ("running", START, {"copied": 40, "of": 100})
     assert told == [{"progress": {"copied": 40, "of": 100}}]
@@ -85,7 +79,7 @@ async def test_progress_is_seen_from_another_engine(make_engine):
     async def seen() -> bool:
         return bool((await only(client.get(run.id))).progress == "half")
 
-    await until(seen)
+    await eventually(seen)
     release.set()
     await run.result()
 
@@ -124,7 +118,7 @@ async def test_the_last_word_of_many_is_on_record(make_engine, monkeypatch):
     async def seen() -> bool:
         return bool((await only(run)).progress == 4)
 
-    await until(seen)
+    await eventually(seen)
     release.set()
     await run.result()
     assert (await only(run)).status == "completed"
@@ -215,7 +209,7 @@ async def test_progress_outlives_the_engine_that_stopped(make_engine):
     async def seen() -> bool:
         return bool((await only(engine.get("r"))).progress == "page 7")
 
-    await until(seen)
+    await eventually(seen)
     await engine.stop()
     engine = await make_engine(caller, clock=engine.jumping)
     run = engine.get("r")
@@ -223,7 +217,7 @@ async def test_progress_outlives_the_engine_that_stopped(make_engine):
     async def running() -> bool:
         return len(ran) == 2
 
-    await until(running)
+    await eventually(running)
     assert (await only(run)).progress == "page 7"
     release.set()
     assert await run.result() == "copied"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.limit_cases import until
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
 from holdfast.contract.operations import Fenced, FinishTask, Operation, Outcome
@@ -52,7 +52,7 @@ def calling(called: Any) -> Any:
 
 
 async def result_of(engine: Any, run: Any) -> Any:
-    return await asyncio.wait_for(engine.get(run.id).result(), 15)
+    return await asyncio.wait_for(engine.get(run.id).result(), LONG)
 
 
 async def history(engine: Any, run: Any) -> list[Any]:
@@ -97,7 +97,7 @@ async def test_a_worker_that_stops_lets_a_body_finish_within_the_grace(make_engi
     office = await make_engine(calling(train))
     worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start("caller")
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     stopping = asyncio.ensure_future(worker.stop(grace=timedelta(seconds=10)))
     await asyncio.sleep(0.02)
     bodies.gate.set()
@@ -112,7 +112,7 @@ async def test_what_a_worker_cannot_finish_before_it_stops_is_handed_back(make_e
     office = await make_engine(calling(train))
     first = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start("caller")
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     await first.stop()
     bodies.gate.set()
     await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
@@ -221,11 +221,11 @@ async def test_a_worker_that_was_declared_dead_stops_its_bodies(make_engine):
     office = await make_engine(calling(train))
     worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start("caller")
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     inner = worker._working()
     await worker.store.leave(inner.id)  # as if others had declared it dead
     inner._lapsed()
-    await until(lambda: len(bodies) == 2)
+    await eventually(lambda: len(bodies) == 2)
     assert inner.executor.active == 1
     bodies.gate.set()
     assert await result_of(office, run) == "trained 2"
@@ -242,7 +242,7 @@ async def test_a_body_elsewhere_outlives_the_owner_of_its_run(make_engine):
     office = await make_engine(caller)
     await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start(caller)
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     await office.stop()
     bodies.gate.set()
     other = await make_engine(caller, clock=office.jumping)
@@ -263,10 +263,10 @@ async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_ow
     office = await make_engine(caller)
     worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start(caller)
-    await until(lambda: len(bodies) == 2)
+    await eventually(lambda: len(bodies) == 2)
     await office.stop()
     bodies.gate.set()
-    await until(lambda: worker._working().idle)
+    await eventually(lambda: worker._working().idle)
     await worker.get(run.id).send("word", "hello")
     row = await worker.store.get(run.id)
     assert row is not None
@@ -318,12 +318,12 @@ async def test_a_worker_tells_how_an_attempt_ended_however_long_the_store_fails(
     store = UnsureStore(tmp_path / "test.db")
     engine = await make_engine(calling(train), store=store, queues=BOTH)
     run = await engine.start("caller")
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     store.broken, store.after = "finish", after
     bodies.gate.set()
-    await until(lambda: store.bitten)
+    await eventually(lambda: store.bitten)
     store.broken = ""
-    assert await asyncio.wait_for(run.result(), 5) == "trained 1"  # sooner than anything else makes the worker look
+    assert await asyncio.wait_for(run.result(), LONG) == "trained 1"  # sooner than anything else makes the worker look
     assert store.bitten >= 1
     assert bodies == [1]
 
@@ -351,7 +351,7 @@ async def test_a_step_that_gets_a_queue_is_handed_out_when_its_open_attempt_is_l
     train = training(bodies)
     office = await make_engine(calling(train.options(queue=None)))
     run = await office.start("caller")
-    await until(lambda: bodies)
+    await eventually(lambda: bodies)
     await office.stop()
     bodies.gate.set()
     office = await make_engine(calling(train), clock=office.jumping)

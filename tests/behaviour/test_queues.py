@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.limit_cases import until
+from tests.support.waiting import LONG, eventually
 
 from holdfast import (
     Context,
@@ -59,7 +59,7 @@ def calling(called: Any, *args: Any) -> Any:
 
 async def result_of(engine: Any, run: Any) -> Any:
     """Wait in real time: the work may be done by the other engine."""
-    return await asyncio.wait_for(engine.get(run.id).result(), 10)
+    return await asyncio.wait_for(engine.get(run.id).result(), LONG)
 
 
 async def kinds(engine: Any, run: Any) -> list[str]:
@@ -522,7 +522,7 @@ async def test_a_limit_holds_for_the_engine_that_runs_the_steps(make_engine):
 
     engine = await make_engine(caller, queues=BOTH, limits=[Limit(name="card", at_once=2)])
     runs = [await engine.start(caller, number) for number in range(6)]
-    await until(lambda: len(inside) == 2)
+    await eventually(lambda: len(inside) == 2)
     await asyncio.sleep(0.05)
     assert engine._working().executor.active == 2
     go.set()
@@ -567,9 +567,9 @@ async def test_a_worker_takes_no_more_than_it_has_room_for(make_engine):
     options: dict[str, Any] = {"activities": [train], "queues": ["gpu"], "clock": office.jumping}
     await make_engine(**options, max_steps=2, context=lambda: {"where": "small"})
     runs = [await office.start(caller, number) for number in range(6)]
-    await until(lambda: len(running) == 2)
+    await eventually(lambda: len(running) == 2)
     await make_engine(**options, max_steps=3, context=lambda: {"where": "large"})
-    await until(lambda: len(running) == 5)
+    await eventually(lambda: len(running) == 5)
     await asyncio.sleep(0.05)
     assert sorted(running) == ["large"] * 3 + ["small"] * 2
     go.set()
@@ -665,15 +665,15 @@ async def test_a_body_elsewhere_is_stopped_when_its_run_gives_it_up(make_engine,
     office = await make_engine(caller)
     worker = await make_engine(activities=[endless], queues=["gpu"], clock=office.jumping)
     run = await office.start(caller)
-    await until(lambda: begun)
+    await eventually(lambda: begun)
     if how == "race":
         await run.send("go", "!")
-        await until(lambda: signals)  # though the run goes on
+        await eventually(lambda: signals)  # though the run goes on
         await run.send("more", "!")
         assert await result_of(office, run) == "quick!"
     elif how == "renew":
         await run.send("go", "!")
-        await until(lambda: signals)
+        await eventually(lambda: signals)
         await run.send("more", "!")
         assert await result_of(office, run) == "renewed!"
     elif how == "timeout":
@@ -682,7 +682,7 @@ async def test_a_body_elsewhere_is_stopped_when_its_run_gives_it_up(make_engine,
         await getattr(run, how)()
         with pytest.raises(RunCancelled):
             await result_of(office, run)
-    await until(lambda: signals)
+    await eventually(lambda: signals)
     assert signals == [(True, "cancelled")]
     assert (await run.describe()).status.terminal
     assert await tasks_left(office, worker) == []
@@ -778,11 +778,11 @@ async def test_a_body_under_way_elsewhere_may_finish_while_its_run_is_paused(mak
     office = await make_engine(calling(train))
     worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
     run = await office.start("caller")
-    await until(lambda: begun)
+    await eventually(lambda: begun)
     await run.pause()
-    await until(lambda: worker._working().executor.active == 1)
+    await eventually(lambda: worker._working().executor.active == 1)
     go.set()
-    await until(lambda: worker._working().idle)
+    await eventually(lambda: worker._working().idle)
     await asyncio.sleep(0.05)
     assert await run.status() is Status.PAUSED
     await run.resume()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Status, workflow
 from holdfast.contract.operations import Operation, Outcome
@@ -47,7 +48,7 @@ async def test_a_start_of_unknown_outcome_that_parked_at_once_goes_on(make_engin
     with pytest.raises(StoreError):
         await engine.start(work, id="r")
     run = await engine.start(work, id="r")
-    assert await asyncio.wait_for(run.result(), 5) == "done"
+    assert await asyncio.wait_for(run.result(), LONG) == "done"
 
 
 async def test_a_timer_of_any_run_passed_by_a_jump_of_the_clock_fires_within_a_second(make_engine):
@@ -61,6 +62,6 @@ async def test_a_timer_of_any_run_passed_by_a_jump_of_the_clock_fires_within_a_s
     run = await engine.start(work)
     await engine.settle()
     engine.jumping.advance(timedelta(hours=2))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(LONG):
         while await run.status() is not Status.COMPLETED:  # noqa: ASYNC110  # result() would tell the engine
             await asyncio.sleep(0.01)

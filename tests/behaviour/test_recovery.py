@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, NoSuchRun, RunBlocked, Status, workflow
 from holdfast.contract.operations import Operation, Outcome
@@ -603,15 +604,15 @@ async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tm
     engine = await make_engine(work, sleepy, store=store)
     run = await engine.start(work)
     sleeping = await engine.start(sleepy)
-    await asyncio.wait_for(entered.wait(), 5)
+    await asyncio.wait_for(entered.wait(), LONG)
     store.fail(error)
     engine.jumping.advance(2 * HOUR)
     engine._working().wake()
     outage_over.set()
-    await asyncio.wait_for(store.failed_often.wait(), 10)
+    await asyncio.wait_for(store.failed_often.wait(), LONG)
     store.fail(None)
-    assert await asyncio.wait_for(run.result(), 20) == "2"
-    assert await asyncio.wait_for(sleeping.result(), 20) == "after"
+    assert await asyncio.wait_for(run.result(), LONG) == "2"
+    assert await asyncio.wait_for(sleeping.result(), LONG) == "after"
     assert bodies.count("1") == 1
     assert bodies.count("2") == 1
     assert bodies.count("after") == 1
@@ -708,7 +709,7 @@ async def test_a_failure_of_any_single_commit_delays_a_run_and_nothing_else(make
         engine = await make_engine(everything, helper, store=store)
         run = await engine.start(everything, 1, id="r")
         store.at = store.count + at - 1
-        result = await asyncio.wait_for(run.result(), 3)
+        result = await asyncio.wait_for(run.result(), LONG)
         assert result == [3, 3, 3, "late"], at
         bitten += store.bitten
         await engine.stop()
@@ -756,7 +757,7 @@ async def test_a_failure_to_let_go_of_a_parked_run_does_not_lose_it(make_engine,
     engine._working()._evict()
     await engine.settle()
     assert store.bitten == 1
-    assert [await asyncio.wait_for(run.result(), 5) for run in runs] == [*range(9)]
+    assert [await asyncio.wait_for(run.result(), LONG) for run in runs] == [*range(9)]
 
 
 @workflow

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, NoSuchRun, ReceiveTimeout, RunBlocked, RunCancelled, RunFailed, RunTerminal, workflow
 from holdfast.errors import BadInput, HoldfastError, NonDeterministic, NotSerializable, UndecodablePayload, UnknownQuery
@@ -73,7 +74,7 @@ async def test_a_request_may_come_before_the_run_waits_for_it(make_engine):
     await engine.settle()
     assert not asking.done()
     await run.send("go")
-    assert await asyncio.wait_for(asking, 5) == "yes"
+    assert await asyncio.wait_for(asking, LONG) == "yes"
 
 
 async def test_a_reply_is_decoded_into_the_type_asked_for(make_engine):
@@ -102,7 +103,7 @@ async def test_a_reply_of_none_is_a_reply(make_engine):
 
     engine = await make_engine(shy)
     run = await engine.start(shy)
-    assert await asyncio.wait_for(run.ask("question"), 5) is None
+    assert await asyncio.wait_for(run.ask("question"), LONG) is None
 
 
 async def test_the_first_reply_counts_and_a_reply_may_be_the_last_word(make_engine):
@@ -117,7 +118,7 @@ async def test_the_first_reply_counts_and_a_reply_may_be_the_last_word(make_engi
 
     engine = await make_engine(hasty)
     run = await engine.start(hasty)
-    assert await asyncio.wait_for(run.ask("question"), 5) == "first"
+    assert await asyncio.wait_for(run.ask("question"), LONG) == "first"
     assert await run.result() == "done"
 
 
@@ -137,10 +138,10 @@ async def test_a_run_may_answer_later_and_in_another_order(make_engine):
     run = await engine.start(queue)
     first = asyncio.create_task(run.ask("ticket"))
     await engine.settle()
-    assert await asyncio.wait_for(run.ask("ticket"), 5) == "second"
+    assert await asyncio.wait_for(run.ask("ticket"), LONG) == "second"
     assert not first.done()
     await run.send("go")
-    assert await asyncio.wait_for(first, 5) == "first"
+    assert await asyncio.wait_for(first, LONG) == "first"
 
 
 async def test_a_request_that_is_not_answered_in_time_stays(make_engine):
@@ -179,7 +180,7 @@ async def test_a_run_that_ends_without_a_reply_leaves_nobody_waiting(make_engine
     await engine.settle()
     await run.cancel()
     with pytest.raises(RunTerminal, match=how):
-        await asyncio.wait_for(asking, 5)
+        await asyncio.wait_for(asking, LONG)
     with pytest.raises(RunTerminal, match=how):
         await run.ask("question")
     with pytest.raises(NoSuchRun):
@@ -198,7 +199,7 @@ async def test_a_run_that_is_blocked_leaves_nobody_waiting(make_engine):
     engine = await make_engine(wrong)
     run = await engine.start(wrong)
     with pytest.raises(RunBlocked):
-        await asyncio.wait_for(run.ask("question"), 5)
+        await asyncio.wait_for(run.ask("question"), LONG)
 
 
 async def test_time_passes_while_a_reply_is_awaited(make_engine):
@@ -212,7 +213,7 @@ async def test_time_passes_while_a_reply_is_awaited(make_engine):
 
     engine = await make_engine(thinker)
     run = await engine.start(thinker)
-    assert await asyncio.wait_for(run.ask("question"), 5) == 42
+    assert await asyncio.wait_for(run.ask("question"), LONG) == 42
 
 
 async def test_waiting_for_a_request_has_a_timeout_and_a_default(make_engine):
@@ -258,13 +259,13 @@ async def test_a_request_reaches_a_run_of_another_engine_and_the_reply_comes_bac
     client = await make_engine(account, run_workflows=False)
     worker = await make_engine(account, clock=client.jumping)
     run = await client.start(account)
-    assert await asyncio.wait_for(run.ask("add", 1), 10) == 1
+    assert await asyncio.wait_for(run.ask("add", 1), LONG) == 1
     await worker.stop()
     asking = asyncio.create_task(run.ask("add", 2))
     await asyncio.sleep(0.05)
     assert not asking.done()
     await make_engine(account, clock=client.jumping)
-    assert await asyncio.wait_for(asking, 10) == 3
+    assert await asyncio.wait_for(asking, LONG) == 3
 
 
 # Queries.

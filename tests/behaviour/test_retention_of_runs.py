@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Event, NoSuchRun, Retention, Retry, RunConflict, RunFailed, Status, activity, workflow
 from holdfast.errors import BadInput, CannotReopen
@@ -35,12 +35,6 @@ async def ask(ctx: Context) -> Any:
 @workflow
 async def quick(ctx: Context, number: int = 0) -> int:
     return number
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110  # the sweeps go by themselves, in real time
-            await asyncio.sleep(0.002)
 
 
 async def gone(run: Any) -> bool:
@@ -307,7 +301,7 @@ async def test_results_under_idempotency_keys_are_kept_apart_from_runs(make_engi
     assert await first.runs() == []
     second = await make_engine(shop, clock=first.jumping)
     run = await second.start(shop, 1)
-    assert await asyncio.wait_for(run.result(), 5) == "receipt 1"
+    assert await asyncio.wait_for(run.result(), LONG) == "receipt 1"
     alone = await make_engine(shop, database=":memory:")
     assert await alone.execute(shop, 1) == "receipt 2"
     assert calls == [1, 1]

@@ -6,7 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from tests.limit_cases import START, Service, calling, until
+from tests.limit_cases import START, Service, calling
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, Status, activity, step_context, workflow
 from holdfast.errors import RetryAfter
@@ -104,7 +105,7 @@ async def test_those_who_wait_for_a_place_of_the_limit_wait_too(make_engine, ser
     service.answers[1] = RetryAfter(MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=1)])
     runs = [await engine.start(caller, number) for number in range(10)]
-    await until(lambda: engine._working().executor.active == 10)
+    await eventually(lambda: engine._working().executor.active == 10)
     service.go.set()
     await engine.settle()
     assert service.times == [0]
@@ -126,7 +127,7 @@ async def test_after_the_wait_the_rate_is_kept(make_engine, service):
     service.answers[1] = RetryAfter(MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[limit])
     runs = [await engine.start(caller, number) for number in range(5)]
-    await until(lambda: engine._working().executor.active == 1)
+    await eventually(lambda: engine._working().executor.active == 1)
     service.go.set()
     assert sorted([await run.result() for run in runs]) == list(range(5))
     gaps = [later - earlier for earlier, later in zip(service.times, service.times[1:], strict=False)]
@@ -191,7 +192,7 @@ async def test_a_body_in_a_child_process_may_say_so_too(make_engine):
 
     engine = await make_engine(caller, start=START)
     run = await engine.start(caller)
-    assert await asyncio.wait_for(run.result(), 20) == 2
+    assert await asyncio.wait_for(run.result(), LONG) == 2
     (step,) = await run.steps()
     assert (step.attempts, step.failures) == (2, 0)
 
@@ -207,4 +208,4 @@ async def test_a_delay_that_is_none_is_refused(make_engine, service, delay):
     engine = await make_engine(caller)
     run = await engine.start(caller)
     with pytest.raises(RunFailed):
-        await asyncio.wait_for(run.result(), 5)
+        await asyncio.wait_for(run.result(), LONG)

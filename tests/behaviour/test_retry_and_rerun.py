@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
 from holdfast.errors import CannotReopen, RunTimeout, UniqueConflict
@@ -323,7 +324,7 @@ async def test_two_people_who_retry_at_once_retry_once(make_engine, mode):
     outcomes = await asyncio.gather(*retries, return_exceptions=True)
     assert outcomes.count(None) == 1
     assert all(isinstance(outcome, CannotReopen) for outcome in outcomes if outcome is not None)
-    assert await asyncio.wait_for(run.result(), 5) == "pay"
+    assert await asyncio.wait_for(run.result(), LONG) == "pay"
     assert body.ran == ["pay", "pay"]
     assert len(await engine.audit.records(target=run.id)) == 1
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import eventually
 
 from holdfast import Context, Status, workflow
 from holdfast.contract.operations import Operation, Outcome, Tick
@@ -37,13 +38,6 @@ async def runs_of(engine: Any, schedule: str) -> list[str]:
     """Return the ticks that have runs, oldest first, as their ids name them."""
     found = (run.id for run in await engine.runs(limit=1000))
     return sorted(id.partition(":")[2] for id in found if id.startswith(f"{schedule}:"))
-
-
-async def eventually(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait in real time: the work may be done by another engine."""
-    async with asyncio.timeout(5):
-        while not await true():  # noqa: ASYNC110  # nobody here could set an event
-            await asyncio.sleep(0.002)
 
 
 async def test_a_schedule_runs_its_workflow_at_every_tick(make_engine):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, RunFailed, Status, workflow
 from holdfast.errors import InvalidDuration
@@ -185,8 +186,8 @@ async def test_an_endless_asyncio_timer_harms_nobody(make_engine, seconds):
     assert (await run.describe()).status is Status.SUSPENDED
     await run.send("word", "at last")
     await engine.settle()
-    assert await run.result(timedelta(seconds=10)) == "at last"
-    assert len(await neighbour.result(timedelta(seconds=10))) == 2
+    assert await run.result(timedelta(seconds=LONG)) == "at last"
+    assert len(await neighbour.result(timedelta(seconds=LONG))) == 2
 
 
 async def test_a_refused_sleep_may_be_caught_and_leaves_nothing_behind(make_engine):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, HoldfastError, RunConflict, RunFailed, Status, workflow
 from holdfast.errors import BadInput, UnknownWorkflow
@@ -191,8 +192,8 @@ async def test_a_client_starts_runs_that_another_engine_runs(make_engine):
     late = await client.start(fulfil, Order(2, []))
     assert await worker.get(early.id).result() == "1 0 False"
     assert await worker.get(late.id).result() == "2 0 False"
-    assert await asyncio.wait_for(early.result(), 5) == "1 0 False"
-    assert await asyncio.wait_for(late.result(), 5) == "2 0 False"
+    assert await asyncio.wait_for(early.result(), LONG) == "1 0 False"
+    assert await asyncio.wait_for(late.result(), LONG) == "2 0 False"
 
 
 @restarts
@@ -208,7 +209,7 @@ async def test_a_client_waits_for_a_result_that_another_engine_brings(make_engin
     run = await client.start(ask)
     waiting = asyncio.ensure_future(run.result())
     await client.get(run.id).send("word", "hello")
-    assert await asyncio.wait_for(waiting, 5) == "hello"
+    assert await asyncio.wait_for(waiting, LONG) == "hello"
     await worker.settle()
 
 
@@ -243,7 +244,7 @@ async def test_an_engine_can_be_opened_again(tmp_path):
         run = await engine.start(ask)
     async with engine:
         await run.send("word", "back")
-        assert await run.result(timedelta(seconds=5)) == "back"
+        assert await run.result(timedelta(seconds=LONG)) == "back"
 
 
 async def test_an_unknown_workflow_is_refused_with_the_nearest_name(make_engine):

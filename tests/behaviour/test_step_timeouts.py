@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, StepTimeout, activity, step_context, workflow
 from holdfast.engine.steps.context import CancelSignal
@@ -30,11 +31,6 @@ def calling(body: Any) -> Any:
         return await ctx.step(body)
 
     return caller
-
-
-async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110  # what is waited for happens in another process or thread
-        await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -148,7 +144,7 @@ async def test_a_body_that_swallows_its_cancellation_is_not_waited_for(make_engi
     assert finished == []
     assert executor.abandoned == 1
     released.set()
-    await until(lambda: finished == [1] and executor.abandoned == 0)
+    await eventually(lambda: finished == [1] and executor.abandoned == 0)
     await engine.settle()
     assert await run.result() == "second"
     completed = [fact.entry.attempt for fact in await run.history() if isinstance(fact.entry, entries.StepCompleted)]
@@ -164,7 +160,7 @@ async def test_a_body_asleep_in_a_thread_is_not_waited_for_and_gives_back_its_sl
     def deaf() -> str:
         if step_context().attempt == 2:
             return "second"
-        wake.wait(10)
+        wake.wait(LONG)
         ended.append("late")
         return "first, late"
 
@@ -175,7 +171,7 @@ async def test_a_body_asleep_in_a_thread_is_not_waited_for_and_gives_back_its_sl
     assert await run.result() == "second"
     assert executor.threads.abandoned == 1
     wake.set()
-    await until(lambda: executor.threads.abandoned == 0)
+    await eventually(lambda: executor.threads.abandoned == 0)
     assert ended == ["late"]
     await engine.settle()
     assert await run.result() == "second"
@@ -189,7 +185,7 @@ async def test_a_late_failure_is_discarded_like_a_late_result(make_engine):
     def deaf() -> str:
         if step_context().attempt == 2:
             return "second"
-        wake.wait(10)
+        wake.wait(LONG)
         raise RuntimeError("too late to matter")
 
     caller = calling(deaf)
@@ -197,7 +193,7 @@ async def test_a_late_failure_is_discarded_like_a_late_result(make_engine):
     run = await engine.start(caller)
     assert await run.result() == "second"
     wake.set()
-    await until(lambda: engine._working().executor.threads.abandoned == 0)
+    await eventually(lambda: engine._working().executor.threads.abandoned == 0)
     assert await run.status() is Status.COMPLETED
 
 
@@ -210,7 +206,7 @@ async def test_a_coroutine_that_comes_late_from_a_thread_is_closed(make_engine):
 
     @activity(timeout=SHORT, retry=ONCE)
     def deaf() -> Any:
-        wake.wait(10)
+        wake.wait(LONG)
         return inner()
 
     caller = calling(deaf)
@@ -218,7 +214,7 @@ async def test_a_coroutine_that_comes_late_from_a_thread_is_closed(make_engine):
     with pytest.raises(RunFailed, match="StepTimeout"):
         await engine.execute(caller)
     wake.set()
-    await until(lambda: engine._working().executor.threads.abandoned == 0)
+    await eventually(lambda: engine._working().executor.threads.abandoned == 0)
 
 
 async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(make_engine, monkeypatch, caplog):
@@ -229,7 +225,7 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
 
     @activity(timeout=ms(200), retry=ONCE)
     def deaf() -> None:
-        wake.wait(10)
+        wake.wait(LONG)
 
     @activity(timeout=timedelta(seconds=5), retry=ONCE)
     def quick() -> str:
@@ -255,7 +251,7 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
     assert not executor.healthy
     with caplog.at_level(logging.ERROR, "holdfast.engine"):
         run = await engine.start(go_on)
-        await until(lambda: executor.active == 2)
+        await eventually(lambda: executor.active == 2)
         await asyncio.sleep(0.02)
         assert ran == []
     assert len([record for record in caplog.records if "never came back" in record.message]) == 1
@@ -347,7 +343,7 @@ async def test_a_heartbeat_after_the_end_is_harmless(make_engine):
     @activity(timeout=SHORT, heartbeat_timeout=timedelta(seconds=5), retry=ONCE)
     def deaf() -> None:
         context = step_context()
-        wake.wait(10)
+        wake.wait(LONG)
         try:
             context.heartbeat()
         except BaseException as error:
@@ -360,7 +356,7 @@ async def test_a_heartbeat_after_the_end_is_harmless(make_engine):
         await engine.execute(caller)
     await engine.stop()
     wake.set()
-    await asyncio.to_thread(beaten.wait, 5)
+    await asyncio.to_thread(beaten.wait, LONG)
     assert failures == []
 
 
@@ -409,7 +405,7 @@ async def test_the_signal_fires_when_nobody_waits_any_more(make_engine, kind, wh
 
     engine = await make_engine(caller)
     run = await engine.start(caller)
-    await until(lambda: signals)
+    await eventually(lambda: signals)
     if why == "cancel":
         await run.cancel()
         with pytest.raises(RunCancelled):
@@ -420,7 +416,7 @@ async def test_the_signal_fires_when_nobody_waits_any_more(make_engine, kind, wh
     else:
         with pytest.raises(RunFailed, match="StepTimeout"):
             await run.result()
-    await until(lambda: ended == ["cancelled"])
+    await eventually(lambda: ended == ["cancelled"])
     assert signals[0].aborted
     assert heard == ["timeout" if why == "timeout" else "cancelled"]
     late: list[int] = []
@@ -470,7 +466,7 @@ async def test_a_step_given_up_by_an_asyncio_timeout_is_cancelled(make_engine):
 
     engine = await make_engine(caller)
     run = await engine.start(caller)
-    await until(lambda: signals)
+    await eventually(lambda: signals)
     engine.jumping.advance(timedelta(hours=1))
     engine._jump(engine.clock.now())
     assert await run.result() == "gave up"

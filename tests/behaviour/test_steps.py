@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, HoldfastError, Retry, RunFailed, activity, step_context, workflow
 from holdfast.errors import BadInput, NonDeterministic, NotSerializable
@@ -194,7 +195,7 @@ async def test_sync_bodies_run_in_threads_and_leave_the_loop_free(make_engine):
 
     def meet(number: int) -> int:
         threads.add(threading.get_ident())
-        together.wait(5)
+        together.wait(LONG)
         return number
 
     @workflow

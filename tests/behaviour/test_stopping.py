@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, HoldfastError, Retry, Status, activity, step_context, workflow
 from holdfast.testing import TestEngine
@@ -77,12 +78,12 @@ async def test_a_body_beyond_the_grace_is_handed_back_and_is_no_crash(make_engin
     engine = await make_engine(one, stop_grace=timedelta(milliseconds=10))
     run = await engine.start(one, id="r")
     for _ in range(4):
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), LONG)
         started.clear()
         await engine.stop()
         engine = await make_engine(one, clock=engine.jumping, stop_grace=timedelta(milliseconds=10))
         run = engine.get("r")
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), LONG)
     ready = True
     await engine.stop()
     engine = await make_engine(one, clock=engine.jumping)
@@ -104,7 +105,7 @@ async def test_a_thread_that_never_comes_back_does_not_hold_up_the_stop(make_eng
     def block() -> str:
         bodies.append(step_context().attempt)
         started.set()
-        release.wait(10)
+        release.wait()
         return "late" if step_context().attempt == 1 else "second"
 
     @workflow
@@ -113,8 +114,8 @@ async def test_a_thread_that_never_comes_back_does_not_hold_up_the_stop(make_eng
 
     first = await make_engine(one, stop_grace=timedelta(milliseconds=10))
     run = await first.start(one)
-    assert await asyncio.to_thread(started.wait, 5)
-    async with asyncio.timeout(3):
+    assert await asyncio.to_thread(started.wait, LONG)
+    async with asyncio.timeout(LONG):
         await first.stop()
     release.set()
     second = await make_engine(one, clock=first.jumping)
@@ -148,7 +149,7 @@ async def test_an_engine_may_be_stopped_as_soon_as_it_is_open(make_engine):
     """S2-8 GUARANTEES 2 Stop lost at start-up: it is not."""
     for _ in range(5):
         engine = await make_engine(ask)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(LONG):
             await engine.stop()
 
 
@@ -158,7 +159,7 @@ async def test_a_start_that_races_with_the_stop_is_durable_or_refused(make_engin
     engine = await make_engine(ask)
     starts = [asyncio.ensure_future(engine.start(ask, id=f"r{number}")) for number in range(20)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LONG):
         await engine.stop()
         ends = await asyncio.gather(*starts, return_exceptions=True)
     assert all(isinstance(end, HoldfastError) or not isinstance(end, BaseException) for end in ends), ends
@@ -176,7 +177,7 @@ async def test_whoever_waits_for_a_result_is_told_that_the_engine_stopped(tmp_pa
     waiting = asyncio.ensure_future(run.result())
     await asyncio.sleep(0.02)
     await engine.stop()
-    await asyncio.wait([waiting], timeout=5)
+    await asyncio.wait([waiting], timeout=LONG)
     assert waiting.done()
     assert not waiting.cancelled()
     assert isinstance(waiting.exception(), HoldfastError)
@@ -196,7 +197,7 @@ async def test_a_stop_leaves_no_task_and_no_thread_behind(tmp_path):
     assert asyncio.all_tasks() == tasks
     left = {thread for thread in threading.enumerate() if thread not in threads and thread.is_alive()}
     for thread in left:
-        await asyncio.to_thread(thread.join, 2)
+        await asyncio.to_thread(thread.join, LONG)
     assert not any(thread.is_alive() for thread in left if thread.name.startswith("holdfast"))
 
 

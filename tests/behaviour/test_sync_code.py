@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, RunFailed, Status, step_context, workflow
 from holdfast.errors import BadInput, HoldfastError, StoreError
@@ -50,7 +51,7 @@ def test_an_engine_serves_code_that_is_not_async(engine):
         run = call(engine.start(ask, id="r"))
         assert call(run.status()) in (Status.RUNNING, Status.SUSPENDED)
         call(run.send("word", "hello"))
-        assert call(run.result(timeout=timedelta(seconds=10))) == "hello"
+        assert call(run.result(timeout=timedelta(seconds=LONG))) == "hello"
         with pytest.raises(RunFailed, match="ValueError: no"):
             call(engine.execute(broken))
         with pytest.raises(BadInput, match="number"):
@@ -145,9 +146,9 @@ def test_a_call_under_way_in_another_thread_ends_when_the_block_is_left(engine):
         ]
         for thread in threads:
             thread.start()
-        waiting.wait(5)
+        waiting.wait(LONG)
     for thread in threads:
-        thread.join(5)
+        thread.join(LONG)
         assert not thread.is_alive()
     assert [isinstance(end, HoldfastError) for end in ends] == [True, True]
 

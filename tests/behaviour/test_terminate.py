@@ -6,7 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually, moments
+from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, RunCancelled, RunTerminal, Status, step_context, workflow
 
@@ -59,7 +60,7 @@ async def test_a_body_under_way_is_stopped_and_its_result_is_refused(make_engine
     async def stubborn() -> str:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             heard.append(step_context().signal.aborted)
         return "too late"
@@ -197,7 +198,7 @@ async def test_a_run_terminated_by_another_engine_stops_there_too(make_engine):
     async def body() -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             heard.append(step_context().signal.aborted)
             raise
@@ -213,7 +214,7 @@ async def test_a_run_terminated_by_another_engine_stops_there_too(make_engine):
     await moments()
     assert await other.get(busy.id).terminate()
     assert await other.get(idle.id).terminate()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(LONG):
         while not heard or owner._working().runner.residents:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

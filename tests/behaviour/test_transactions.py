@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.limit_cases import until
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
 from holdfast.contract.operations import Delivered, Fenced, Transact
@@ -94,12 +94,12 @@ def calling(called: Any, *args: Any) -> Any:
 
 
 async def result_of(engine: Any, run: Any) -> Any:
-    return await asyncio.wait_for(engine.get(run.id).result(), 15)
+    return await asyncio.wait_for(engine.get(run.id).result(), LONG)
 
 
 async def error_of(run: Any) -> BaseException:
     with pytest.raises(RunFailed) as caught:
-        await asyncio.wait_for(run.result(), 15)
+        await asyncio.wait_for(run.result(), LONG)
     assert caught.value.__cause__ is not None
     return caught.value.__cause__
 
@@ -365,7 +365,7 @@ async def test_a_body_that_takes_too_long_loses_its_connection_and_the_step_fail
     def pay() -> None:
         ledger.write("too late")
         db = step_context().connection
-        go.wait(10)
+        go.wait(LONG)
         try:
             db.execute("SELECT 1")
         except Exception as error:
@@ -378,8 +378,8 @@ async def test_a_body_that_takes_too_long_loses_its_connection_and_the_step_fail
     assert "step 'pay' did not finish within" in str(error)
     assert engine._working().executor.abandoned == 1
     go.set()
-    await until(lambda: late)
-    await until(lambda: engine._working().executor.abandoned == 0)
+    await eventually(lambda: late)
+    await eventually(lambda: engine._working().executor.abandoned == 0)
     assert await ledger.rows() == []
 
 
@@ -437,7 +437,7 @@ async def test_a_body_that_is_given_up_while_it_runs_is_done_in_time_or_not_at_a
 
     engine = await engine_for(caller)
     run = await engine.start(caller)
-    await until(begun.is_set)
+    await eventually(begun.is_set)
     if how == "race":
         await run.send("go", "!")
     else:
@@ -446,7 +446,7 @@ async def test_a_body_that_is_given_up_while_it_runs_is_done_in_time_or_not_at_a
         ended = await result_of(engine, run)
     except RunCancelled:
         ended = "cancelled"
-    await until(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine._working().executor.threads.abandoned)
     rows = await ledger.rows()
     assert rows == ["paid"] if ended == "slow" else rows in ([], ["paid"])
     assert ended != "slow" or mode != "postgres"
@@ -488,15 +488,16 @@ async def test_a_body_under_way_when_its_run_is_paused_counts_when_it_goes_on(en
 
     engine = await engine_for(calling(pay))
     run = await engine.start("caller")
-    await until(begun.is_set)
+    await eventually(begun.is_set)
     pausing = asyncio.ensure_future(run.pause())
     await asyncio.sleep(0.05)
     go.set()
     await pausing
-    for _ in range(500):
-        if await run.status() in (Status.PAUSED, Status.COMPLETED):
-            break
-        await asyncio.sleep(0.01)
+
+    async def over() -> bool:
+        return await run.status() in (Status.PAUSED, Status.COMPLETED)
+
+    await eventually(over)
     await run.resume()
     assert await result_of(engine, run) == "paid"
     assert await ledger.rows() == ["paid"]
@@ -517,7 +518,7 @@ async def test_an_engine_that_stops_in_the_middle_of_a_body_leaves_both_or_neith
     caller = calling(pay)
     first = await engine_for(caller)
     run = await first.start(caller)
-    await until(begun.is_set)
+    await eventually(begun.is_set)
     await first.stop(grace=timedelta(milliseconds=10))
     second = await engine_for(caller, clock=first.jumping)
     attempt = await result_of(second, run)
@@ -553,7 +554,7 @@ async def test_an_engine_that_stops_just_before_a_commit_does_not_call_it_lost(e
     caller = calling(pay)
     first = await engine_for(caller, store=SlowStore(tmp_path / "test.db"))
     run = await first.start(caller)
-    await until(begun.is_set)
+    await eventually(begun.is_set)
     await asyncio.sleep(0.1)
     await first.stop(grace=timedelta(milliseconds=10))
     second = await engine_for(caller, clock=first.jumping)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, RunCancelled, Status, step_context, workflow
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -29,7 +30,7 @@ async def quick(ctx: Context, number: int) -> int:
 
 async def result_of(engine: Any, run_id: str) -> Any:
     """Wait in real time: the work may be done by the other engine."""
-    return await asyncio.wait_for(engine.get(run_id).result(), 10)
+    return await asyncio.wait_for(engine.get(run_id).result(), LONG)
 
 
 async def test_two_engines_share_many_runs_and_no_body_runs_twice(make_engine):
@@ -227,7 +228,7 @@ async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tm
     assert 1 <= len(store.asked) <= 10
     for run in runs:
         await run.send("word", "hello")
-    assert set(await asyncio.wait_for(waiting, 20)) == {"hello"}
+    assert set(await asyncio.wait_for(waiting, LONG)) == {"hello"}
     store.asked.clear()
     assert await asyncio.gather(*(worker.execute(quick, number) for number in range(50))) == [*range(50)]
     assert sum(store.asked) <= 50
@@ -243,7 +244,7 @@ async def test_a_waiter_hears_that_a_run_it_waits_for_here_was_ended_or_taken_el
     there = await make_engine(ask, database=database, clock=here.jumping, run_workflows=False)
     assert await there.get(run.id).terminate()
     with pytest.raises(RunCancelled):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, LONG)
 
 
 async def test_a_message_from_elsewhere_that_comes_first_is_not_overtaken(make_engine, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.event_cases import HOUR, SECOND, queued, restarts, take
+from tests.support.waiting import LONG
 
 from holdfast import Context, Event, Retention, RunCancelled, RunFailed, Status, workflow
 
@@ -142,7 +143,7 @@ async def test_events_nobody_took_in_a_week_go_where_their_event_says(make_engin
     await first.stop()
     first.jumping.advance(timedelta(days=2))
     second = await make_engine(take, events=events, clock=first.jumping, retention=Retention(on_purged=on_purged))
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), LONG)
     await second.settle()
     assert sorted(purged) == [("events", "dropped"), ("events", "kept")]
     assert await queued(second) == {"dropped": 1}

@@ -9,7 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, eventually
+from tests.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.waiting import LONG, eventually
 
 from holdfast import (
     Change,
@@ -314,7 +315,7 @@ async def test_closing_a_watch_ends_its_loop(make_engine):
     collecting = asyncio.create_task(collect())
     await asyncio.sleep(0)
     watch.close()
-    assert await asyncio.wait_for(collecting, 1) == []
+    assert await asyncio.wait_for(collecting, LONG) == []
 
 
 async def test_stopping_the_engine_ends_its_watches(make_engine):
@@ -329,7 +330,7 @@ async def test_stopping_the_engine_ends_its_watches(make_engine):
     await engine.start(waits)
     await engine.settle()
     await engine.stop()
-    assert "run.started" in await asyncio.wait_for(collecting, 1)
+    assert "run.started" in await asyncio.wait_for(collecting, LONG)
 
 
 async def test_a_watcher_who_is_slow_loses_the_oldest_and_is_told_how_many(make_engine, monkeypatch):
@@ -371,7 +372,7 @@ async def test_a_client_follows_a_run_of_another_engine_to_its_end(make_engine):
     await eventually(lambda: bool(told))
     assert (told[0].type, told[0].data) == ("run.suspended", {"waiting_for": "message word"})
     await run.send("word")
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, LONG)
     assert told.types[-1] == "run.completed"
     kinds = [kind for kind in told.types if not kind.startswith("run.")]
     assert kinds == ["message.received", "step.started", "step.completed"]
@@ -402,7 +403,7 @@ async def test_following_ends_with_an_error_when_the_engine_stops(make_engine):
     await engine.settle()
     await engine.stop()
     with pytest.raises(HoldfastError, match="the engine stopped"):
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, LONG)
 
 
 async def test_a_follower_sees_what_people_do_to_the_run(make_engine):
@@ -425,7 +426,7 @@ async def test_a_follower_sees_what_people_do_to_the_run(make_engine):
     await engine.settle()
     await eventually(lambda: told.types[-1] == "run.suspended")
     await run.cancel()
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, LONG)
     assert told.types[-1] == "run.cancelled"
 
 
@@ -456,7 +457,7 @@ async def test_a_follower_sees_the_steps_of_every_life(make_engine):
         await eventually(lambda life=life: any(change.step == f"step {life}" for change in told))
         await engine.settle()
     await run.send("word")
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, LONG)
 
 
 # What happens to a run as a whole.

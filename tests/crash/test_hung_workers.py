@@ -11,15 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "many_workers.py"
 
 
-@pytest.mark.timeout(120)
 def test_runs_of_a_hung_worker_are_taken_over_and_its_late_writes_are_refused(tmp_path: Path):
     """B24 G5 S2-28 Three workers on one file, stopped at random beyond their lease: no fact is recorded twice."""
     path, runs = tmp_path / "jobs.db", 120
@@ -35,7 +32,7 @@ def test_runs_of_a_hung_worker_are_taken_over_and_its_late_writes_are_refused(tm
             time.sleep(0.5)
             os.kill(victim.pid, signal.SIGCONT)
             stops += 1
-        outputs = [worker.communicate(timeout=30) for worker in workers]
+        outputs = [worker.communicate() for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -22,6 +22,7 @@ from tests.postgres.proxy import Proxy
 from tests.scripts import postgres_runs
 from tests.scripts.postgres_crowd import Bench, Crowd, until
 from tests.scripts.postgres_runs import WORKFLOWS, begin_all, chain, losses, plan, problems
+from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, RunHandle, Status, activity, workflow
 from holdfast.clock import new_id
@@ -83,11 +84,11 @@ async def engine(address: str, *workflows: Any, **options: Any) -> AsyncIterator
 @pytest.mark.parametrize(
     ("runs", "outages"),
     [
-        pytest.param(80, ["immediate", "sessions", "long"], marks=pytest.mark.timeout(90), id="small"),
+        pytest.param(80, ["immediate", "sessions", "long"], id="small"),
         pytest.param(
             400,
             ["immediate", "fast", "sessions", "long"] * 4,
-            marks=[pytest.mark.slow, pytest.mark.timeout(300)],
+            marks=pytest.mark.slow,
             id="full",
         ),
     ],
@@ -184,9 +185,7 @@ def _any_cut(proxy: Proxy, dice: random.Random, **options: Any) -> None:
     )()
 
 
-@pytest.mark.parametrize(
-    "cuts", [12, pytest.param(120, marks=[pytest.mark.slow, pytest.mark.timeout(300)])], ids=["small", "full"]
-)
+@pytest.mark.parametrize("cuts", [12, pytest.param(120, marks=pytest.mark.slow)], ids=["small", "full"])
 async def test_what_is_sent_and_started_while_commits_are_cut_off_is_there_once(
     database: str, schema: str, proxy: Proxy, cuts: int
 ):
@@ -277,8 +276,8 @@ async def test_a_start_of_which_nobody_can_say_what_became_may_be_repeated(
 @pytest.mark.parametrize(
     ("runs", "cuts"),
     [
-        pytest.param(40, 12, marks=pytest.mark.timeout(90), id="small"),
-        pytest.param(300, 100, marks=[pytest.mark.slow, pytest.mark.timeout(300)], id="full"),
+        pytest.param(40, 12, id="small"),
+        pytest.param(300, 100, marks=pytest.mark.slow, id="full"),
     ],
 )
 async def test_a_worker_whose_commits_are_cut_off_repeats_nothing_that_is_recorded(
@@ -369,7 +368,7 @@ async def test_an_engine_stops_in_time_though_the_server_is_away(
     proxy.refuse()
     assert proxy.cut() >= 3
     stopping = asyncio.create_task(opened.stop())
-    await asyncio.wait([stopping], timeout=15)
+    await asyncio.wait([stopping], timeout=LONG)
     in_time = stopping.done()
     proxy.heal()
     await stopping
@@ -377,7 +376,6 @@ async def test_an_engine_stops_in_time_though_the_server_is_away(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 async def test_a_worker_whose_sessions_fell_silent_makes_new_ones(server: servers.Server, tmp_path: Path):
     """B24 S4-28 As behind a load balancer that lost the server and tells nobody."""
     database, silenced = f"{server.url()}&schema=silent", list[int]()
@@ -395,7 +393,7 @@ async def test_a_worker_whose_sessions_fell_silent_makes_new_ones(server: server
                     silenced.append(pid)
                 assert len(silenced) >= 3
                 run = await bench.client.start(chain, 1)
-                await run.result(timedelta(seconds=90))
+                await run.result(timedelta(seconds=LONG))
             finally:
                 for pid in silenced:
                     os.kill(pid, signal.SIGCONT)
@@ -478,7 +476,7 @@ async def test_a_key_that_is_given_up_before_it_is_known_to_be_held_is_not_waite
             await until(lambda: resident.seen > 0)
         finally:
             store.answer.set()
-        assert await run.result(timedelta(seconds=5)) == "paid"
+        assert await run.result(timedelta(seconds=LONG)) == "paid"
 
 
 def _address(database: str) -> str:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import apsw
 import pytest
 from tests.scripts.queue_worker import job
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Engine
 from holdfast.replay import entry as entries
@@ -79,13 +80,6 @@ class House:
         finally:
             os.kill(process.pid, signal.SIGCONT)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        for _ in range(2000):
-            if condition():
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail("that never came")
-
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
@@ -111,12 +105,12 @@ async def test_a_step_whose_worker_was_killed_is_made_again_by_another(house: Ho
         house.open("office")
         first = house.open("gpu")
         run = await client.start(job, 1)
-        await house.until(house.bodies)
+        await eventually(house.bodies)
         second = house.open("gpu")
         first.kill()
         first.wait()
         house.hold.unlink()
-        assert await run.result(timedelta(seconds=20)) == [[0, 2], [0, 1]]
+        assert await run.result(timedelta(seconds=LONG)) == [[0, 2], [0, 1]]
         assert [body[0] for body in house.bodies()] == [first.pid, second.pid, second.pid]
         assert await losses(client, run) == [(1, "crash")]
 
@@ -128,15 +122,15 @@ async def test_a_worker_that_hung_beyond_its_lease_is_refused(house: House):
         house.open("office")
         hung = house.open("gpu", 1500)
         run = await client.start(job, 1)
-        await house.until(house.bodies)
+        await eventually(house.bodies)
         with house.stopped(hung):
             other = house.open("gpu")
             house.hold.unlink()
-            assert await run.result(timedelta(seconds=20)) == [[0, 2], [0, 1]]
+            assert await run.result(timedelta(seconds=LONG)) == [[0, 2], [0, 1]]
         assert [body[0] for body in house.bodies()] == [hung.pid, other.pid, other.pid]
         assert await losses(client, run) == [(1, "lapse")]
         await asyncio.sleep(1.5)  # its next renewal is due within half a second
-        output, _ = hung.communicate("", timeout=20)
+        output, _ = hung.communicate("")
         assert int(output) >= 1, "the hung worker must have noticed"
 
 
@@ -147,18 +141,17 @@ async def test_a_step_elsewhere_outlives_the_process_that_had_its_run(house: Hou
         owner = house.open("office")
         worker = house.open("gpu")
         run = await client.start(job, 1)
-        await house.until(house.bodies)
+        await eventually(house.bodies)
         owner.kill()
         owner.wait()
         house.hold.unlink()
-        await house.until(lambda: house.bodies("end"))
+        await eventually(lambda: house.bodies("end"))
         house.open("office")
-        assert await run.result(timedelta(seconds=20)) == [[0, 1], [0, 1]]
+        assert await run.result(timedelta(seconds=LONG)) == [[0, 1], [0, 1]]
         assert [(body[0], body[3]) for body in house.bodies()] == [(worker.pid, 1)] * 2
         assert await losses(client, run) == []
 
 
-@pytest.mark.timeout(150)
 async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_nothing(house: House):
     """B1 B24 G3 G4 G5 S2-28 S4-28 No attempt is run twice, no result recorded twice, and every run comes to its end."""
     dice, hits = random.Random(5), Counter[str]()
@@ -169,16 +162,17 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
             handles += [await client.start(job, 2) for _ in range(4)]
             await asyncio.sleep(dice.uniform(0.1, 0.3))
             victim = dice.choice(list(roles))
-            if round_ % 4 == 0:
+            if round_ % 4 < 2:
                 # Certainly in the middle of a body, however busy the machine is.
                 house.hold.touch()
-                await house.until(lambda: any(house.in_a_body(process) for process in roles))
+                await eventually(lambda: any(house.in_a_body(process) for process in roles))
                 victim = next(process for process in roles if house.in_a_body(process))
             if round_ % 2:
                 busy = [body for body in house.bodies() if body[0] == victim.pid]
                 with house.stopped(victim):
                     await asyncio.sleep(1.1)
                 hits["stop"] += bool(busy)
+                house.hold.unlink(missing_ok=True)
             else:
                 victim.kill()
                 victim.wait()
@@ -186,7 +180,7 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
                 hits[f"kill {role}"] += 1
                 house.hold.unlink(missing_ok=True)
                 roles[house.open(role, 800)] = role
-        results = [await run.result(timedelta(seconds=60)) for run in handles]
+        results = [await run.result(timedelta(seconds=LONG)) for run in handles]
         assert [[number for number, _ in result] for result in results] == [[0, 1, 0, 1]] * 64
         assert await violations(client.store) == []
         lost = Counter([why for run in handles for _, why in await losses(client, run)])
@@ -196,11 +190,10 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
     assert twice == [], "an attempt was run twice"
 
 
-@pytest.mark.timeout(300)
 def test_a_process_killed_at_any_commit_repeats_no_recorded_step_of_a_queue(tmp_path: Path):
     """G1 G3 G4 S4-28 B1 Retries, keys, a race and a new life; each number is given to one body only."""
     command = [sys.executable, str(SCRIPTS / "queue_everywhere.py"), str(tmp_path), "1", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     killed = [report for report in reports if report["killed"]]

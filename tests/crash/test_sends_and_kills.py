@@ -17,12 +17,11 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "senders.py"
 def run(*args: object) -> list[dict]:
     command = [sys.executable, str(SCRIPT), *map(str, args)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("sends", "kills"), [(1_000, 6), pytest.param(10_000, 30, marks=pytest.mark.slow)], ids=["small", "full"]
 )
@@ -43,7 +42,6 @@ def check(reports: list[dict], waiters: int, at_least: int) -> None:
     assert {report["again"] for report in reports} == {0, waiters}, "a fan-out must be seen whole or not at all"
 
 
-@pytest.mark.timeout(120)
 def test_a_thousand_waiters_are_given_an_event_once_though_its_publisher_was_killed_at_its_commit(tmp_path: Path):
     """S2-41 B30 G8 Before or after: published again with its id by another process, it reaches each of them once."""
     reports = run(tmp_path, "fan-out", 1000, "commits")
@@ -51,7 +49,6 @@ def test_a_thousand_waiters_are_given_an_event_once_though_its_publisher_was_kil
     assert [report["again"] for report in reports if report["killed"]] == [1000, 0]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("waiters", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_publisher_killed_inside_the_transaction_has_told_nobody(tmp_path: Path, waiters: int):
     """S2-41 S0-51 G8 At each statement of the fan-out; the next process publishes it to all."""
@@ -60,7 +57,6 @@ def test_a_publisher_killed_inside_the_transaction_has_told_nobody(tmp_path: Pat
     assert {report["again"] for report in reports if report["killed"]} == {waiters}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("waiters", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_publisher_that_also_runs_the_waiters_is_killed_at_each_commit(tmp_path: Path, waiters: int):
     """S2-41 S2-28 B30 G8 While they read what they were given: whoever goes on reads it once."""

@@ -16,12 +16,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ
 NAMES = ["first", "in the next life", "last", "left", "right", "shaky"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", [1, 2])
 def test_the_rows_of_a_step_are_there_once_wherever_its_process_is_killed(tmp_path: Path, first: int):
     """G1 G3 G4 S4-28 At every statement (every other one here, the rest there), before and after each commit."""
     command = [sys.executable, str(SCRIPT), str(tmp_path), str(first), "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=290, check=False, env=ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     killed = [report for report in reports if report["killed"]]

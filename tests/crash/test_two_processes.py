@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.scripts.shared_workflows import echo
+from tests.support.waiting import LONG
 
 from holdfast import Engine, Status
 
@@ -38,9 +39,9 @@ async def test_a_client_and_a_worker_in_two_processes_wake_each_other(database: 
             for word in ("a", "b", "c"):
                 await run.send("word", word)
                 await asyncio.sleep(0.05)
-            assert await run.result(timedelta(seconds=20)) == [str(process.pid), "a", "b", "c"]
+            assert await run.result(timedelta(seconds=LONG)) == [str(process.pid), "a", "b", "c"]
     finally:
-        process.communicate("", timeout=20)
+        process.communicate("")
     assert process.returncode == 0
 
 
@@ -58,6 +59,6 @@ async def test_a_run_of_a_killed_process_is_taken_over_at_once_by_one_that_is_ru
             process.communicate()
             await run.send("word", "b")
             await run.send("word", "c")
-            assert await run.result(timedelta(seconds=15)) == [str(process.pid), "a", "b", "c"]
+            assert await run.result(timedelta(seconds=LONG)) == [str(process.pid), "a", "b", "c"]
     async with Engine(database, run_workflows=False) as client:
         assert await client.get(run.id).status() is Status.COMPLETED

@@ -192,13 +192,12 @@ def noting(asked: list[str]) -> dict[Any, Any]:
     return {getattr(housing, name): stand_in(name) for name in PATHS["record-old"][2]}
 
 
-@pytest.mark.timeout(120)
 def test_an_application_killed_at_any_commit_leaves_the_same_evidence(tmp_path):
     """S3-24 S3-19 S3-20 G1 G3 kill -9 before and after each commit: one whole chain, one decision, no step again."""
     script = Path(__file__).parent / "kill_housing.py"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=100, check=False, env=environment
+        [sys.executable, script, tmp_path], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     reports = json.loads((tmp_path / "reports").read_text())

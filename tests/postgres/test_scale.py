@@ -46,9 +46,8 @@ async def claiming(store: PostgresStore, side: psycopg.Connection, first: int) -
     return statistics.median(took)
 
 
-@pytest.mark.parametrize(
-    "most", [30_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])], ids=["small", "full"]
-)
+@pytest.mark.speed
+@pytest.mark.parametrize("most", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)], ids=["small", "full"])
 async def test_claims_take_no_longer_when_many_runs_are_stored(database: str, most: int) -> None:
     """S4-30: finished ones, sleeping ones, and a backlog of a workflow that this worker does not know."""
     store = PostgresStore(database)

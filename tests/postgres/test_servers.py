@@ -154,9 +154,9 @@ def test_the_last_of_several_processes_to_leave_ends_the_server(tmp_path):
     assert same == folder
     server = Server(find_servers()["18"], folder)
     postgres = process_of(server)
-    first.communicate("", timeout=20)
+    first.communicate("")
     assert value(server.url(), "SELECT 1") == 1
-    second.communicate("", timeout=20)
+    second.communicate("")
     assert (first.returncode, second.returncode) == (0, 0)
     assert not folder.exists()
     assert not is_running(postgres)
@@ -180,7 +180,7 @@ def test_a_killed_process_does_not_end_the_server_of_the_others(tmp_path):
     killed.communicate()
     time.sleep(0.5)  # some rounds of the watcher
     assert value(Server(find_servers()["18"], folder).url(), "SELECT 1") == 1
-    other.communicate("", timeout=20)
+    other.communicate("")
     assert not folder.exists()
 
 

@@ -59,7 +59,7 @@ async def main() -> None:
     options: dict[str, Any] = {"on_change": Metrics(REGISTRY), "tracing": Tracing(PROVIDER), "durability": "process"}
     async with Engine(sys.argv[1], workflows=[order], **options) as engine:
         run = await engine.start(order, id="order")
-        await run.result(timeout=timedelta(seconds=30))
+        await run.result(timeout=timedelta(seconds=180))
     write()
 
 

@@ -155,7 +155,7 @@ class Bench:
         rows = self.ask("SELECT id FROM $schema.workers WHERE pid = %s AND state = 'live'", pid)
         return rows[0][0] if rows else None
 
-    async def all_ended(self, seconds: float = 60.0) -> None:
+    async def all_ended(self, seconds: float = 240.0) -> None:
         """Wait until every run has ended; those that kills made look like their cause are let go on."""
         give_up = time.monotonic() + seconds
         while left := [run for run in await all_runs(self.client) if not run.status.terminal]:
@@ -170,7 +170,7 @@ class Bench:
 
 
 async def until(
-    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], seconds: float = 30.0, pause: float = 0.01
+    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], seconds: float = 240.0, pause: float = 0.01
 ) -> None:
     """Wait until a condition holds."""
     give_up = time.monotonic() + seconds

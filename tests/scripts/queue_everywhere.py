@@ -76,8 +76,8 @@ async def live(path: str, kill_at: int, moment: str) -> None:
     async with Engine(store=store, workflows=[queued], queues=["default", "gpu"], retention=None) as engine:
         run = await engine.start(queued, id="q")
         other = await engine.start(queued, id="other", again=True)
-        assert await run.result(timeout=timedelta(seconds=30)) == ["first-True", "keyed", "last"]
-        assert await other.result(timeout=timedelta(seconds=30)) == ["first-True", "keyed", "last"]
+        assert await run.result(timeout=timedelta(seconds=180)) == ["first-True", "keyed", "last"]
+        assert await other.result(timeout=timedelta(seconds=180)) == ["first-True", "keyed", "last"]
 
 
 async def inspect(path: str, out: str) -> None:

@@ -127,7 +127,7 @@ async def live(path: str, kill_at: int, moment: str) -> None:
             except RunTerminal:
                 note("resumed")  # by a life that was killed before it could say so
         await _fails(first)
-        assert await second.result(timeout=timedelta(seconds=20)) == ["charge", "box 7"]
+        assert await second.result(timeout=timedelta(seconds=180)) == ["charge", "box 7"]
         await third.resume()
         note("resumed")
         await _fails(third)
@@ -136,7 +136,7 @@ async def live(path: str, kill_at: int, moment: str) -> None:
 async def _fails(run) -> None:
     cause = None
     try:
-        await run.result(timeout=timedelta(seconds=20))
+        await run.result(timeout=timedelta(seconds=180))
     except RunFailed as failed:
         cause = failed.__cause__
     assert isinstance(cause, RuntimeError), cause
@@ -249,7 +249,7 @@ async def die_again(path: str, name: str) -> None:
     async with Engine(path, workflows=[flow], retention=None) as engine:
         run = await engine.start(flow, id="r")
         try:
-            await run.result(timeout=timedelta(seconds=20))
+            await run.result(timeout=timedelta(seconds=180))
         except RunFailed:
             pass
 

@@ -83,7 +83,7 @@ async def live(path: str, kill_at: int) -> None:
     async with Engine(path, workflows=[booking], retention=None, durability="process") as engine:
         COUNTING["on"] = True
         run = await engine.start(booking, id="b")
-        assert await run.result(timeout=timedelta(seconds=30)) == ["in the next life"]
+        assert await run.result(timeout=timedelta(seconds=180)) == ["in the next life"]
         COUNTING["on"] = False
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
 LONG = 60.0
 """How many seconds are waited for what takes milliseconds: a machine may be busy, and only a failure takes as long."""
 
 
-async def eventually(check: Callable[[], bool | Awaitable[bool]], within: float = LONG) -> None:
-    """Wait until something is true, letting other tasks run."""
+async def eventually(check: Callable[[], Any], within: float = LONG) -> None:
+    """Wait until something is true, or a coroutine returns something that is, letting other tasks run."""
     async with asyncio.timeout(within):
-        while not (done if isinstance(done := check(), bool) else await done):  # noqa: ASYNC110
+        while not (await done if inspect.isawaitable(done := check()) else done):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
