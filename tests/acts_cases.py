@@ -33,6 +33,10 @@ class MortalStore(SQLiteStore):
         """Whether nothing is written any more."""
         return self.died.is_set()
 
+    async def died_during(self, task: asyncio.Task[Any]) -> None:
+        """Wait until it is dead, or the task is done."""
+        await eventually(lambda: self.dead or task.done())
+
     def _breathe(self) -> None:
         if self.dead:
             raise StoreError("this process is dead")

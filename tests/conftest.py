@@ -1,22 +1,61 @@
-"""Fixtures of the tests of stores: SQLite files, and PostgreSQL servers that are started when a test asks for one."""
+"""What all tests share: stores, servers that are started when a test asks for one, and a look at leftovers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import servers
 from tests.sqlite_cases import opened
+from tests.support import leftovers
+from tests.support.time_limit import TimeLimit
 
 from holdfast.stores.sqlite.store import SQLiteStore
 
 # How long an example takes says something about the machine, which others use too, and nothing about the code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+leftovers.watch_tasks()
+_before = pytest.StashKey[leftovers.Before]()
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    limit = TimeLimit(settings.timeout)
+    item.cancel_timeout = limit.cancel  # type: ignore[attr-defined]  # what pytest-timeout calls
+    limit.start()
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[_before] = leftovers.Before()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test that leaves something behind; one that failed was cut short and could not help it."""
+    result = yield
+    meant = tuple(f"{kind} " for mark in item.iter_markers("leaves") for kind in mark.args)
+    left = [] if item.stash[_failed] else item.stash[_before].leftovers()
+    if unmeant := [each for each in left if not each.startswith(meant)]:
+        pytest.fail("left behind: " + "; ".join(unmeant), pytrace=False)
+    return result
 
 
 @pytest.fixture

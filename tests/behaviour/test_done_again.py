@@ -425,7 +425,7 @@ async def test_whenever_the_worker_dies_a_retried_order_is_paid_and_refunded_as_
         await fails(run)
         store.dies_at, store.moment = store.commits + dies_at, moment
         again = asyncio.create_task(retried(run))
-        await asyncio.wait([again, asyncio.create_task(store.died.wait())], return_when="FIRST_COMPLETED")
+        await store.died_during(again)
         died += store.dead
         again.cancel()
         await asyncio.wait([again])

@@ -219,13 +219,12 @@ async def test_a_worker_that_was_declared_dead_stops_its_bodies(make_engine):
     bodies = Bodies()
     train = training(bodies)
     office = await make_engine(calling(train))
-    worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
+    worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping, lease=timedelta(seconds=3))
     run = await office.start("caller")
     await eventually(lambda: bodies)
     inner = worker._working()
     await worker.store.leave(inner.id)  # as if others had declared it dead
-    inner._lapsed()
-    await eventually(lambda: len(bodies) == 2)
+    await eventually(lambda: inner.lapses and len(bodies) == 2)
     assert inner.executor.active == 1
     bodies.gate.set()
     assert await result_of(office, run) == "trained 2"

@@ -716,7 +716,7 @@ async def test_a_worker_that_dies_at_any_commit_after_a_retry_loses_and_repeats_
         body.failing.clear()
         store.dies_at, store.moment = store.commits + dies_at, moment
         retrying = asyncio.create_task(retried(run))
-        await asyncio.wait([retrying, asyncio.create_task(store.died.wait())], return_when="FIRST_COMPLETED")
+        await store.died_during(retrying)
         died += store.dead
         retrying.cancel()
         await asyncio.wait([retrying])

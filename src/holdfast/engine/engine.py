@@ -249,6 +249,7 @@ class Engine:
                     left = await self.stats()
             finally:
                 await self.store.close()
+                await worker.end_commits()
         self._nothing_comes(
             lambda run_id: HoldfastError(
                 f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"

@@ -168,6 +168,10 @@ class Worker:
             except (StoreError, TimeoutError) as error:
                 _logger.error("worker %s could not leave in order: %s", self.id, repr(error))
 
+    async def end_commits(self) -> None:
+        """Wait, not for long, for a commit that the stop left behind: the store is closed by now and refuses it."""
+        await self._leave_behind([self._loop.create_task(self.committer.stop())])
+
     async def _leave_behind(self, tasks: Iterable[asyncio.Task[None] | None]) -> None:
         """Wait for tasks, but not for ever: the store may be away, and whoever stops us may be in a hurry."""
         waiting = [task for task in tasks if task is not None]
