@@ -19,9 +19,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
 LIMIT = 40
 """How long a command may take, in seconds."""
 
-_BLOCK = re.compile(r"([^\n]*)\n\n```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SAVE = re.compile(r"Save this as `(\w+\.py)`:$")
-_REPLACE = re.compile(r"Replace `(\w+)` in `(\w+\.py)`:$")
+_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SAVE = re.compile(r"Save\s+this\s+as\s+`(\w+\.py)`:$")
+_REPLACE = re.compile(r"Replace\s+`(\w+)`\s+in\s+`(\w+\.py)`:$")
 
 
 @dataclass
@@ -77,22 +77,23 @@ def test_the_tutorial_from_beginning_to_end(tmp_path: Path, database: str):
         "ADDRESS": database,
     }
     environment.pop("DATABASE_URL", None)
-    for before, kind, text in _BLOCK.findall(PAGE.read_text()):
-        if kind == "python":
-            _write(tmp_path, before, text)
+    page = PAGE.read_text()
+    for block in _BLOCK.finditer(page):
+        if block[1] == "python":
+            _write(tmp_path, page[: block.start()].rstrip(), block[2])
         else:
-            for command in _commands(text):
+            for command in _commands(block[2]):
                 printed = command.run(tmp_path, environment)
                 assert command.pattern.fullmatch(printed), f"{command.line}\n{printed}"
 
 
 def _write(folder: Path, before: str, text: str) -> None:
-    """Save a file, or replace a function in one (and what stands beside it), as the line before the block says."""
+    """Save a file, or replace a function in one (and what stands beside it), as the text before the block says."""
     if saved := _SAVE.search(before):
         (folder / saved[1]).write_text(text)
         return
     replaced = _REPLACE.search(before)
-    assert replaced, before
+    assert replaced, before[-200:]
     path = folder / replaced[2]
     source = path.read_text()
     lines = source.splitlines(keepends=True)
