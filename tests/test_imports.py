@@ -296,11 +296,6 @@ def test_a_rightful_use_is_left_alone(check, module, code):
 
 # A family of modules that know each other's types, one of which owns the others -> why it is cut into files at all.
 CIRCLES: dict[frozenset[str], str] = {
-    frozenset(
-        {"engine.runs.departures", "engine.runs.pauses", "engine.runs.runner"}
-        | {"engine.steps.attempts", "engine.steps.queue.outgoing", "engine.steps.transactions"}
-    ): "the runner and what it hands runs to; to be cut",
-    frozenset({"engine.steps.executor", "engine.steps.places"}): "the executor and its attempts' places; to be cut",
     frozenset({"replay.journal", "replay.verbs"}): "a verb is an entry of its journal",
     frozenset(
         {"stores.rules.batch"}

@@ -226,7 +226,7 @@ async def test_what_cannot_be_stored_spoils_nothing_else(store: PostgresStore, w
         "key": extra(run.key, takes=[TakeKey(activity="a", key=long, digest=1, location="a0")]),
         "text": message(run.id, id="\ud800"),
     }
-    committer = Committer(store)
+    committer = Committer(store, lambda: False)
     bad, good = await asyncio.gather(
         committer.apply(operations[what]), committer.apply(message(run.id)), return_exceptions=True
     )
@@ -633,10 +633,13 @@ async def test_a_commit_that_is_answered_too_late_is_made_once(
 async def test_what_comes_after_a_turn_that_failed_is_not_written(store: PostgresStore) -> None:
     """G3: a history without a hole, though the two were in one batch with something that could be written."""
     run, other = await started(store), await started(store)
-    committer, outcomes = Committer(store), dict[str, Any]()
+    committer, outcomes = Committer(store, lambda: False), dict[str, Any]()
 
     class Resident:
         lost = False
+
+        def lose(self) -> None:
+            self.lost = True
 
     holder, long = Resident(), secrets.token_hex(4000)
     take = TakeKey(activity="a", key=long, digest=1, location="a0")

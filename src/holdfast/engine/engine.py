@@ -26,7 +26,7 @@ from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, R
 from holdfast.engine.client.start import OnConflict, RunStarter
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.runs.outcomes import Endings
+from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
@@ -126,7 +126,7 @@ class Engine:
         self._news = NewsWaiters()
         self._results = ResultWaiters(self.store, self._has)
         self._link = Link(self.store, self.clock, self._observers, actor)
-        self._control = RunControl(self._link, self.registry, Endings(self._events))
+        self._control = RunControl(self._link, self.registry, Rules.of(self._events))
         self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
         self._messaging = Messaging(self._link, self._events)
         self._client = Client(
@@ -158,8 +158,8 @@ class Engine:
             raise HoldfastError(
                 "the engine is open already; a second one on the same database needs an Engine of its own"
             )
-        # Not before: whoever only declares workflows, or makes an engine, has no use for it yet.
-        from holdfast.engine.worker.worker import Worker
+        # Not before: a program that only declares workflows, or makes an engine, has no use for it yet.
+        from holdfast.engine.worker.worker import Listeners, Worker
 
         if self.settings.development:
             guard.install()
@@ -171,21 +171,17 @@ class Engine:
                 self.registry,
                 self.settings,
                 self.clock,
-                self._run_ended,
+                Listeners(self._run_ended, self._news.wake, self._looked, self._store_broken, self._ticked),
                 self._events,
                 self._observers,
                 self._limits,
                 self._queues,
                 self._context,
+                self._deadline,
+                self._around if self._tracing is not None else None,
             )
-            worker.runner.deadline = self._deadline
             self._link.opened(worker)
-            self._begin_maintenance(worker)
-            if self._tracing is not None:
-                worker.executor.around = self._around
-            worker.runner.replied = self._news.wake
-            worker.looked = self._looked
-            worker.broken = self._store_broken
+            self._begin_maintenance()
             await worker.start(self._run_workflows)
             collecting.opened()
         except BaseException:
@@ -197,13 +193,16 @@ class Engine:
             await self.store.close()
             raise
 
-    def _begin_maintenance(self, worker: Worker) -> None:
+    def _begin_maintenance(self) -> None:
         if not self._run_workflows:
             return
         sweeper = Sweeper(self._link, self._retention, self._events) if self._retention is not None else None
         self._maintenance = Maintenance(self.clock, self.schedules, sweeper)
         self._maintenance.start()
-        worker.ticked = self._maintenance.poll
+
+    def _ticked(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.poll()
 
     async def run(
         self, lifespan: timedelta = timedelta(seconds=25), *, buffer: timedelta = timedelta(milliseconds=500)

@@ -108,13 +108,13 @@ class RunLoop:
         "__weakref__",
         "base",
         "_created",
-        "_heap",
         "_prune_at",
         "_ready",
         "_timers",
         "dead",
-        "failures",
         "extra",
+        "failures",
+        "heap",
         "now",
         "orphans",
         "origin",
@@ -128,7 +128,8 @@ class RunLoop:
         # order small sets of tasks by creation.
         self.base = (seed << 10) & 0xFFF_FFFF_FFFF_FC00
         self._prune_at = _FEW_TASKS
-        self._heap: list[tuple[int, int, Timer]] | None = None
+        self.heap: list[tuple[int, int, Timer]] | None = None
+        """The timers by due time, cancelled ones among them."""
         self._timers: dict[str, Timer] | None = None
         self._created = 0
         self.origin = now
@@ -255,14 +256,14 @@ class RunLoop:
         """Schedule a timer for an instant."""
         timer.due = due
         timer.location = location
-        if self._heap is None or self._timers is None:
-            self._heap, self._timers = [], {}
-        heapq.heappush(self._heap, (due, self.next_number(), timer))
+        if self.heap is None or self._timers is None:
+            self.heap, self._timers = [], {}
+        heapq.heappush(self.heap, (due, self.next_number(), timer))
         self._timers[location] = timer
 
     def next_timer(self) -> Timer | None:
         """Return the earliest timer that is not cancelled."""
-        heap = self._heap
+        heap = self.heap
         while heap:
             timer = heap[0][2]
             if not timer.dropped:
@@ -287,16 +288,16 @@ class RunLoop:
 
     def forget(self, timer: Timer) -> None:
         """Drop a cancelled timer, and now and then the dead wood in the heap."""
-        if self._heap is None or self._timers is None:
+        if self.heap is None or self._timers is None:
             return
         self._timers.pop(timer.location, None)
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._timers):
-            self._heap = [item for item in self._heap if not item[2].dropped]
-            heapq.heapify(self._heap)
+        if len(self.heap) > 64 and len(self.heap) > 2 * len(self._timers):
+            self.heap = [item for item in self.heap if not item[2].dropped]
+            heapq.heapify(self.heap)
 
     def forget_timers(self) -> None:
         """Drop every timer; the loop is dead."""
-        self._heap = self._timers = None
+        self.heap = self._timers = None
 
     # Driving.
 

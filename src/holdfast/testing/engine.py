@@ -163,7 +163,7 @@ class TestEngine(Engine):
             due
             for due in (
                 worker.runner.timers.next(),
-                await self.store.next_due(worker.queues.workflows) if self._run_workflows else None,
+                await self.store.next_due(worker.runner.queues.workflows) if self._run_workflows else None,
                 self._maintenance.next_tick if self._maintenance is not None else None,
             )
             if due is not None

@@ -75,7 +75,7 @@ class Link:
         worker = self.worker
         outcome = await worker.committer.apply(operation)
         if not isinstance(operation, Purge):
-            worker.look(everybody=not isinstance(operation, PublishEvent))
+            worker.look(may_have_ended=not isinstance(operation, PublishEvent))
         return outcome
 
     async def deliver(self, operation: Operation) -> Outcome:
@@ -91,14 +91,14 @@ class Link:
             if isinstance(outcome, Delivered) and outcome.row is not None:
                 worker.delivered(outcome, outcome.row)
             if not isinstance(operation, SendMessage):
-                worker.look(everybody=True)
+                worker.look(may_have_ended=True)
             tell(outcome)
 
         def ask() -> None:
             with worker.committer.together():
                 worker.committer.submit(operation, done)
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
-                    worker.runner.anticipate(operation.target, operation.row(0))
+                    worker.runner.mail.early(operation.target, operation.row(0))
 
         asyncio.get_running_loop().call_soon(ask)
         return await future

@@ -117,7 +117,7 @@ class Messaging:
         def ask() -> None:
             try:
                 resident = worker.resident(run_id)
-                execution = resident.execution if resident else worker.runner.lives.look_into(row, history)
+                execution = resident.execution if resident else worker.runner.loader.look_into(row, history)
                 try:
                     answered.set_result(execution.query(name, args, kwargs))
                 finally:

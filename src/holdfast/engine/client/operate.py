@@ -29,7 +29,7 @@ from holdfast.contract.operations import (
 from holdfast.contract.rows import TERMINAL, EntryRow, Message, RunRow, Status
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
-from holdfast.engine.runs.outcomes import Endings
+from holdfast.engine.runs.ends import Rules, cancelled_end
 from holdfast.errors import (
     BadInput,
     CannotReopen,
@@ -72,23 +72,23 @@ class RecoveryReport:
 class RunControl:
     """What an operator does to runs."""
 
-    def __init__(self, link: Link, registry: Registry, endings: Endings) -> None:
+    def __init__(self, link: Link, registry: Registry, rules: Rules) -> None:
         self._link = link
         self._registry = registry
-        self._endings = endings
+        self._rules = rules
 
     # Stopping.
 
     async def cancel(self, run_id: str, compensate: bool, by: str | None, reason: str) -> bool:
         """Ask a run to stop; False if it has ended already."""
-        now, endings = self._link.clock.now(), self._endings
+        now, rules = self._link.clock.now(), self._rules
         operation = RequestCancel(
             target=check_run_id(run_id),
             at=now,
             compensate=compensate,
-            payload=endings.cancelled(now).payload,
-            unread=endings.unread,
-            rules=endings.rules,
+            payload=cancelled_end(rules, now).payload,
+            unread=rules.unread,
+            rules=rules.republished,
             audit=audited(self._link, by, "cancel", reason=reason or None, compensate=compensate or None),
         )
         outcome = await self._link.deliver(operation)
@@ -104,7 +104,7 @@ class RunControl:
         """End a run here and now; False if it has ended already."""
         now = self._link.clock.now()
         error = ErrorData(type="Terminated", message=reason or "the run was terminated", retryable=False)
-        end = self._endings.cancelled(now, error)
+        end = cancelled_end(self._rules, now, error)
         audit = audited(self._link, by, "terminate", reason=reason or None)
         outcome = await self._link.apply(Terminate(target=check_run_id(run_id), end=end, audit=audit))
         ended = self._took_effect(run_id, outcome)
@@ -276,7 +276,7 @@ class RunControl:
         for workflow in self._registry.all():
             outcome = await link.apply(Unblock(at=now, workflow=workflow.name, fingerprint=workflow.fingerprint))
             unblocked += outcome.count if isinstance(outcome, Done) else 0
-        due = await link.store.next_due(link.worker.queues.workflows)
+        due = await link.store.next_due(link.worker.runner.queues.workflows)
         link.worker.look()
         return RecoveryReport(dead, unblocked, due is not None and due <= now)
 

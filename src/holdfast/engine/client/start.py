@@ -159,7 +159,7 @@ class RunStarter:
         try:
             return await _start_here(worker, owned, definition)
         except StoreError:
-            worker.doubt = True
+            worker.in_doubt()
             raise
 
     def _input(
@@ -192,7 +192,7 @@ async def _start_here(worker: Worker, run: NewRun, definition: Workflow[Any, Any
 
     def begin() -> None:
         try:
-            worker.runner.start(run, definition, done)
+            worker.arrivals.start(run, definition, done)
         except Exception as error:
             done(error)
 
@@ -203,7 +203,7 @@ async def _start_here(worker: Worker, run: NewRun, definition: Workflow[Any, Any
 async def _start_plain(worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Outcome] = loop.create_future()
-    loop.call_soon(worker.runner.start_plain, run, definition, resolving(future))
+    loop.call_soon(worker.arrivals.start_plain, run, definition, resolving(future))
     return await future
 
 

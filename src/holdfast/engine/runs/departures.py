@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.contract.operations import Committed, Fenced, Outcome, Overtaken
 from holdfast.contract.rows import EntryRow, Held, Status
 from holdfast.contract.turns import CommitTurn, End, Extras, State
+from holdfast.engine.runs.commit import state_of
+from holdfast.engine.runs.ends import cancelled_end
+from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.worker.committer import Committer
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.turn import Turn
-
-if TYPE_CHECKING:
-    from holdfast.engine.runs.runner import Runner
 
 _logger = logging.getLogger("holdfast.engine")
 _ALL_SEEN = 1 << 62
@@ -33,33 +32,33 @@ _STICKY_FACTS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 class Departures:
     """The ways out of memory."""
 
-    def __init__(self, runner: Runner, committer: Committer) -> None:
-        self._runner = runner
+    def __init__(self, runs: Runs, steps: Steps, committer: Committer) -> None:
+        self._runs = runs
+        self._steps = steps
         self._committer = committer
         self.fenced = 0
         """How many writes were refused because another worker holds the run."""
         self.overtaken = 0
-        """How often a message that a run was handed before its commit turned out not to be its next."""
+        """How often a message that a run was handed early turned out not to be its next."""
 
     def release(self, resident: Resident) -> None:
-        """Give up a parked run: anybody may continue it when it is due."""
-        state = resident.state(released=True)
-        self._leave(resident, (), state)
+        """Give up a parked run: any worker may continue it when it is due."""
+        self._leave(resident, (), state_of(resident, released=True))
 
     def record_and_release(self, resident: Resident, location: str, fact: entries.Entry) -> None:
-        """Record a fact without letting the code go on from it; whoever claims the run next does."""
-        now = self._runner.clock.now()
+        """Record a fact without letting the code go on from it; the worker that claims the run next does."""
+        now = self._runs.clock.now()
         rows = resident.execution.note([(location, fact)], now).entries
         state = State(status=_waiting_status(resident), seen=resident.seen, due=now, released=True)
         self._leave(resident, rows, state)
 
     def hand_back(self, resident: Resident) -> None:
         """Give up a run on an orderly stop, with the attempts it has under way."""
-        notes = self._runner.attempts.hand_back(resident)
-        now = self._runner.clock.now()
+        notes = self._steps.hand_back(resident)
+        now = self._runs.clock.now()
         rows = resident.execution.note(notes, now).entries if notes else []
         status, wait, due = resident.written
-        if notes or resident.active or resident.unsure:
+        if notes or resident.active or resident.children_in_doubt:
             status, wait, due = _waiting_status(resident), "", now
         self._leave(resident, rows, State(status=status, seen=resident.seen, wait=wait, due=due, released=True))
 
@@ -67,7 +66,7 @@ class Departures:
         """Let a run go that was asked to pause and has nothing under way any more."""
         pausing = resident.pausing
         assert pausing is not None
-        now = self._runner.clock.now()
+        now = self._runs.clock.now()
         status, due = Status.PAUSED, pausing.until
         if pausing.cancelled or pausing.resumed:
             status, due = (Status.CANCELLING if pausing.cancelled else Status.PENDING), now
@@ -79,7 +78,7 @@ class Departures:
         assert turn.outcome is not None
         assert turn.outcome.error is not None
         facts = turn.entries[:1] if turn.entries and turn.entries[0].kind in _STICKY_FACTS else []
-        self._runner.drop(resident)
+        self._runs.drop(resident)
         self.block_claim(resident, turn.outcome.error, facts)
 
     def block_claim(self, run: Resident, error: ErrorData, facts: Sequence[EntryRow] = ()) -> None:
@@ -96,16 +95,17 @@ class Departures:
 
     def cancel_outright(self, resident: Resident) -> None:
         """Cancel a run that did not stop within its grace, whatever its code is doing."""
-        self._leave(resident, (), None, Status.CANCELLED, self._runner.endings.cancelled(self._runner.clock.now()))
+        end = cancelled_end(self._runs.rules, self._runs.clock.now())
+        self._leave(resident, (), None, Status.CANCELLED, end)
 
     def lost(self, resident: Resident, outcome: Outcome | Exception) -> None:
         """A commit was refused: drop the run; unless another worker has it, hand it back once the store allows."""
-        self._runner.drop(resident)
+        self._runs.drop(resident)
         if isinstance(outcome, Fenced):
             self.fenced += 1
             _logger.info("run %s is held by another worker now", resident.id)
             return
-        resident.lost = True
+        resident.lose()
         if isinstance(outcome, Overtaken):
             self.overtaken += 1
             self._hand_back_later(resident, _FIRST_PAUSE)
@@ -114,12 +114,12 @@ class Departures:
         self._hand_back_later(resident, _FIRST_PAUSE)
 
     def give_back(self, run: Held) -> None:
-        """Let anybody continue a run that the store says is ours but that is not in memory."""
-        now = self._runner.clock.now()
+        """Let any worker continue a run that the store says is ours but that is not in memory."""
+        now = self._runs.clock.now()
         status = run.status if run.status in (Status.CANCELLING, Status.COMPENSATING) else Status.PENDING
         state = State(status=status, seen=_ALL_SEEN, due=now, released=True)
         operation = CommitTurn(key=run.key, epoch=run.epoch, at=now, state=state, reset_claims=True)
-        self._committer.submit(operation, lambda outcome: self._runner.released(now))
+        self._committer.submit(operation, lambda outcome: self._runs.host.released(now))
 
     def _leave(
         self,
@@ -130,55 +130,56 @@ class Departures:
         end: End | None = None,
         paused: bool = False,
     ) -> None:
-        runner = self._runner
-        leaving, letters = resident.leaving or [], resident.letters or []
-        extras = Extras(leaves=leaving, letters=letters) if leaving or letters else None
+        runs, aside = self._runs, resident.aside
+        extras: Extras | None = None
+        if aside is not None and (aside.keys_given_up or aside.letters):
+            extras = Extras(leaves=aside.keys_given_up, letters=aside.letters)
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
-            at=runner.clock.now(),
+            at=runs.clock.now(),
             entries=list(rows),
-            consumed=resident.taken or [],
+            consumed=aside.rows_read if aside is not None else [],
             state=state,
             end=end,
             reset_claims=bool(rows) or end is not None or ended is not None or paused,
             extras=extras,
         )
-        state_of_code = runner.reporter.state_of(resident) if end is not None else None
-        runner.drop(resident)
+        state_of_code = runs.reporter.state_of(resident) if end is not None else None
+        runs.drop(resident)
         if ended is not None:
-            runner.limits.forget(resident.key)
+            runs.limits.forget(resident.key)
 
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Committed) and outcome.stirred:
-                runner.stirred(False)
+                runs.host.woke_others()
             if isinstance(outcome, Exception):
                 self.lost(resident, outcome)
             elif isinstance(outcome, Fenced):
                 self.fenced += 1
             elif isinstance(outcome, Committed) and ended is not None:
-                runner.reporter.tell(f"run.{ended}", resident, status=str(ended))
-                runner.reporter.ended(resident, str(ended), state_of_code, None)
-                runner.ended(resident.id, None)
-                runner.stirred(ended is Status.CANCELLED)
+                runs.reporter.tell(f"run.{ended}", resident, status=str(ended))
+                runs.reporter.ended(resident, str(ended), state_of_code, None)
+                runs.host.ended(resident.id, None)
+                runs.host.woke_others(may_have_ended=ended is Status.CANCELLED)
             elif isinstance(outcome, Committed) and state is not None:
                 if paused:
-                    runner.reporter.tell("run.paused", resident)
-                runner.released(runner.clock.now() if outcome.messages else state.due)
+                    runs.reporter.tell("run.paused", resident)
+                runs.host.released(runs.clock.now() if outcome.messages else state.due)
 
         self._committer.submit(operation, done, resident)
 
     def _hand_back_later(self, resident: Resident, pause: float) -> None:
-        now = self._runner.clock.now()
+        now = self._runs.clock.now()
         state = State(status=_waiting_status(resident), seen=_ALL_SEEN, due=now, released=True)
         operation = CommitTurn(key=resident.key, epoch=resident.epoch, at=now, state=state, reset_claims=True)
 
         def done(outcome: Outcome | Exception) -> None:
             if not isinstance(outcome, Exception):
-                # Refused, it may have ended by the very commit that seemed to fail: whoever waits for it looks again.
-                self._runner.released(now)
-                self._runner.stirred(True)
-            elif not self._runner.stopping:
+                # Refused, it may have ended by the commit that seemed to fail: callers that wait for it look again.
+                self._runs.host.released(now)
+                self._runs.host.woke_others(may_have_ended=True)
+            elif not self._runs.stopping:
                 again = min(pause * 2, _LONGEST_PAUSE)
                 asyncio.get_running_loop().call_later(pause, self._hand_back_later, resident, again)
 

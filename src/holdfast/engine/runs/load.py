@@ -18,7 +18,7 @@ from holdfast.replay.journal import RunInfo
 from holdfast.replay.loop import Handle
 
 
-class Lives:
+class RunLoader:
     """Makes runs of the workflows that an engine knows."""
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
@@ -46,7 +46,6 @@ class Lives:
             begun = history[0].at if history else now
         execution = self._execution(info, workflow, claim.input, begun)
         resident = Resident(claim.id, claim.key, claim.epoch, workflow, execution, self._grace)
-        resident.generation = claim.generation
         resident.child = claim.parent is not None
         resident.created = claim.created
         return resident
@@ -56,11 +55,10 @@ class Lives:
         info = resident.execution.journal.run._replace(generation=resident.generation + 1)
         execution = self._execution(info, resident.workflow, encoded, first[0].at)
         renewed = Resident(resident.id, resident.key, resident.epoch, resident.workflow, execution, self._grace)
-        renewed.generation = info.generation
         renewed.seen = resident.seen
         renewed.child = resident.child
         renewed.created = resident.created
-        renewed.dirty = True
+        renewed.row_stale = True
         return renewed
 
     def unreadable(self, claim: Claim) -> Resident:

@@ -1,26 +1,23 @@
 """Pausing a run: begin nothing more, let what is under way finish and record it, then let the run go.
 
-While a run is pausing its code does not go on, so what its steps achieve is only recorded; whoever continues the run
-later replays it. Like the runner, called only from plain callbacks of the event loop.
+While a run is pausing its code does not go on, so what its steps achieve is only recorded; the worker that continues
+the run later replays it. Like the runner, called only from plain callbacks of the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import Message
-from holdfast.engine.runs.resident import Pausing, Resident
-
-if TYPE_CHECKING:
-    from holdfast.engine.runs.runner import Runner
+from holdfast.engine.runs.ports import Steps
+from holdfast.engine.runs.resident import FINISHING, Resident
 
 ACTS = frozenset({"pause", "resume"})
 
 
 def standing_pause(messages: Sequence[Message]) -> Message | None:
-    """Return the pause that is in force after these inbox rows: not taken back, and not overtaken by a cancel."""
+    """Return the pause that is in force after these inbox rows: not taken back, and not followed by a cancel."""
     pause: Message | None = None
     for message in messages:
         if message.kind == "cancel":
@@ -38,34 +35,34 @@ def until(pause: Message) -> Instant | None:
 class Pauses:
     """Runs on their way to being paused."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, steps: Steps, let_go: Callable[[Resident], None]) -> None:
+        self._steps = steps
+        self._let_go = let_go
 
     def begin(self, resident: Resident, pause: Message) -> None:
         """Let a run begin nothing more."""
-        resident.pausing = Pausing(until(pause))
-        self._runner.attempts.stop_queued(resident)
+        resident.begin_pause(until(pause))
+        self._steps.stop_queued(resident)
         self.check(resident)
 
     def told(self, resident: Resident, messages: Sequence[Message]) -> None:
-        """Take in what somebody says to a run that is pausing; all but acts waits for whoever continues it."""
-        assert resident.pausing is not None
+        """Take in what operators say to a run that is pausing; all other rows wait for the worker that continues it."""
+        pausing = resident.pausing
+        assert pausing is not None
         for message in messages:
             if message.kind == "pause":
-                resident.pausing.until, resident.pausing.resumed = until(message), False
+                pausing.until, pausing.resumed = until(message), False
             elif message.kind == "resume":
-                resident.pausing.resumed = True
+                pausing.resumed = True
             elif message.kind == "cancel":
-                resident.pausing.cancelled = True
-            else:
-                continue
+                pausing.cancelled = True
             if message.kind in ACTS:
-                resident.taken = [*(resident.taken or ()), message.n]
-        if resident.pausing.cancelled:
-            self._runner.attempts.stop_all(resident, "the run was cancelled")
+                resident.read_rows([message.n])
+        if pausing.cancelled:
+            self._steps.stop_all(resident, "the run was cancelled")
         self.check(resident)
 
     def check(self, resident: Resident) -> None:
         """Let a run go once nothing of it is under way."""
-        if resident.pausing is not None and not (resident.gone or resident.attempts or resident.commits):
-            self._runner.departures.pause(resident)
+        if resident.phase < FINISHING and not (resident.attempts or resident.commits):
+            self._let_go(resident)

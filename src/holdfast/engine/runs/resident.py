@@ -1,19 +1,41 @@
-"""A run in memory: its execution, what of it is written, and the attempts it has under way."""
+"""A run in memory: its execution, what of it is written, and what it has under way.
+
+Only this room assigns the attributes of a Resident. Other rooms read them, and say by its methods what happened.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import IntEnum
 from typing import Any
 
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Status
-from holdfast.contract.turns import LeaveKey, NewLetter, NewTask, State
+from holdfast.contract.turns import CommitTurn, LeaveKey, NewLetter, NewTask
 from holdfast.definitions import Activity, Workflow
+from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Attempt
 from holdfast.replay.execution import Execution
 
-_MAX_WAITS = 5
+Row = tuple[Status, str, Instant | None]
+"""What a run's row says of it: its status, what it waits for, and when it is due."""
+
+
+class Phase(IntEnum):
+    """How far a run in memory has come on its way out; it only moves forward."""
+
+    LIVE = 0
+    PAUSING = 1
+    """Nothing more begins and the code does not go on; what is under way ends and is recorded."""
+    FINISHING = 2
+    """The end of this life is in flight: nothing may be recorded any more."""
+    RELEASING = 3
+    """A commit is in flight after which any worker may claim the run: nothing may be recorded any more."""
+    DROPPED = 4
+
+
+LIVE, PAUSING, FINISHING, RELEASING, DROPPED = Phase
 
 
 class Pausing:
@@ -31,49 +53,102 @@ class Pausing:
         """Whether facts were recorded that the code has not seen."""
 
 
+class Aside:
+    """What a run has only at times: made when there is something to put in it, forgotten when there is not."""
+
+    __slots__ = (
+        "callbacks",
+        "claim_counted",
+        "forget_waits",
+        "held",
+        "keys_freed",
+        "keys_given_up",
+        "letters",
+        "next_life",
+        "pausing",
+        "queued",
+        "rows_read",
+        "stale_waits",
+        "tasks",
+        "unversioned",
+        "withdrawn",
+    )
+
+    def __init__(self) -> None:
+        # For the next commit of the run.
+        self.tasks: list[NewTask] = []
+        """Attempts to put into queues."""
+        self.withdrawn: list[str] = []
+        """Locations of attempts to take out of queues again."""
+        self.keys_given_up: list[LeaveKey] = []
+        self.letters: list[NewLetter] = []
+        """Dead letters to write."""
+        self.rows_read: list[int] = []
+        """Numbers of inbox rows that the engine itself has acted on, to be deleted."""
+        self.stale_waits: set[str] = set()
+        """Names of events that came: the store may have deleted the wait of another receive than took them."""
+        self.forget_waits = False
+        """Whether the store may have waits of the run that are over, and alone knows which."""
+        self.unversioned = False
+        """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
+        self.claim_counted = False
+        """Whether a claim is still counted against the run."""
+        # For longer.
+        self.held: dict[str, StepVerb] = {}
+        """Steps that wait for an idempotency key that another step holds."""
+        self.keys_freed: set[str] = set()
+        """Locations whose key was said to be free before it was known here that they wait for it."""
+        self.queued: dict[str, StepVerb] = {}
+        """Steps whose attempt is in a queue, or with the worker that took it from there."""
+        self.callbacks: dict[str, tuple[Activity[..., Any], StepContext]] = {}
+        """Steps whose activities are told what becomes of them."""
+        self.next_life: list[EntryRow] = []
+        """The first entries of the life that follows this one."""
+        self.pausing: Pausing | None = None
+
+    def written(self, pausing: bool) -> None:
+        """Forget what went into a commit; what operators asked stays in the inbox until a pause is in force."""
+        self.tasks, self.withdrawn, self.keys_given_up, self.letters = [], [], [], []
+        if not pausing:
+            self.rows_read = []
+        self.stale_waits = set()
+        self.forget_waits = self.unversioned = self.claim_counted = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to keep it for."""
+        return not any(getattr(self, name) for name in self.__slots__)
+
+
+_NO_VERBS: dict[str, StepVerb] = {}
+
+
 class Resident:
     """One run owned by this worker under one epoch."""
 
     __slots__ = (
-        "_grace",
         "active",
+        "announced",
+        "aside",
         "attempts",
         "child",
-        "claimed",
+        "children_in_doubt",
         "commits",
         "created",
-        "dirty",
-        "dropped",
+        "early_row",
         "epoch",
         "execution",
-        "expected",
-        "finishing",
-        "freed",
-        "generation",
-        "held",
+        "grace",
         "id",
+        "idle_since",
         "key",
-        "leaving",
-        "letters",
         "lost",
-        "next_life",
-        "pausing",
-        "queued",
-        "reclaimed",
-        "releasing",
+        "phase",
         "retries",
+        "row_stale",
         "scheduled",
         "seen",
-        "stale_waits",
-        "taken",
-        "tasks",
-        "told",
-        "touched",
-        "unsure",
-        "untasks",
-        "unversioned",
         "waiting",
-        "watched",
         "workflow",
         "written",
     )
@@ -81,84 +156,76 @@ class Resident:
     def __init__(
         self, run_id: str, key: int, epoch: int, workflow: Workflow[Any, Any], execution: Execution, grace: int
     ) -> None:
-        self._grace = grace
         self.id = run_id
         self.key = key
         self.epoch = epoch
         self.workflow = workflow
         self.execution = execution
-        self.generation = 0
+        self.grace = grace
         self.created: Instant = 0
         self.child = False
         """Whether a parent waits for its end."""
-        self.seen = 0
-        self.expected: int | None = None
-        """The number of a message that the code has before the commit that puts it into the inbox."""
-        self.written: tuple[Status, str, Instant | None] = (Status.RUNNING, "", None)
-        """The state in the run's row, as far as it is known."""
-        self.told: tuple[Status, str, Instant | None] | None = None
-        """The state that those who watch were told of last."""
-        self.dirty = False
-        """Whether somebody else may have changed the row's due time since."""
-        self.claimed = False
-        """Whether a claim is still counted against the run."""
+        self.phase = LIVE
+        self.lost = False
+        """Whether a commit of it failed: later ones would leave a gap in its history and must not be made."""
         self.commits = 0
+        """How many of its commits are in flight."""
+        self.children_in_doubt = 0
+        """How many of those start children, which the store may refuse."""
+        self.seen = 0
+        """The number of the last inbox row that it has."""
+        self.early_row: int | None = None
+        """The number of a message that the code has before the commit that puts it into the inbox."""
+        self.written: Row = (Status.RUNNING, "", None)
+        """What the run's row says, as far as it is known."""
+        self.announced: Row | None = None
+        """What observers were last told that it says."""
+        self.row_stale = False
+        """Whether another process may have changed the row's due time since."""
         self.active: set[str] = set()
         """Locations of steps and sends that are being worked on."""
-        self.unsure = 0
-        """Commits in flight that start children, any of which they may refuse."""
         self.attempts: dict[str, Attempt] = {}
         self.retries: dict[str, tuple[Instant, StepVerb]] = {}
         self.scheduled: Instant | None = None
-        self.freed: set[str] | None = None
-        """Locations whose key was said to be free before it was known here that they wait for it."""
-        self.held: dict[str, StepVerb] | None = None
-        """Steps that wait for an idempotency key that another step holds."""
-        self.queued: dict[str, StepVerb] | None = None
-        """Steps whose attempt is in a queue, or with the worker that took it from there."""
-        self.tasks: list[NewTask] | None = None
-        """Attempts to put into queues with the next commit."""
-        self.untasks: list[str] | None = None
-        """Locations of attempts to withdraw with the next commit."""
-        self.leaving: list[LeaveKey] | None = None
-        """Idempotency keys to give up with the next commit."""
-        self.letters: list[NewLetter] | None = None
-        """Dead letters to write with the next commit."""
+        """When the run is to be woken, as far as the timers know."""
+        self.idle_since: Instant = 0
         self.waiting: set[str] | None = None
         """Locations of receives that the store knows to be waiting."""
-        self.stale_waits: set[str] | None = None
-        """Names of events that came: the store may have deleted the wait of another receive than took them."""
-        self.taken: list[int] | None = None
-        """Numbers of inbox rows that the engine itself has acted on, to be deleted with the next commit."""
-        self.watched: dict[str, tuple[Activity[..., Any], StepContext]] | None = None
-        """Steps whose activities want to be told what becomes of them."""
-        self.next_life: list[EntryRow] | None = None
-        """The first entries of the life that follows this one."""
-        self.reclaimed = False
-        """Whether the store may have waits of it that are over: nobody but the store knows what they were."""
-        self.unversioned = False
-        """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
-        self.pausing: Pausing | None = None
-        """How far the run has come on its way to being paused."""
-        self.touched: Instant = 0
-        self.releasing = False
-        """Whether a commit is in flight after which anybody may claim the run: nothing may go on here."""
-        self.finishing = False
-        """Whether the end of this life is in flight: the code does not go on, whatever comes."""
-        self.lost = False
-        """Whether a commit of it failed: later ones would leave a gap in its history and must not be made."""
-        self.dropped = False
+        self.aside: Aside | None = None
 
-    def next_due(self) -> Instant | None:
-        """Return when this run wants attention without anybody asking: a timer, a retry, the end of its grace."""
-        candidates = [at for at, _ in self.retries.values()]
-        timer = self.execution.next_due()
-        if timer is not None:
-            candidates.append(timer)
-        grace = self.grace_ends
-        if grace is not None:
-            candidates.append(grace)
-        return min(candidates) if candidates else None
+    # Looking.
+
+    @property
+    def generation(self) -> int:
+        """How often the run has continued as new."""
+        return self.execution.journal.run.generation
+
+    @property
+    def parked(self) -> bool:
+        """Whether nothing is being done for the run: it only waits."""
+        return not self.active and not self.commits
+
+    @property
+    def pausing(self) -> Pausing | None:
+        """How far the run has come on its way to being paused."""
+        return self.aside.pausing if self.aside is not None else None
+
+    @property
+    def held(self) -> dict[str, StepVerb]:
+        """Steps that wait for an idempotency key that another step holds."""
+        return self.aside.held if self.aside is not None else _NO_VERBS
+
+    @property
+    def queued(self) -> dict[str, StepVerb]:
+        """Steps whose attempt is in a queue, or with the worker that took it from there."""
+        return self.aside.queued if self.aside is not None else _NO_VERBS
+
+    def awaits(self, name: str) -> bool:
+        """Whether nothing is under way for the run but its wait for a message of this name."""
+        journal = self.execution.journal
+        if self.phase or not self.parked or journal.inbox or not journal.receivers:
+            return False
+        return any(name in verb.names for verb in journal.receivers.values())
 
     @property
     def grace_ends(self) -> Instant | None:
@@ -166,58 +233,162 @@ class Resident:
         journal = self.execution.journal
         if journal.cancelling is None or journal.compensating:
             return None
-        return journal.cancelling + self._grace
+        return journal.cancelling + self.grace
+
+    def next_due(self) -> Instant | None:
+        """Return when the run wants attention by itself: a timer, a retry, the end of its grace."""
+        due = self.execution.next_due()
+        for at, _ in self.retries.values():
+            if due is None or at < due:
+                due = at
+        if self.execution.journal.cancelling is not None:
+            grace = self.grace_ends
+            if grace is not None and (due is None or grace < due):
+                due = grace
+        return due
 
     @property
-    def deaf(self) -> bool:
-        """Whether nothing may be handed to the code any more."""
-        return self.gone or self.pausing is not None
+    def timed(self) -> bool:
+        """Whether the run may have a due time: a timer, a retry, the end of its grace."""
+        execution = self.execution
+        return bool(self.retries or execution.loop.heap or execution.journal.cancelling is not None)
 
-    @property
-    def gone(self) -> bool:
-        """Whether nothing of it may be recorded any more."""
-        return self.dropped or self.releasing or self.finishing
+    # What happened to the run.
 
-    @property
-    def parked(self) -> bool:
-        """Whether nothing is being done for the run: it only waits."""
-        return not self.active and not self.commits
+    def set_aside(self) -> Aside:
+        """Return where the run keeps what it has only at times."""
+        if self.aside is None:
+            self.aside = Aside()
+        return self.aside
 
-    def awaits(self, name: str) -> bool:
-        """Whether nothing is under way for the run but its wait for a message of this name."""
+    def was_claimed(self, seen: int, versioned: bool) -> None:
+        """Note that the run came from the store, with inbox rows up to this number."""
+        aside = self.set_aside()
+        aside.claim_counted = aside.forget_waits = True
+        aside.unversioned = not versioned
+        self.seen = seen
+        self.row_stale = True
+
+    def got_key(self, key: int) -> None:
+        """Note the key that the store gave to a run when it was inserted."""
         journal = self.execution.journal
-        if self.deaf or not self.parked or journal.inbox or not journal.receivers:
-            return False
-        return any(name in verb.names for verb in journal.receivers.values())
+        self.key = key
+        journal.run = journal.run._replace(key=key)
 
-    def state(self, released: bool = False) -> State | None:
-        """Return the state to write, None when the row has it already."""
-        journal = self.execution.journal
-        status, wait, due = Status.RUNNING, "", None
-        if not self.active and not self.unsure:
-            status, wait, due = Status.SUSPENDED, self._waits(), self.next_due()
-        if journal.compensating:
-            status = Status.COMPENSATING
-        elif journal.cancelling is not None:
-            status = Status.CANCELLING
-        wanted = (status, wait, due)
-        if wanted == self.written and not self.dirty and not released:
-            return None
-        self.written = wanted
-        self.dirty = False
-        self.releasing = released
-        return State(status=status, seen=self.seen, wait=wait, due=due, released=released)
+    def saw_rows(self, last: int, early: bool = False) -> None:
+        """Note that the run has the inbox rows up to a number; the store may have moved its due time for them."""
+        self.seen = last
+        self.row_stale = True
+        if early:
+            self.early_row = last
 
-    def _waits(self) -> str:
-        journal = self.execution.journal
-        waits = [f"message {','.join(verb.names)}" for verb in list((journal.receivers or {}).values())[:_MAX_WAITS]]
-        waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
-        for location, verb in list((self.queued or {}).items())[:_MAX_WAITS]:
-            waits.append(f"step {journal.names.path(location)} (queue {verb.activity.queue})")
-        if self.retries:
-            waits.append("retry")
-        if self.held:
-            waits.append("key")
-        if self.execution.next_due() is not None:
-            waits.append("timer")
-        return "; ".join(waits)
+    def read_rows(self, numbers: Iterable[int]) -> None:
+        """Delete inbox rows, which the engine itself has acted on, with the next commit."""
+        self.set_aside().rows_read.extend(numbers)
+
+    def events_came(self, names: set[str]) -> None:
+        """Tell the store again, with the next commit, which receives wait for events of these names."""
+        self.set_aside().stale_waits.update(names)
+
+    def begin_pause(self, until: Instant | None) -> None:
+        """Let the run begin nothing more."""
+        self.set_aside().pausing = Pausing(until)
+        self.phase = max(self.phase, PAUSING)
+
+    def add_letter(self, letter: NewLetter) -> None:
+        """Write a dead letter with the next commit."""
+        self.set_aside().letters.append(letter)
+
+    def give_up_key(self, key: LeaveKey) -> None:
+        """Give up an idempotency key with the next commit."""
+        self.set_aside().keys_given_up.append(key)
+
+    def hold(self, verb: StepVerb) -> bool:
+        """Let a step wait for a key that another step holds; tell whether that was said to be free meanwhile."""
+        aside = self.set_aside()
+        aside.held[verb.location] = verb
+        freed = verb.location in aside.keys_freed
+        aside.keys_freed.discard(verb.location)
+        return freed
+
+    def key_is_free(self, location: str) -> StepVerb | None:
+        """Return the step that waits for a key here; None if it is not known yet to wait, which is remembered."""
+        verb = self.held.pop(location, None)
+        if verb is None:
+            # The commit that asked for it may not be answered yet: the news can come before the answer.
+            self.set_aside().keys_freed.add(location)
+        return verb
+
+    def queue_attempt(self, verb: StepVerb, task: NewTask | None = None) -> None:
+        """Note that the attempt of a step is in a queue; with a task it is put there by the next commit."""
+        aside = self.set_aside()
+        aside.queued[verb.location] = verb
+        if task is not None:
+            aside.tasks.append(task)
+
+    def withdraw_attempts(self, locations: Iterable[str]) -> None:
+        """Take attempts out of their queues with the next commit."""
+        self.set_aside().withdrawn.extend(locations)
+
+    def call_back(self, verb: StepVerb, context: StepContext) -> None:
+        """Remember the activity that is to be told what becomes of a step."""
+        self.set_aside().callbacks[verb.location] = (verb.activity, context)
+
+    def schedule(self, due: Instant | None) -> None:
+        """Note when the timers wake the run."""
+        self.scheduled = due
+
+    def rest(self, now: Instant) -> None:
+        """Note that the run has nothing to do."""
+        self.idle_since = now
+
+    def announce(self) -> None:
+        """Note that observers were told what the row says."""
+        self.announced = self.written
+
+    # Its commits.
+
+    def submitted(self, commit: CommitTurn | None) -> None:
+        """Note that a commit is on its way to the store: what it writes is written, as far as this worker knows."""
+        self.commits += 1
+        if commit is None:
+            return
+        if commit.children:
+            self.children_in_doubt += 1
+        state = commit.state
+        if state is not None:
+            self.written = (state.status, state.wait, state.due)
+            self.row_stale = False
+            if state.released:
+                self.phase = RELEASING
+        self.early_row = None
+        if commit.extras is not None and (commit.extras.waits or commit.extras.unwaits):
+            self.waiting = set(self.execution.journal.receivers or ()) or None
+        aside = self.aside
+        if aside is not None:
+            aside.written(self.phase is PAUSING)
+            if aside.empty:
+                self.aside = None
+        if commit.renewal is not None:
+            self.set_aside().next_life = list(commit.entries)
+
+    def answered(self, commit_children: bool) -> None:
+        """Note that the store answered a commit."""
+        self.commits -= 1
+        self.children_in_doubt -= commit_children
+
+    def was_refused(self) -> None:
+        """Note that the row may not say what was asked for: the store refused a part."""
+        self.row_stale = True
+
+    def finish(self) -> None:
+        """Note that the end of this life is in flight."""
+        self.phase = max(self.phase, FINISHING)
+
+    def drop(self) -> None:
+        """Note that the run is not in memory any more."""
+        self.phase = DROPPED
+
+    def lose(self) -> None:
+        """Refuse every later commit of the run."""
+        self.lost = True

@@ -8,25 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import KeepResult, KeyAnswer
+from holdfast.contract.rows import History, Message
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import NotReady
-from holdfast.engine.runs.extras import letter
-from holdfast.engine.runs.resident import Resident
+from holdfast.engine.runs.commit import letter
+from holdfast.engine.runs.ports import Runs
+from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
 from holdfast.engine.steps.admission import asking, not_ready
+from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Attempt, Executor
-from holdfast.engine.steps.keys import key_of, leave
-from holdfast.engine.steps.queue.outgoing import Elsewhere
+from holdfast.engine.steps.executor import Executor
+from holdfast.engine.steps.keys import key_of, leave_of
+from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import SuspectTurns
 from holdfast.engine.steps.transactions import Transactions
 from holdfast.errors import (
@@ -45,9 +47,6 @@ from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.turn import Turn
 
-if TYPE_CHECKING:
-    from holdfast.engine.runs.runner import Runner
-
 _logger = logging.getLogger("holdfast.engine")
 
 _HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
@@ -59,17 +58,14 @@ Notes = list[tuple[str, entries.Entry]]
 class Attempts:
     """The steps of all runs in memory."""
 
-    def __init__(
-        self, runner: Runner, executor: Executor, store: Store, errors: dict[str, type[BaseException]]
-    ) -> None:
-        self._runner = runner
+    def __init__(self, runs: Runs, executor: Executor, store: Store, errors: dict[str, type[BaseException]]) -> None:
+        self._runs = runs
         self._executor = executor
         self._errors = errors
         self._suspects = SuspectTurns()
         self._draw = random.random
-        self._transactions = Transactions(runner, store, self._left)
-        self.elsewhere = Elsewhere(runner, self)
-        """Those that other workers run."""
+        self._transactions = Transactions(runs, executor.loop, store, self._left)
+        self._queued = QueuedSteps(runs, self)
 
     # Beginning.
 
@@ -87,7 +83,7 @@ class Attempts:
             if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
-            if resident.queued and verb.location in resident.queued:
+            if verb.location in resident.queued:
                 continue
             if not verb.settled and not verb.skipped:
                 notes.append((verb.location, self._counted_loss(verb, lost)))
@@ -133,42 +129,54 @@ class Attempts:
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
 
-    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, alone: bool = False) -> None:
+    def begin(self, resident: Resident, verb: StepVerb, only: bool) -> None:
+        """Run the first attempt of a plain step, whose call is durable; `only`: the turn has begun nothing else."""
+        runs = self._runs
+        if runs.app is not None or runs.deadline is not None:
+            self.run(resident, verb, only=only)
+        elif not runs.stopping and not resident.phase:
+            context = StepContext(resident.id, resident.workflow.name, verb.attempt, verb, runs.clock, self._progress)
+            attempt = Attempt(self._executor, verb, resident, context, self._done)
+            resident.attempts[verb.location] = attempt
+            self._executor.run_plain(attempt, only)
+
+    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, only: bool = False) -> None:
         """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow.
 
-        `alone` tells that the turn has begun nothing else.
+        `only` tells that the turn has begun nothing else.
         """
-        if self._runner.stopping or resident.deaf:
+        runs = self._runs
+        if runs.stopping or resident.phase:
             return
         context = self.context(resident, verb)
         if answer is not None and answer.outcome != "taken":
             if answer.outcome != "held":
-                self.watch(resident, verb, context)
+                self.call_back(resident, verb, context)
             self._not_taken(resident, verb, answer)
             return
         settings = verb.activity.settings
         try:
             if verb.activity.queue is not None:
-                self.elsewhere.committed(resident, verb)
+                self._queued.committed(resident, verb)
                 return
             if settings.idempotency_key is not None:
                 with asking("idempotency_key", settings):
                     key = settings.idempotency_key(*verb.args, **verb.kwargs)
                 if key is not None:
                     context.idempotency_key = verb.idempotency_key(str(key))
-            why = not_ready(context, settings, self._runner.app)
+            why = not_ready(context, settings, runs.app)
         except Exception as error:
             attempt = self._attempt(verb, resident, context)
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
         if why is not None:
-            self.watch(resident, verb, context)
+            self.call_back(resident, verb, context)
             self.skip(resident, verb, why)
             return
-        gated = settings.limit is not None or verb.activity.watched or self._runner.deadline is not None
+        gated = settings.limit is not None or verb.activity.watched or runs.deadline is not None
         admit = partial(self._admit, resident, context) if gated else None
         inside = self._transactions if settings.transaction else None
-        self._executor.run(self._attempt(verb, resident, context), admit, inside, alone)
+        self._executor.run(self._attempt(verb, resident, context), admit, inside, only)
 
     def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
         attempt = Attempt(self._executor, verb, resident, context, self._done)
@@ -178,26 +186,40 @@ class Attempts:
         return attempt
 
     def context(self, resident: Resident, verb: StepVerb) -> StepContext:
-        """Return what the present attempt of a step, or whoever is told of it, may know."""
-        context = StepContext(resident.id, resident.workflow.name, verb.attempt, verb)
-        context.report, context.clock = self._progress, self._runner.clock
-        return context
+        """Return what the present attempt of a step, or a callback that is told of it, may know."""
+        return StepContext(resident.id, resident.workflow.name, verb.attempt, verb, self._runs.clock, self._progress)
 
-    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None, alone: bool) -> None:
+    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None, only: bool) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
-            self.run(resident, verb, answer, alone)
+            self.run(resident, verb, answer, only)
         elif verb.settled and _convicted(verb):
             self._convict(resident, verb)
 
-    def retake(self, resident: Resident, location: str) -> list[StepVerb]:
+    # Steps in queues, see QueuedSteps.
+
+    def put_into_queue(self, resident: Resident, verb: StepVerb) -> bool:
+        """Put the attempt that is being counted into its queue; False if something is left to do here."""
+        return self._queued.put(resident, verb)
+
+    def recall_queued(self, resident: Resident, turn: Turn, history: History, ends: Sequence[Message]) -> list[Message]:
+        """Find the attempts of a replayed run that are in queues; return the rows that tell how some ended."""
+        return self._queued.recall(resident, turn, history, ends)
+
+    def expected_ends(self, resident: Resident, rows: Sequence[Message]) -> list[Message]:
+        """Return the inbox rows that end an attempt which is under way in a queue."""
+        return self._queued.expected(resident, rows)
+
+    def ended_in_queue(self, resident: Resident, row: Message) -> None:
+        """Act on the end of an attempt that another worker ran, or that ran in a transaction."""
+        self._queued.ended(resident, row)
+
+    # Keys.
+
+    def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
-        verb = resident.held.pop(location, None) if resident.held else None
-        if verb is None:
-            # The commit that asked for it may not be answered yet: news can overtake it.
-            resident.freed = (resident.freed or set()) | {location}
-            return []
-        if verb.done():
+        verb = resident.key_is_free(location)
+        if verb is None or verb.done():
             return []
         resident.active.add(location)
         return [verb]
@@ -205,17 +227,13 @@ class Attempts:
     def _not_taken(self, resident: Resident, verb: StepVerb, answer: KeyAnswer) -> None:
         """Do without running a body: another step holds the key, or has left a result, or had other arguments."""
         resident.active.discard(verb.location)
-        if resident.queued:
-            resident.queued.pop(verb.location, None)  # the store has left it out
+        resident.queued.pop(verb.location, None)  # the store has left it out
         if answer.outcome == "held":
-            resident.held = {**(resident.held or {}), verb.location: verb}
             verb.settled = True
-            note = (verb.location, entries.AttemptLost(verb.attempt, "held"))
-            self._runner.advance(resident, resident.execution.note([note], self._runner.clock.now()))
-            if resident.freed and verb.location in resident.freed:
-                resident.freed.discard(verb.location)
-                again = self.retake(resident, verb.location)
-                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), again)
+            freed = resident.hold(verb)
+            self._runs.note(resident, (verb.location, entries.AttemptLost(verb.attempt, "held")))
+            if freed:
+                self._runs.note(resident, begin=self.key_is_free(resident, verb.location))
             return
         if answer.outcome == "hit":
             unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)
@@ -228,7 +246,7 @@ class Attempts:
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""
-        settings, now = verb.activity.settings, self._runner.clock.now()
+        settings, now = verb.activity.settings, self._runs.clock.now()
         resident.active.discard(verb.location)
         verb.skips += 1
         if settings.max_skips is not None and verb.skips > settings.max_skips:
@@ -241,32 +259,36 @@ class Attempts:
 
     def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
         """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
-        if resident.deaf or verb.done():
+        if resident.phase or verb.done():
             return
-        now = self._runner.clock.now()
+        now = self._runs.clock.now()
         resident.active.discard(verb.location)
         verb.skipped, verb.retry_at = True, check_at
         resident.retries[verb.location] = (check_at, verb)
-        leave(resident, verb, now)
-        note = (verb.location, entries.AttemptSkipped(reason, check_at))
-        self._runner.advance(resident, resident.execution.note([note], now))
+        self._give_up_key(resident, verb, now)
+        self._runs.note(resident, (verb.location, entries.AttemptSkipped(reason, check_at)))
+
+    def _give_up_key(self, resident: Resident, verb: StepVerb, now: Instant, result: bytes | None = None) -> None:
+        left = leave_of(verb, now, result)
+        if left is not None:
+            resident.give_up_key(left)
 
     def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
         verb, settings = attempt.verb, attempt.verb.activity.settings
         assert isinstance(verb, StepVerb)
-        if self._runner.too_late(settings):
+        if self._runs.too_late(settings):
             return self._refuse(resident, attempt)  # it is handed back when the engine stops
-        now = self._runner.clock.now()
+        now = self._runs.clock.now()
         if settings.limit is not None:
-            turn = self._runner.limits.turn_of(settings.limit, (resident.key, verb.location), now)
+            turn = self._runs.limits.turn_of(settings.limit, (resident.key, verb.location), now)
             if turn > now:
                 reason = f"{OVER_LIMIT}{settings.limit!r}"
                 asyncio.get_running_loop().call_soon(self.put_off, resident, verb, reason, turn)
                 return self._refuse(resident, attempt)
         if verb.activity.watched:
-            self.watch(resident, verb, context)
-            self._runner.reporter.started(resident, verb.location)
+            self.call_back(resident, verb, context)
+            self._runs.reporter.started(resident, verb.location)
         return True
 
     def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
@@ -274,27 +296,27 @@ class Attempts:
         resident.attempts.pop(attempt.verb.location, None)
         return False
 
-    def watch(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
-        """Remember whom to call back about a step."""
+    def call_back(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+        """Remember the activity to be told what becomes of a step, if it wants to be."""
         if verb.activity.watched:
-            resident.watched = {**(resident.watched or {}), verb.location: (verb.activity, context)}
+            resident.call_back(verb, context)
 
     def _progress(self, context: StepContext, detail: str) -> None:
         """Make durable that a step reported progress; called from any thread."""
-        resident, verb = self._runner.ids.get(context.run_id), context.verb
+        resident, verb = self._runs.ids.get(context.run_id), context.verb
         if resident is None or verb is None or resident.execution.journal is not verb.journal:
             return
-        if not resident.gone and not verb.done():
-            self._runner.beat(resident, verb.location, detail)
+        if resident.phase < FINISHING and not verb.done():
+            self._runs.beat(resident, verb.location, detail)
 
     def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
         """Keep a result that came after its attempt was given up, for the next attempt to find."""
         key = key_of(verb)
         if key is not None:
             settings = verb.activity.settings
-            expires = self._runner.clock.now() + micros(settings.idempotency_ttl)
+            expires = self._runs.clock.now() + micros(settings.idempotency_ttl)
             left = LeaveKey(activity=settings.name, key=key, result=result.decode(), expires=expires)
-            self._runner.keep_result(KeepResult(run=run, leave=left))
+            self._runs.keep_result(KeepResult(run=run, leave=left))
 
     def stop_queued(self, resident: Resident) -> None:
         """Give up the attempts of a run that have no place to run yet; they are handed back when it goes on."""
@@ -312,7 +334,8 @@ class Attempts:
     def _left(self, attempt: Attempt) -> None:
         assert isinstance(attempt.verb, StepVerb)
         attempt.owner.attempts.pop(attempt.verb.location, None)
-        self._suspects.leave(attempt.verb)
+        if self._suspects.busy:
+            self._suspects.leave(attempt.verb)
 
     def stop_all(self, resident: Resident, reason: str) -> None:
         """Give up every attempt of a run that leaves this worker."""
@@ -338,9 +361,8 @@ class Attempts:
 
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
-        assert isinstance(verb, StepVerb)
         self._left(attempt)
-        if resident.gone or verb.done() or attempt.number != verb.attempt:
+        if resident.phase >= FINISHING or verb.done() or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)
         if result is not None:
@@ -351,13 +373,17 @@ class Attempts:
     def succeeded(self, resident: Resident, verb: StepVerb, result: bytes, keep_key: bool = False) -> Exception | None:
         """End a step with a result; return what is wrong with it if it does not fit."""
         try:
-            verb.decoded(result)
+            verb.value = verb.activity.decode(result)
         except UndecodablePayload as unfit:
             path, declared = resident.execution.journal.names.path(verb.location), verb.activity.result_type
             return UndecodablePayload(f"step {path!r} is declared to return {declared!r}: {unfit}")
         except Exception as unfit:
             return unfit
-        self._end(resident, verb, entries.StepCompleted(verb.attempt, msgspec.Raw(result)), result, keep_key)
+        fact = entries.StepCompleted(verb.attempt, msgspec.Raw(result))
+        if verb.activity.plain and not resident.phase and not verb.recalled:
+            self._runs.apply(resident, verb.location, fact)
+        else:
+            self._end(resident, verb, fact, result, keep_key)
         return None
 
     def failed(
@@ -367,7 +393,7 @@ class Attempts:
 
         `isolated` tells that it ran in a child process because it was a suspect.
         """
-        now, policy = self._runner.clock.now(), verb.activity.settings.retry
+        now, policy = self._runs.clock.now(), verb.activity.settings.retry
         if isinstance(error, ErrorData):
             data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
         else:
@@ -392,19 +418,19 @@ class Attempts:
         verb.retry_at = retry_at
         resident.retries[verb.location] = (retry_at, verb)
         note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
-        self._runner.advance(resident, resident.execution.note([note], now))
+        self._runs.note(resident, note)
 
     def _come_back_later(self, resident: Resident, verb: StepVerb, asked: RetryAfter, data: ErrorData) -> None:
         """Make an attempt again when a service said so, and let nobody else under its limit ask before that."""
-        now = self._runner.clock.now()
+        now = self._runs.clock.now()
         retry_at = now + micros(asked.delay, "delay of RetryAfter")
         limit = verb.activity.settings.limit
         if limit is not None:
-            self._runner.limits.hold(limit, retry_at)
+            self._runs.limits.hold(limit, retry_at)
         verb.settled, verb.retry_at = True, retry_at
         resident.retries[verb.location] = (retry_at, verb)
         note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
-        self._runner.advance(resident, resident.execution.note([note], now))
+        self._runs.note(resident, note)
 
     def _end(
         self,
@@ -420,29 +446,30 @@ class Attempts:
         then find the result recorded and no progress, and the run is blocked. A run that is pausing only records it.
         """
         if verb.activity.settings.idempotency_key is not None and not keep_key:
-            leave(resident, verb, self._runner.clock.now(), result)
+            self._give_up_key(resident, verb, self._runs.clock.now(), result)
         if result is None and isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
             path = resident.execution.journal.names.path(verb.location)
             failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
-            resident.letters = [*(resident.letters or ()), failure]
-        if resident.pausing is not None:
-            notes: Notes = [] if resident.pausing.withheld else [("!", entries.Withheld())]
-            resident.pausing.withheld = True
-            notes.append((verb.location, fact))
-            self._runner.advance(resident, resident.execution.note(notes, self._runner.clock.now()))
+            resident.add_letter(failure)
+        if resident.phase is PAUSING:
+            pausing = resident.pausing
+            assert pausing is not None
+            notes: Notes = [] if pausing.withheld else [("!", entries.Withheld())]
+            pausing.withheld = True
+            self._runs.note(resident, *notes, (verb.location, fact))
         elif verb.suspect:
-            self._runner.departures.record_and_release(resident, verb.location, fact)
+            self._runs.record_and_release(resident, verb.location, fact)
         else:
-            self._runner.apply(resident, verb.location, fact)
+            self._runs.apply(resident, verb.location, fact)
 
     # Suspects.
 
     def _suspect_turn(self, resident: Resident, verb: StepVerb) -> None:
         def begin() -> None:
-            if resident.deaf or verb.done():
+            if resident.phase or verb.done():
                 self._suspects.leave(verb)
             else:
-                self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()), [verb])
+                self._runs.note(resident, begin=[verb])
 
         asyncio.get_running_loop().call_soon(begin)
 
@@ -459,19 +486,19 @@ class Attempts:
         self._lose(resident, verb, self._counted_loss(verb, why))
 
     def _lose(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
-        turn = resident.execution.note([(verb.location, loss)], self._runner.clock.now())
         if _convicted(verb):
             resident.active.add(verb.location)  # not to be let go yet
-            self._runner.advance(resident, turn)
+            self._runs.note(resident, (verb.location, loss))
             self._convict(resident, verb)
         else:
-            self._runner.advance(resident, turn, self.may_begin(resident, [verb]))
+            turn = resident.execution.note([(verb.location, loss)], self._runs.clock.now())
+            self._runs.advance(resident, turn, self.may_begin(resident, [verb]))
 
     def _convict(self, resident: Resident, verb: StepVerb) -> None:
         path = resident.execution.journal.names.path(verb.location)
         error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
         resident.active.discard(verb.location)
-        self.watch(resident, verb, self.context(resident, verb))
+        self.call_back(resident, verb, self.context(resident, verb))
         self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
 
 

@@ -91,19 +91,27 @@ class StepContext:
 
     app: Mapping[str, Any] = _NOTHING_SAID
     """What `Engine(context=...)` said when this attempt, or its condition, was about to begin."""
-    clock: Clock | None = None
     transaction: Any = None
     """The connection of an activity with transaction=True, while its body runs."""
     _signal: CancelSignal | None = None
     _reported = -REPORT_EVERY
 
-    def __init__(self, run_id: str, workflow: str, attempt: int, verb: StepVerb | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        workflow: str,
+        attempt: int,
+        verb: StepVerb | None = None,
+        clock: Clock | None = None,
+        report: Callable[[StepContext, str], None] | None = None,
+    ) -> None:
         self.run_id = run_id
         self.workflow = workflow
         self.attempt = attempt
         self.verb = verb
+        self.clock = clock
         self.beat: Callable[[], None] = _nothing
-        self.report: Callable[[StepContext, str], None] = _no_report
+        self.report = report or _no_report
 
     @property
     def signal(self) -> CancelSignal:

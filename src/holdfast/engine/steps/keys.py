@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.turns import LeaveKey, TakeKey
-from holdfast.engine.runs.resident import Resident
 from holdfast.payloads import codec
 
 _LONGEST = 255
@@ -47,12 +46,12 @@ def takes(verbs: Iterable[object]) -> list[TakeKey]:
     return wanted
 
 
-def leave(resident: Resident, verb: StepVerb, now: Instant, result: bytes | None = None) -> None:
-    """Give up the key of a step that has ended, with its next commit; a result is kept for those who ask later."""
-    key = key_of(verb)
+def leave_of(verb: object, now: Instant, result: bytes | None = None) -> LeaveKey | None:
+    """Return what gives up the key of a step that has ended; a result is kept for steps that ask for it later."""
+    key = key_of(verb) if isinstance(verb, StepVerb) else None
     if key is None:
-        return
+        return None
+    assert isinstance(verb, StepVerb)
     settings = verb.activity.settings
     kept = result.decode() if result is not None else None
-    left = LeaveKey(activity=settings.name, key=key, result=kept, expires=now + micros(settings.idempotency_ttl))
-    resident.leaving = [*(resident.leaving or ()), left]
+    return LeaveKey(activity=settings.name, key=key, result=kept, expires=now + micros(settings.idempotency_ttl))

@@ -3,17 +3,18 @@
 The body runs in a thread, inside `Store.transact`. Its end is a row in the inbox of its run, put there by the commit
 that makes its own rows durable, and is taken like that of an attempt which another worker ran. So after a crash the
 next owner of the run finds either both or neither. An attempt whose end is not known is never noted as lost while its
-epoch stands: it may still commit. Whoever claims the run next moves the epoch, and knows.
+epoch stands: it may still commit. The worker that claims the run next moves the epoch, and knows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,14 +23,12 @@ from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.contract.rows import Message
 from holdfast.contract.store import Store
-from holdfast.engine.runs.resident import Resident
-from holdfast.engine.steps.executor import Attempt
+from holdfast.engine.runs.ports import Runs
+from holdfast.engine.runs.resident import DROPPED, Resident
+from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.queue.wire import TaskEnd
 from holdfast.errors import DefinitionError, StepTimeout, UndecodablePayload
 from holdfast.payloads import codec
-
-if TYPE_CHECKING:
-    from holdfast.engine.runs.runner import Runner
 
 LIMIT = timedelta(seconds=2)
 """How long a body may take unless its activity says."""
@@ -44,14 +43,17 @@ class Transacted(NamedTuple):
 
 
 class GivenUp(Exception):
-    """Nobody waits for the step any more, so that nothing of it is to be written."""
+    """The step was given up, so that nothing of it is to be written."""
 
 
 class Transactions:
     """What the bodies of transactional steps run inside of."""
 
-    def __init__(self, runner: Runner, store: Store, left: Callable[[Attempt], None]) -> None:
-        self._runner = runner
+    def __init__(
+        self, runs: Runs, loop: asyncio.AbstractEventLoop, store: Store, left: Callable[[Attempt], None]
+    ) -> None:
+        self._runs = runs
+        self._loop = loop
         self._store = store
         self._left = left
         """Called when an attempt has ended."""
@@ -59,7 +61,7 @@ class Transactions:
     def run(self, attempt: Attempt, body: Callable[[], Any]) -> Transacted:
         """Run a body in a transaction; called in the thread of the attempt."""
         resident: Resident = attempt.owner
-        verb, context, clock = attempt.verb, attempt.context, self._runner.clock
+        verb, context, clock = attempt.verb, attempt.context, self._runs.clock
         assert isinstance(verb, StepVerb)
         said: list[Any] = ["", 0, None]
         here = contextvars.copy_context()
@@ -92,8 +94,8 @@ class Transactions:
         too_late = StepTimeout(f"step {context.step!r} did not finish within {limit}")
 
         def expired() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._runner.loop.call_soon_threadsafe(attempt.give_up, too_late)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the engine is gone
+                self._loop.call_soon_threadsafe(attempt.give_up, too_late)
 
         try:
             return Transacted(self._store.transact(step, call, now, expired), said[0], said[1])
@@ -127,11 +129,11 @@ class Transactions:
         resident, verb = attempt.owner, attempt.verb
         assert isinstance(verb, StepVerb)
         self._left(attempt)
-        if resident.dropped:
+        if resident.phase is DROPPED:
             return
         came = outcome.outcome
         if isinstance(came, Delivered):
             number = str(attempt.number)
-            self._runner.delivered(came, Message(0, "task", verb.location, number, outcome.payload, outcome.at))
+            self._runs.host.delivered(came, Message(0, "task", verb.location, number, outcome.payload, outcome.at))
         else:
-            self._runner.departures.lost(resident, came)
+            self._runs.lost(resident, came)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, to_datetime
 from holdfast.contract.rows import TERMINAL, EntryRow, Status
-from holdfast.definitions import check_plain
+from holdfast.definitions import Activity, check_plain
 from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
@@ -23,12 +23,14 @@ from holdfast.replay.turn import Ending, Turn
 
 if TYPE_CHECKING:
     from holdfast.engine.runs.resident import Resident
+    from holdfast.engine.steps.context import StepContext
 
 _logger = logging.getLogger("holdfast.engine")
 _MOST_WAITING = 10_000
 _SKIPPED = codec.qualified_name(StepSkipped)
 
 Callback = Callable[[Change], None]
+Callbacks = dict[str, "tuple[Activity[..., Any], StepContext]"]
 
 TYPES = frozenset(
     {
@@ -70,33 +72,33 @@ class Observers:
 
     def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
         self._clock = clock
-        self._callbacks: dict[str, list[Callback]] = {}
+        self.callbacks: dict[str, list[Callback]] = {}
         """Whom to tell, by the run that they want to hear of; "" for those who want to hear of all."""
         self._watches: set[Watch] = set()
         for callback in callbacks:
             _check(callback, "on_change")
-            self._callbacks.setdefault("", []).append(callback)
+            self.callbacks.setdefault("", []).append(callback)
 
     def listen(self, run_id: str) -> bool:
         """Tell whether anybody wants to hear of a run."""
-        return "" in self._callbacks or run_id in self._callbacks
+        return "" in self.callbacks or run_id in self.callbacks
 
     def _to_tell(self, run_id: str) -> list[Callback]:
-        return [*self._callbacks.get("", ()), *(self._callbacks.get(run_id, ()) if run_id else ())]
+        return [*self.callbacks.get("", ()), *(self.callbacks.get(run_id, ()) if run_id else ())]
 
     def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
         """Call back for every change (of one run); returns a function that stops it."""
         _check(callback, "callback")
         subscribed = True
-        self._callbacks.setdefault(run_id, []).append(callback)
+        self.callbacks.setdefault(run_id, []).append(callback)
 
         def unsubscribe() -> None:
             nonlocal subscribed
             if subscribed:
                 subscribed = False
-                self._callbacks[run_id].remove(callback)
-                if not self._callbacks[run_id]:
-                    del self._callbacks[run_id]
+                self.callbacks[run_id].remove(callback)
+                if not self.callbacks[run_id]:
+                    del self.callbacks[run_id]
 
         return unsubscribe
 
@@ -157,6 +159,8 @@ class Reporter:
     def __init__(self, observers: Observers, clock: Clock) -> None:
         self._observers = observers
         self._clock = clock
+        self.listeners = observers.callbacks
+        """Whom an engine tells of changes; empty where there is nothing to tell."""
 
     def tell(
         self,
@@ -184,8 +188,8 @@ class Reporter:
 
     def turn(self, resident: Resident, turn: Turn) -> None:
         """Tell of what a committed turn recorded, and of the end it came to."""
-        if resident.watched:
-            self._call_back(resident, turn.entries)
+        if resident.aside is not None and resident.aside.callbacks:
+            self._call_back(resident, resident.aside.callbacks, turn.entries)
         if not self._observers.listen(resident.id):
             return
         journal, at = resident.execution.journal, turn.entries[-1].at if turn.entries else None
@@ -205,20 +209,20 @@ class Reporter:
 
     def _status(self, resident: Resident, at: Instant | None) -> None:
         status, waits, _ = resident.written
-        if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.told != resident.written:
-            resident.told = resident.written
+        if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.announced != resident.written:
+            resident.announce()
             self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
 
     # The callbacks of activities and workflows.
 
     def started(self, resident: Resident, location: str) -> None:
         """Tell an activity that an attempt of it starts."""
-        activity, context = (resident.watched or {})[location]
+        activity, context = resident.set_aside().callbacks[location]
         self._call(resident, activity.settings.on_start, context)
 
-    def _call_back(self, resident: Resident, rows: Sequence[EntryRow]) -> None:
+    def _call_back(self, resident: Resident, callbacks: Callbacks, rows: Sequence[EntryRow]) -> None:
         for row in rows:
-            activity, context = (resident.watched or {}).get(row.location, (None, None))
+            activity, context = callbacks.get(row.location, (None, None))
             if activity is None:
                 continue
             settings, entry = activity.settings, decode_entry(row.kind, row.data)
@@ -233,7 +237,7 @@ class Reporter:
             elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(OVER_LIMIT):
                 self._call(resident, settings.on_skipped, context, entry.reason)
             if isinstance(entry, StepCompleted | StepFailed):
-                (resident.watched or {}).pop(row.location, None)
+                callbacks.pop(row.location, None)
 
     def state_of(self, resident: Resident) -> Any:
         """Return what a run that ends has accumulated, for the hooks of its workflow."""

@@ -3,19 +3,20 @@
 A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they
 ask for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no
 thread. The outcomes of a large batch are handed out in slices, a round of the loop for each: what the first ones lead
-to is being committed while the others are handed out, and nobody else on the loop waits for all of them.
+to is being committed while the others are handed out, and nothing else on the loop waits for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from holdfast.contract.operations import Fenced, Operation, Outcome, Overtaken
+from holdfast.contract.operations import Committed, Fenced, Operation, Outcome, Overtaken
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn
 from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
@@ -23,12 +24,20 @@ from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
 _logger = logging.getLogger("holdfast.engine")
 
 Done = Callable[[Outcome | Exception], None]
+T = TypeVar("T")
 
 
 class Holder(Protocol):
-    """Whoever asks for operations that only make sense after its earlier ones."""
+    """What asks for operations that only make sense after its earlier ones: a run in memory."""
 
-    lost: bool
+    @property
+    def lost(self) -> bool:
+        """Whether an earlier one was not made, so that later ones must not be either."""
+        ...
+
+    def lose(self) -> None:
+        """Note that one was not made."""
+        ...
 
 
 Batch = list[tuple[Operation, Done, Holder | None]]
@@ -37,13 +46,13 @@ SLICE = 100
 """How many outcomes are handed out in one round of the event loop."""
 _NOT_WRITTEN = (Exception, Overtaken)
 """Outcomes after which a later commit of the same run would leave a gap; one that is fenced is so for good."""
-_AT_A_STRETCH = 0.002
+_BURST = 0.002
 """For how many seconds one commit after another is made before the event loop gets its turn."""
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
 
 
 def resolving(future: asyncio.Future[Outcome]) -> Done:
-    """Return what hands an outcome to a future, unless whoever waited has gone."""
+    """Return what hands an outcome to a future, unless the caller that waited has gone."""
 
     def done(outcome: Outcome | Exception) -> None:
         if future.done():
@@ -56,31 +65,69 @@ def resolving(future: asyncio.Future[Outcome]) -> Done:
     return done
 
 
+async def from_callback(call: Callable[[], T]) -> T:
+    """Call something that drives turns from a plain callback of the event loop, for a caller that is a task.
+
+    A turn cannot run inside a task: asyncio knows only one current task of a thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def answer() -> None:
+        try:
+            made = call()
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(made)
+
+    loop.call_soon(answer)
+    return await future
+
+
+async def outcome_of(ask: Callable[[Done], None]) -> Outcome:
+    """Ask for something to be committed from a plain callback, as `from_callback` does, and wait for its outcome."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome] = loop.create_future()
+    done = resolving(future)
+
+    def begin() -> None:
+        try:
+            ask(done)
+        except Exception as error:
+            done(error)
+
+    loop.call_soon(begin)
+    return await future
+
+
 class Committer:
     """Collects operations and applies them in order, one batch at a time.
 
     `done` is called from a plain callback of the event loop, never inside a task, so that it may drive turns.
-    `alone` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
+    `idle` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
     """
 
-    def __init__(self, store: Store, alone: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, store: Store, idle: Callable[[], bool]) -> None:
         self._store = store
-        self._alone = alone
+        self._idle = idle
         self._loop = asyncio.get_running_loop()
         self._ready: Collection[object] = getattr(self._loop, "_ready", (None,))
-        """The callbacks that asyncio's own event loop is about to call in this round: who knows what they ask for."""
+        """The callbacks that asyncio's own event loop is about to call in this round: they may ask for more."""
         self._pending: Batch = []
-        self._anticipated = False
+        self._early = False
         """Whether a turn may be waiting that takes a message before its commit."""
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
         self._depth = 0
         self._outcomes: deque[tuple[Done, Any]] = deque()
         """What is to be handed out."""
-        self.crowd = 0
+        self.in_hand = 0
         """How many outcomes are being handed out together."""
         self.made = 0
-        """How many outcomes were handed out since somebody last set this to 0."""
+        """How many outcomes were handed out since the worker last set this to 0."""
         self.hurry = False
         """Whether there is no time any more to try again what the store cannot do at present."""
 
@@ -100,10 +147,10 @@ class Committer:
         """Ask for an operation to be made durable; it is refused if an earlier one of its holder was lost."""
         self._pending.append((operation, done, holder))
         if type(operation) is CommitTurn and operation.inbox is not None:
-            self._anticipated = True
+            self._early = True
         if self._task is not None or self._scheduled:
             return
-        if self._depth == 0 and not self._ready and self._alone() and asyncio.current_task() is None:
+        if self._depth == 0 and not self._ready and self._idle() and asyncio.current_task() is None:
             self._flush()
         else:
             self._scheduled = True
@@ -131,10 +178,10 @@ class Committer:
         return await future
 
     def _flush(self) -> None:
-        """Commit what is asked for, and what that leads to, while nobody else has anything to do: but not for long."""
+        """Commit what is asked for, and what that leads to, while nothing else has anything to do: but not for long."""
         self._scheduled = False
-        until = self._loop.time() + _AT_A_STRETCH
-        while self._commit_pending() and not self._ready and self._alone() and self._loop.time() < until:
+        until = time.monotonic() + _BURST
+        while self._commit_pending() and not self._ready and self._idle() and time.monotonic() < until:
             pass
         self._flush_soon()
 
@@ -143,11 +190,15 @@ class Committer:
         if self._task is not None or not self._pending:
             return False
         batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
-        if self._anticipated:
-            batch = self._up_to_anticipated(batch)
-        if any(holder is not None and holder.lost for _, _, holder in batch):
-            batch = self._without_lost(batch)
-        operations = [operation for operation, _, _ in batch]
+        if self._early:
+            batch = self._up_to_early(batch)
+        operations = []
+        for operation, _, holder in batch:
+            if holder is not None and holder.lost:
+                batch = self._without_lost(batch)
+                operations = [each[0] for each in batch]
+                break
+            operations.append(operation)
         try:
             outcomes = self._store.apply_now(operations)
         except Exception:
@@ -160,19 +211,19 @@ class Committer:
         self._depth -= 1
         return bool(self._pending)
 
-    def _up_to_anticipated(self, batch: Batch) -> Batch:
+    def _up_to_early(self, batch: Batch) -> Batch:
         """Put off what a run asks for after a turn that may be refused: in the same batch it would leave a gap."""
-        self._anticipated = False
-        anticipating: set[int] = set()
+        self._early = False
+        early: set[int] = set()
         first: Batch = []
         later: Batch = []
         for item in batch:
             operation, _, holder = item
-            (later if id(holder) in anticipating else first).append(item)
+            (later if id(holder) in early else first).append(item)
             if type(operation) is CommitTurn and operation.inbox is not None:
-                anticipating.add(id(holder))
+                early.add(id(holder))
         self._pending[:0] = later
-        self._anticipated = bool(later)
+        self._early = bool(later)
         return first
 
     def _without_lost(self, batch: Batch) -> Batch:
@@ -181,19 +232,19 @@ class Committer:
         return [item for item in batch if item[2] is None or not item[2].lost]
 
     def _distribute(self, batch: Batch, outcomes: list[Any]) -> None:
-        for (_, _, holder), outcome in zip(batch, outcomes, strict=True):
-            if holder is not None and isinstance(outcome, _NOT_WRITTEN):
-                holder.lost = True  # at once: what it asks for next must not be written either
         handing_out = bool(self._outcomes)
-        self._outcomes.extend((done, outcome) for (_, done, _), outcome in zip(batch, outcomes, strict=True))
+        for (_, done, holder), outcome in zip(batch, outcomes, strict=True):
+            if holder is not None and type(outcome) is not Committed and isinstance(outcome, _NOT_WRITTEN):
+                holder.lose()  # at once: what it asks for next must not be written either
+            self._outcomes.append((done, outcome))
         if not handing_out:
             self._hand_out()
 
     def _hand_out(self) -> None:
         outcomes = self._outcomes
         self._depth += 1
-        self.crowd = len(outcomes)
-        self.made += self.crowd
+        self.in_hand = len(outcomes)
+        self.made += self.in_hand
         for _ in range(min(SLICE, len(outcomes))):
             done, outcome = outcomes.popleft()
             try:
@@ -201,7 +252,7 @@ class Committer:
             except Exception:
                 _logger.exception("a failure while acting on a commit; the worker goes on")
         self._depth -= 1
-        self.crowd = 0
+        self.in_hand = 0
         if not self._depth:
             self._flush_soon()
         if outcomes:

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock, Instant
-from holdfast.engine.runs.resident import Resident
+from holdfast.engine.runs.resident import DROPPED, Resident
 
 _LONGEST_SLEEP = 3600.0
 
@@ -32,17 +32,17 @@ class Timers:
 
     def next(self) -> Instant | None:
         """Return the earliest instant at which a run in memory is to be woken."""
-        while self._heap and (self._heap[0][2].dropped or self._heap[0][2].scheduled != self._heap[0][0]):
+        while self._heap and (self._heap[0][2].phase is DROPPED or self._heap[0][2].scheduled != self._heap[0][0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def check_jump(self) -> None:
-        """Wake whoever is due early because the wall clock jumped; called by the worker's tick."""
+        """Wake the runs that are due early because the wall clock jumped; called by the worker's tick."""
         if self._armed is not None and self._armed <= self._clock.now():
             self.check()
 
     def check(self) -> None:
-        """Wake whoever is due."""
+        """Wake the runs that are due."""
         now = self._clock.now()
         due: list[Resident] = []
         while (first := self.next()) is not None and first <= now:
@@ -52,7 +52,7 @@ class Timers:
         self._arm()
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Wake no run any more."""
         self._heap.clear()
         if self._handle is not None:
             self._handle.cancel()

@@ -8,7 +8,7 @@ what it still says is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,8 +25,9 @@ from holdfast.definitions import Activity
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.steps.admission import not_ready
 from holdfast.engine.steps.arguments import read_arguments
+from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Attempt, Executor
+from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd, read_call
 from holdfast.engine.views.observers import Observers
@@ -98,7 +99,6 @@ class Tasks:
         executor: Executor,
         committer: Committer,
         observers: Observers,
-        delivered: Callable[[Delivered, Message], None],
     ) -> None:
         self._store = store
         self._queues = queues
@@ -106,7 +106,6 @@ class Tasks:
         self._executor = executor
         self._committer = committer
         self._observers = observers
-        self._delivered = delivered
         self._running: dict[Place, HeldTask] = {}
         self._finishing: dict[Place, HeldTask] = {}
         self._unknown: set[tuple[int, str, int]] = set()
@@ -114,8 +113,6 @@ class Tasks:
         """Whether more may wait than there was room for."""
         self._over = False
         """Whether this engine stops too soon for what it took last."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called when there is room again for what had to wait."""
 
     @property
     def busy(self) -> bool:
@@ -234,7 +231,7 @@ class Tasks:
         self._finishing[held.place] = held
         self._tell(held, end.encoded(), _FIRST_PAUSE)
         if self._crowded:
-            self.wake()
+            self._runner.host.tasks_queued()
 
     def _tell(self, held: HeldTask, payload: str, pause: float) -> None:
         """Let the run know how an attempt ended, however long the store cannot take it."""
@@ -251,10 +248,10 @@ class Tasks:
             if self._finishing.get(held.place) is held:
                 del self._finishing[held.place]
             if isinstance(outcome, Delivered):
-                self._delivered(outcome, Message(0, "task", task.location, str(task.attempt), payload, at))
+                self._runner.host.delivered(outcome, Message(0, "task", task.location, str(task.attempt), payload, at))
             elif isinstance(outcome, Fenced):
                 _logger.info("attempt %d of a step of run %s is not wanted any more", task.attempt, task.run_id)
-                self._runner.stirred(False)  # or it was taken by the very commit that seemed to fail
+                self._runner.host.woke_others()  # or it was taken by the very commit that seemed to fail
 
         self._committer.submit(operation, done)
 
@@ -323,7 +320,7 @@ class Tasks:
             if held.attempt is not None:
                 held.attempt.stop("cancelled")
             if self._crowded:
-                self.wake()
+                self._runner.host.tasks_queued()
 
     def drop_all(self) -> None:
         """Give up everything: this worker was declared dead."""

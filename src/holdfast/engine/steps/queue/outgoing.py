@@ -1,4 +1,4 @@
-"""Steps whose attempts are elsewhere: put into a queue with the commit that counts them, ended by a row in the inbox.
+"""Steps whose attempts other workers run: put into a queue with the commit that counts them, ended by an inbox row.
 
 A run that only waits for such steps parks like one that waits for a message: it may be evicted, and another worker may
 claim it. Like the runner, called only from plain callbacks of the event loop.
@@ -8,34 +8,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
+from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import History, Message
 from holdfast.definitions import NotReady
+from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
+from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.wire import new_task, read_end
 from holdfast.errors import UndecodablePayload
+from holdfast.payloads.codec import ErrorData
 from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.turn import Turn
 
-if TYPE_CHECKING:
-    from holdfast.engine.runs.runner import Runner
-    from holdfast.engine.steps.attempts import Attempts
+
+class Ends(Protocol):
+    """What an end that came from a queue means for the run: the same as that of an attempt of its own."""
+
+    def lost(self, resident: Resident, verb: StepVerb, why: str) -> None:
+        """End an attempt of which nothing came."""
+        ...
+
+    def succeeded(self, resident: Resident, verb: StepVerb, result: bytes) -> Exception | None:
+        """End a step with a result; return what is wrong with it if it does not fit."""
+        ...
+
+    def failed(
+        self, resident: Resident, verb: StepVerb, error: BaseException | ErrorData, *, isolated: bool = False
+    ) -> None:
+        """End an attempt that failed."""
+        ...
+
+    def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
+        """Ask a step's condition again later."""
+        ...
+
+    def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
+        """Let a step wait, durably and without a slot."""
+        ...
+
+    def context(self, resident: Resident, verb: StepVerb) -> StepContext:
+        """Return what a callback that is told of the attempt may know."""
+        ...
+
+    def call_back(self, resident: Resident, verb: StepVerb, context: StepContext) -> None:
+        """Remember the activity to be told what becomes of a step."""
+        ...
 
 
-class Elsewhere:
-    """The steps, of all runs in memory, that other workers see to."""
+class QueuedSteps:
+    """The steps, of all runs in memory, whose attempts are in queues."""
 
-    def __init__(self, runner: Runner, attempts: Attempts) -> None:
-        self._runner = runner
-        self._attempts = attempts
+    def __init__(self, runs: Runs, ends: Ends) -> None:
+        self._runs = runs
+        self._ends = ends
 
-    # Handing out.
+    # Putting.
 
-    def hand_out(self, resident: Resident, verb: StepVerb) -> bool:
+    def put(self, resident: Resident, verb: StepVerb) -> bool:
         """Put the attempt that is being counted into its queue, with the commit that counts it.
 
         False if something is left to do here when that is durable, before which the run must not be let go.
@@ -44,11 +78,8 @@ class Elsewhere:
             task = new_task(verb)
         except Exception:
             return False  # met again, and told the run, by `committed`
-        self._remember(resident, verb)
-        if resident.tasks is None:
-            resident.tasks = []
-        resident.tasks.append(task)
-        return verb.activity.settings.idempotency_key is None  # the commit may say that somebody else has the key
+        resident.queue_attempt(verb, task)
+        return verb.activity.settings.idempotency_key is None  # the commit may say that another step has the key
 
     def committed(self, resident: Resident, verb: StepVerb) -> None:
         """Let a run whose attempt is in its queue park.
@@ -56,19 +87,14 @@ class Elsewhere:
         Raises:
             Exception: what kept the attempt from being put there.
         """
-        if verb.location not in (resident.queued or {}):
+        if verb.location not in resident.queued:
             new_task(verb)
         resident.active.discard(verb.location)
-
-    def _remember(self, resident: Resident, verb: StepVerb) -> None:
-        if resident.queued is None:
-            resident.queued = {}
-        resident.queued[verb.location] = verb
 
     # Recalling.
 
     def recall(self, resident: Resident, turn: Turn, history: History, ends: Sequence[Message]) -> list[Message]:
-        """Find the attempts of a replayed run that are elsewhere, so that they are not taken for lost.
+        """Find the attempts of a replayed run that are in queues, so that they are not taken for lost.
 
         Returns the rows that tell how some of them ended. One that the code gave up while it was replayed, or whose
         activity has no queue any more, is withdrawn.
@@ -78,10 +104,11 @@ class Elsewhere:
             if not isinstance(verb, StepVerb) or not verb.recalled or not _under_way(verb):
                 continue
             if history.tasks.get(verb.location) == verb.attempt and verb.activity.queue is not None:
-                self._remember(resident, verb)
-                self._runner.queues.takes(verb.activity, resident.id)
-        left = [location for location in history.tasks if location not in (resident.queued or {})]
-        resident.untasks = left or None
+                resident.queue_attempt(verb)
+                self._runs.queues.takes(verb.activity, resident.id)
+        left = [location for location in history.tasks if location not in resident.queued]
+        if left:
+            resident.withdraw_attempts(left)
         return told
 
     # Ending.
@@ -95,47 +122,47 @@ class Elsewhere:
         for row in rows:
             verb = resident.execution.journal.open.get(row.name)
             if isinstance(verb, StepVerb) and _under_way(verb) and str(verb.attempt) == row.id:
-                self._remember(resident, verb)
+                resident.queue_attempt(verb)
                 resident.active.add(row.name)
                 told.append(row)
             else:
-                resident.taken = [*(resident.taken or ()), row.n]
+                resident.read_rows([row.n])
         return told
 
     def ended(self, resident: Resident, row: Message) -> None:
         """Act on the end of an attempt; its row is deleted by the commit that records it."""
-        if resident.deaf:
+        if resident.phase:
             return
-        verb = (resident.queued or {}).pop(row.name, None)
+        verb = resident.queued.pop(row.name, None)
         resident.active.discard(row.name)
-        resident.taken = [*(resident.taken or ()), row.n]
-        attempts = self._attempts
+        resident.read_rows([row.n])
+        ends = self._ends
         if verb is None or verb.done():
-            self._runner.advance(resident, resident.execution.note([], self._runner.clock.now()))
+            self._runs.note(resident)
             return
         try:
             end = read_end(row.payload)
         except msgspec.MsgspecError as error:
-            attempts.failed(resident, verb, UndecodablePayload(f"what came of a step cannot be read: {error}"))
+            ends.failed(resident, verb, UndecodablePayload(f"what came of a step cannot be read: {error}"))
             return
         if end.lost:
-            attempts.lost(resident, verb, end.lost)
+            ends.lost(resident, verb, end.lost)
             return
-        attempts.watch(resident, verb, attempts.context(resident, verb))
+        ends.call_back(resident, verb, ends.context(resident, verb))
         if isinstance(end.skip, str):
             self._skipped(resident, verb, end.skip, end.retry_in)
         elif isinstance(end.result, msgspec.Raw):
-            unfit = attempts.succeeded(resident, verb, bytes(end.result))
+            unfit = ends.succeeded(resident, verb, bytes(end.result))
             if unfit is not None:
-                attempts.failed(resident, verb, unfit)
+                ends.failed(resident, verb, unfit)
         elif end.error is not None:
-            attempts.failed(resident, verb, end.error, isolated=end.isolated)
+            ends.failed(resident, verb, end.error, isolated=end.isolated)
 
     def _skipped(self, resident: Resident, verb: StepVerb, reason: str, retry_in: int) -> None:
         if reason.startswith(OVER_LIMIT):
-            self._attempts.put_off(resident, verb, reason, self._runner.clock.now() + retry_in)
+            self._ends.put_off(resident, verb, reason, self._runs.clock.now() + retry_in)
         else:
-            self._attempts.skip(resident, verb, NotReady(reason, timedelta(microseconds=retry_in)))
+            self._ends.skip(resident, verb, NotReady(reason, timedelta(microseconds=retry_in)))
 
 
 def _under_way(verb: StepVerb) -> bool:

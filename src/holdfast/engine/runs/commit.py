@@ -1,0 +1,203 @@
+"""From a turn to its commit: everything that one run wants made durable at once, as a value.
+
+`commit_of` reads the run and changes nothing; `Resident.submitted` then notes what is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant, new_id
+from holdfast.context.steps import StepVerb
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import CommitTurn, End, Extras, NewLetter, Renewal, Send, State, Wait
+from holdfast.engine.runs.ends import Rules, end_of
+from holdfast.engine.runs.resident import PAUSING, Aside, Resident
+from holdfast.engine.steps.keys import leave_of, takes
+from holdfast.events import Events
+from holdfast.replay.execution import first_entries
+from holdfast.replay.turn import Ending, Turn
+
+_MAX_WAITS = 5
+_NOTHING_ASIDE = Aside()
+
+
+def commit_of(
+    resident: Resident,
+    turn: Turn,
+    begin: Sequence[StepVerb],
+    rules: Rules,
+    now: Instant,
+    *,
+    release: bool = False,
+    returned: Sequence[int] = (),
+) -> CommitTurn | None:
+    """Return what to commit for a turn, None if it changes nothing.
+
+    `begin` are steps whose next attempt the turn counted, `returned` the events that no receive waits for any more.
+    With `release` a run that only waits leaves this worker with this very commit.
+    """
+    outcome, aside, entries = turn.outcome, resident.aside, turn.entries
+    state: State | None = None
+    end: End | None = None
+    renewal: Renewal | None = None
+    letters: list[NewLetter] = []
+    if outcome is None:
+        if resident.phase is not PAUSING:  # then its row says so already, and the code does not go on
+            state = state_of(resident, release and not turn.children)
+    elif outcome.ending is Ending.RENEWED:
+        renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
+        entries = first_entries(turn.carried, now)
+    else:
+        end = end_of(outcome, rules, now)
+        if outcome.ending is Ending.FAILED:
+            failed = outcome.failed[0] if outcome.failed else ""
+            path = resident.execution.journal.names.path(failed)
+            letters.append(letter(path, outcome.attempts, end.error or "null"))
+    extras = None
+    if not turn.ordinary or begin or letters or aside is not None or _waits_or_keys(resident, turn):
+        extras = _extras_of(resident, turn, begin, rules, now, letters, returned)
+    consumed: Sequence[int] = turn.consumed
+    aside = aside or _NOTHING_ASIDE
+    if aside.rows_read and resident.phase is not PAUSING:  # a pause stays in the inbox until it is in force
+        consumed = [*aside.rows_read, *consumed]
+    if not (entries or consumed or turn.trims or state or end or renewal or extras):
+        return None
+    return CommitTurn(
+        key=resident.key,
+        epoch=resident.epoch,
+        at=now,
+        entries=entries,
+        consumed=consumed,
+        trims=turn.trims,
+        sends=_limited(turn.sends, rules.events) if turn.sends else (),
+        children=turn.children,
+        state=state,
+        end=end,
+        renewal=renewal,
+        reset_claims=aside.claim_counted,
+        extras=extras,
+        inbox=resident.early_row,
+    )
+
+
+# The row.
+
+
+def state_of(resident: Resident, released: bool = False) -> State | None:
+    """Return the state to write, None when the row has it already.
+
+    A run is released only when it does nothing but wait.
+    """
+    journal = resident.execution.journal
+    status, wait, due = Status.RUNNING, "", None
+    waits = not resident.active and not resident.children_in_doubt
+    if waits:
+        status, wait, due = Status.SUSPENDED, waits_of(resident), resident.next_due()
+    if journal.compensating:
+        status = Status.COMPENSATING
+    elif journal.cancelling is not None:
+        status = Status.CANCELLING
+    released = released and waits
+    if (status, wait, due) == resident.written and not resident.row_stale and not released:
+        return None
+    return State(status=status, seen=resident.seen, wait=wait, due=due, released=released)
+
+
+def waits_of(resident: Resident) -> str:
+    """Return in words what a run waits for."""
+    journal = resident.execution.journal
+    waits = [f"message {','.join(verb.names)}" for verb in list((journal.receivers or {}).values())[:_MAX_WAITS]]
+    waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
+    for location, verb in list(resident.queued.items())[:_MAX_WAITS]:
+        waits.append(f"step {journal.names.path(location)} (queue {verb.activity.queue})")
+    if resident.retries:
+        waits.append("retry")
+    if resident.held:
+        waits.append("key")
+    if resident.execution.next_due() is not None:
+        waits.append("timer")
+    return "; ".join(waits)
+
+
+def letter(step: str, attempts: int, error: str) -> NewLetter:
+    """Return a dead letter for work given up on."""
+    return NewLetter(id=new_id(), step=step, attempts=attempts, error=error)
+
+
+# What is rare.
+
+
+def _waits_or_keys(resident: Resident, turn: Turn) -> bool:
+    """Whether an ordinary turn has to tell the store of waits, or ask it for keys."""
+    journal = resident.execution.journal
+    return bool(journal.receivers or resident.waiting or journal.inbox) or any(map(_keyed, turn.started))
+
+
+def _keyed(verb: Any) -> bool:
+    return isinstance(verb, StepVerb) and verb.activity.settings.idempotency_key is not None
+
+
+def _extras_of(
+    resident: Resident,
+    turn: Turn,
+    begin: Sequence[StepVerb],
+    rules: Rules,
+    now: Instant,
+    letters: list[NewLetter],
+    returned: Sequence[int],
+) -> Extras | None:
+    """Return what a turn asks for beyond the ordinary, None if nothing."""
+    aside = resident.aside or _NOTHING_ASIDE
+    asked = turn.extras or Extras()
+    # A step that history knows takes its key when its next attempt begins, not while it waits for that.
+    fresh = [verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled]
+    waits, unwaits = _waits(resident, aside, rules, now) if turn.outcome is None else ([], [])
+    extras = Extras(
+        forget_waits=aside.forget_waits,
+        waits=waits,
+        unwaits=unwaits,
+        returns=list(returned),
+        publishes=[
+            msgspec.structs.replace(event, rule=rules.events.get(event.name).rule(event.at))
+            for event in asked.publishes
+        ],
+        attributes=asked.attributes,
+        evidence=asked.evidence,
+        replies=asked.replies,
+        letters=[*aside.letters, *letters],
+        takes=takes((*fresh, *begin)) if fresh or begin else [],
+        leaves=[*aside.keys_given_up, *(left for verb in turn.abandoned if (left := leave_of(verb, now)) is not None)],
+        tasks=aside.tasks,
+        untasks=aside.withdrawn,
+        version=resident.workflow.version if aside.unversioned else "",
+    )
+    return extras if extras != _NO_EXTRAS else None
+
+
+_NO_EXTRAS = Extras()
+
+
+def _waits(resident: Resident, aside: Aside, rules: Rules, now: Instant) -> tuple[list[Wait], list[str]]:
+    """Return which receives wait that the store does not know of, so that events find them, and which do no more."""
+    receivers = resident.execution.journal.receivers or {}
+    known: set[str] = resident.waiting or set()
+    waits = []
+    for location, verb in receivers.items():
+        if location not in known or (aside.stale_waits and not aside.stale_waits.isdisjoint(verb.names)):
+            events = rules.events
+            names = {name: events.get(name).rule(now, resident.created, verb.since) for name in verb.names}
+            waits.append(Wait(location=verb.location, since=verb.since, names=names, seen=resident.seen))
+    return waits, [location for location in known if location not in receivers]
+
+
+def _limited(sends: Sequence[Send], events: Events) -> list[Send]:
+    """Return what a turn sends, each with how many of its name may wait."""
+    limits = (events.get(send.name).max_pending for send in sends)
+    return [
+        send if send.max_pending == limit else msgspec.structs.replace(send, max_pending=limit)
+        for send, limit in zip(sends, limits, strict=True)
+    ]

@@ -1,0 +1,135 @@
+"""What the parts of this room ask of each other: so that a constructor shows what a part needs, and none needs all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from holdfast.clock import Clock, Instant
+from holdfast.context.steps import StepVerb
+from holdfast.contract.operations import Delivered, KeepResult, Outcome
+from holdfast.contract.rows import Message, Standing
+from holdfast.definitions import ActivityOptions
+from holdfast.engine.runs.ends import Rules
+from holdfast.engine.runs.resident import Resident
+from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.views.observers import Reporter
+from holdfast.limits import Limits
+from holdfast.replay.entry import Entry
+from holdfast.replay.turn import Turn
+
+
+class Host(Protocol):
+    """The worker, as its runs see it: told what a commit means for others."""
+
+    def released(self, due: Instant | None) -> None:
+        """Any worker may claim a run now, or from an instant on."""
+        ...
+
+    def woke_others(self, *, may_have_ended: bool = False) -> None:
+        """A commit put rows into the inboxes of other runs or started runs, or may even have ended some."""
+        ...
+
+    def tasks_queued(self) -> None:
+        """Attempts that this worker may take were put into queues."""
+        ...
+
+    def delivered(self, outcome: Delivered, message: Message) -> None:
+        """This process put a row into the inbox of a run."""
+        ...
+
+    def look(self) -> None:
+        """Runs in memory may have inbox rows that only the store knows."""
+        ...
+
+    def ended(self, run_id: str, standing: Standing | None) -> None:
+        """A run ended, or left this worker and may end in another."""
+        ...
+
+    def replied(self, run_id: str) -> None:
+        """A run answered a request."""
+        ...
+
+
+class Runs(Protocol):
+    """The runner, as those see it that have a run in hand."""
+
+    clock: Clock
+    rules: Rules
+    limits: Limits
+    queues: Queues
+    reporter: Reporter
+    host: Host
+    app: Callable[[], Mapping[str, Any]] | None
+    deadline: float | None
+    stopping: bool
+    residents: dict[int, Resident]
+    ids: dict[str, Resident]
+
+    def advance(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
+        """Make a turn durable, then act on it."""
+        ...
+
+    def apply(self, resident: Resident, location: str, fact: Entry) -> None:
+        """Hand a fact to the code and make what follows durable."""
+        ...
+
+    def deliver(self, resident: Resident, messages: Sequence[Message]) -> None:
+        """Hand inbox rows to the code and make what follows durable."""
+        ...
+
+    def note(self, resident: Resident, *notes: tuple[str, Entry], begin: Sequence[StepVerb] = ()) -> None:
+        """Record what the engine says about steps, and make it durable; the code does not see it."""
+        ...
+
+    def drop(self, resident: Resident) -> None:
+        """Forget a run in memory; the store has it."""
+        ...
+
+    def too_late(self, settings: ActivityOptions) -> bool:
+        """Tell whether an attempt could not finish before this engine stops."""
+        ...
+
+    def beat(self, resident: Resident, location: str, progress: str) -> None:
+        """Record that a step reported progress; called from any thread."""
+        ...
+
+    def keep_result(self, kept: KeepResult) -> None:
+        """Keep the late result of a step under its idempotency key."""
+        ...
+
+    def lost(self, resident: Resident, outcome: Outcome | Exception) -> None:
+        """Drop a run whose commit was not made, to be continued from what is durable."""
+        ...
+
+    def record_and_release(self, resident: Resident, location: str, fact: Entry) -> None:
+        """Record a fact without letting the code go on from it; the worker that claims the run next does."""
+        ...
+
+
+class Steps(Protocol):
+    """The attempts of steps, as the parts see them that let runs pause, leave and take messages."""
+
+    def stop_queued(self, resident: Resident) -> None:
+        """Give up the attempts of a run that have no place to run yet."""
+        ...
+
+    def stop_all(self, resident: Resident, reason: str) -> None:
+        """Give up every attempt of a run."""
+        ...
+
+    def hand_back(self, resident: Resident) -> list[tuple[str, Entry]]:
+        """Stop what is under way and return the notes that say so."""
+        ...
+
+    def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
+        """Return the step that waits for a key here, to try again."""
+        ...
+
+    def expected_ends(self, resident: Resident, rows: Sequence[Message]) -> list[Message]:
+        """Return the inbox rows that end an attempt which is under way in a queue."""
+        ...
+
+    def ended_in_queue(self, resident: Resident, row: Message) -> None:
+        """Act on the end of an attempt that another worker ran, or that ran in a transaction."""
+        ...

@@ -1,0 +1,38 @@
+"""The background tasks of a worker: one list of all of them, each under its name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+_logger = logging.getLogger("holdfast.engine")
+LAST_WORDS = 5.0
+"""For how many seconds a worker that stops waits for what is under way."""
+
+
+class BackgroundTasks:
+    """At most one task of each name at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a task under a name that is not busy."""
+        assert not self.busy(name), name
+        self._tasks[name] = self._loop.create_task(work, name=f"holdfast {name}")
+
+    def busy(self, name: str) -> bool:
+        """Whether a task of this name is under way."""
+        task = self._tasks.get(name)
+        return task is not None and not task.done()
+
+    async def finish(self, *names: str) -> None:
+        """Wait for some tasks, or for all: but not for ever, for the store may be away."""
+        waiting = [task for name, task in self._tasks.items() if not names or name in names]
+        _, pending = await asyncio.wait(waiting, timeout=LAST_WORDS) if waiting else ((), ())
+        for task in pending:
+            _logger.warning("%s takes too long while the worker stops; it is left behind", task.get_name())
+            task.cancel()

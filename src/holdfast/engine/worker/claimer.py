@@ -1,0 +1,226 @@
+"""Claiming: a worker takes runs that are due, and attempts from queues, as it has room for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.clock import Clock, Instant
+from holdfast.contract.rows import Claim, Held
+from holdfast.contract.store import Store
+from holdfast.engine.runs.arrivals import Arrivals
+from holdfast.engine.runs.resident import FINISHING
+from holdfast.engine.runs.runner import Runner
+from holdfast.engine.steps.executor import Executor
+from holdfast.engine.worker.background import BackgroundTasks
+from holdfast.engine.worker.committer import Committer, from_callback
+from holdfast.errors import RunBlocked, StoreError
+from holdfast.payloads import codec
+from holdfast.payloads.codec import error_to_data
+
+_logger = logging.getLogger("holdfast.engine")
+TICK = 0.02
+_BATCH = 200
+_MAX_UNDER_WAY = 4000
+_PATIENCE = 500_000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+class Source(Protocol):
+    """Where a worker's work comes from: runs, and attempts in queues. Both are claimed, run, finished and checked."""
+
+    async def claim(self, worker: str) -> bool:
+        """Take as much as there is room for, and begin it; tell whether there was any."""
+        ...
+
+    async def check(self, worker: str) -> None:
+        """Compare what the store holds for this worker with what it has: stop the one, hand back the other."""
+        ...
+
+
+class ClaimedRuns:
+    """Runs that are due and that no living worker has."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        runner: Runner,
+        arrivals: Arrivals,
+        committer: Committer,
+        executor: Executor,
+        background: BackgroundTasks,
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._runner = runner
+        self._arrivals = arrivals
+        self._committer = committer
+        self._executor = executor
+        self._background = background
+        self._wake = wake
+        self.next_due: Instant | None = None
+        """When the earliest run that this worker may claim is due, as far as it knows."""
+        self.doubt = False
+        """Whether the store may hold runs for this worker that it does not have."""
+        self.foreign = False
+        """Whether another process committed since it was last checked which runs are still this worker's."""
+        self._missing: set[Held] = set()
+
+    async def claim(self, worker: str) -> bool:
+        """Take runs that are due and continue them; tell whether there were any."""
+        if self._executor.active + self._committer.waiting > _MAX_UNDER_WAY:
+            await asyncio.sleep(TICK)
+            return True
+        names, one_in_hand = self._runner.queues.workflows, self._background.busy("suspect")
+        claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, _POISON, suspects=not one_in_hand)
+        if claims and claims[0].claims > 1:
+            self._background.start("suspect", self._adopt_suspect(claims))
+        elif claims:
+            await self._adopt(claims)
+        elif one_in_hand:
+            self.next_due = self._clock.now() + _PATIENCE  # the earliest due may be a suspect, which has to wait
+        else:
+            self.next_due = await self._store.next_due(names)
+        return bool(claims)
+
+    async def _adopt(self, claims: list[Claim]) -> None:
+        histories = {history.key: history for history in await self._store.load([claim.key for claim in claims])}
+
+        def adopt() -> None:
+            with self._committer.together():
+                for claim in claims:
+                    if claim.key in histories:
+                        try:
+                            self._arrivals.adopt(claim, histories[claim.key])
+                        except Exception:
+                            self.doubt = True
+                            _logger.exception("run %s cannot be continued", claim.id)
+
+        await from_callback(adopt)
+
+    async def _adopt_suspect(self, claims: list[Claim]) -> None:
+        """Continue a run that was claimed before without progress: alone, so that no other is blamed for a crash."""
+        while self._runner.attempts.judging and not self._runner.stopping:  # noqa: ASYNC110  # rare, and not waited for
+            await asyncio.sleep(TICK)
+        try:
+            await self._adopt(claims)
+        except Exception as error:
+            self.doubt = True
+            _logger.warning("a suspect cannot be loaded, trying again later: %s", error)
+        residents = self._runner.residents
+        while any((run := residents.get(claim.key)) and run.commits for claim in claims):  # noqa: ASYNC110
+            await asyncio.sleep(TICK)
+        self._wake()
+
+    async def check(self, worker: str) -> None:
+        """After a fault whose outcome is unknown, or a commit of another process: compare with what the store holds."""
+        if self.doubt:
+            await self._hand_back_missing(worker)
+        if self.foreign:
+            self.foreign = False
+            await self._drop_ended(worker)
+
+    async def _hand_back_missing(self, worker: str) -> None:
+        """Hand back runs that the store says are ours but that we do not have.
+
+        Only those missing twice in a row: what is still on its way here or out is given the time to arrive.
+        """
+        held = await self._store.held(worker)
+        missing = {run for run in held if run.key not in self._runner.residents}
+        for run in missing & self._missing:
+            self._runner.departures.give_back(run)
+        self._missing = missing
+        self.doubt = bool(missing)
+
+    async def _drop_ended(self, worker: str) -> None:
+        """Drop runs in memory that another process ended or took: what they are doing would be refused anyway."""
+        residents = self._runner.residents
+        before = {key: resident.epoch for key, resident in residents.items() if resident.phase < FINISHING}
+        held = {run.key: run.epoch for run in await self._store.held(worker)}
+        loop = asyncio.get_running_loop()
+        for key, epoch in before.items():
+            resident = residents.get(key)
+            if resident is not None and resident.epoch == epoch and held.get(key) != epoch and not resident.commits:
+                loop.call_soon(self._runner.drop, resident)
+                self._runner.limits.forget(key)
+
+
+class Claimer:
+    """Claims from each source in turn, when woken or when something is due."""
+
+    def __init__(
+        self, clock: Clock, runs: ClaimedRuns, others: list[Source], broken: Callable[[StoreError], None]
+    ) -> None:
+        self._clock = clock
+        self._runs = runs
+        self._sources: list[Source] = [runs, *others]
+        self._broken = broken
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._claiming = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a claim is under way or wanted."""
+        return self._claiming or self._woken.is_set()
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopping = True
+        self._woken.set()
+
+    async def run(self, worker: Callable[[], str]) -> None:
+        """Claim for a worker, whose name may change, until stopped."""
+        pause = _FIRST_PAUSE
+        while not self._stopping:
+            self._woken.clear()
+            more = False
+            try:
+                self._claiming = True
+                for source in self._sources:
+                    if not self._stopping:
+                        more = await source.claim(worker()) or more
+                pause = _FIRST_PAUSE
+            except Exception as error:
+                self._runs.doubt = True
+                if isinstance(error, StoreError):
+                    self._broken(error)
+                else:
+                    _logger.exception("cannot claim runs, trying again")
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            finally:
+                self._claiming = False
+            if not more:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        if self._stopping:
+            return
+        delay, due = None, self._runs.next_due
+        if due is not None:
+            delay = min(max((due - self._clock.now()) / 1e6, 0.001), 3600.0)
+        try:
+            await asyncio.wait_for(self._woken.wait(), delay)
+        except TimeoutError:
+            return
+
+
+_POISON = codec.encode(
+    error_to_data(
+        RunBlocked(
+            "",
+            "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
+            "hang the process before its next step; put it right, then engine.get(run_id).recover()",
+        )
+    )
+).decode()
