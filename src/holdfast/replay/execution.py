@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import COMPENSATE, EntryRow, InboxKind, Message
 from holdfast.determinism.guard import guard, raised_at
 from holdfast.errors import RunBlocked, StuckRun
 from holdfast.payloads import codec
@@ -35,6 +35,9 @@ from holdfast.replay.turn import Ending, LogLine, Outcome, Turn
 
 _BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
 """What stands before anything the code of a life did; what else it notes comes with the names it uses."""
+
+_QUEUED = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
+"""Inbox rows that wait until a receive takes them."""
 
 
 class Code(Protocol):
@@ -270,16 +273,16 @@ class Execution:
             if self._stopped():
                 journal.untaken = list(messages[taken:])
                 return
-            if message.kind in ("message", "event", "notice"):
+            if message.kind in _QUEUED:
                 journal.take_in(message)
                 continue
             journal.turn.consume(message.n)
-            if message.kind == "cancel":
-                undo = _asks_to_undo(message)
+            if message.kind == InboxKind.CANCEL:
+                undo = message.payload == COMPENSATE
                 # A run that undoes what it did is ending already.
                 if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
                     self._new_fact(CANCEL, entries.CancelRequested(undo))
-            elif message.kind == "child":
+            elif message.kind == InboxKind.CHILD:
                 verb = (journal.kids or {}).get(message.name)
                 if verb is not None and not verb.done():
                     ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
@@ -302,7 +305,7 @@ class Execution:
                 return
             verb, message = found
             journal.turn.consume(message.n)
-            source = "" if message.kind == "message" else message.kind
+            source = "" if message.kind == InboxKind.MESSAGE else str(message.kind)
             received = entries.MessageReceived(message.name, message.id, msgspec.Raw(message.payload), source)
             self._new_fact(verb.location, received)
 
@@ -473,8 +476,3 @@ def _failed(error: BaseException) -> Outcome:
     failed = origins(error)
     attempts = next(iter(failed.values()), 0)
     return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
-
-
-def _asks_to_undo(message: Message) -> bool:
-    said = msgspec.json.decode(message.payload) if message.payload else None
-    return isinstance(said, dict) and said.get("compensate") is True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Sequence
 
-from holdfast.contract.rows import Message
+from holdfast.contract.rows import InboxKind, Message
 
 Inbox = dict[str, deque[Message]]
 
@@ -16,8 +16,8 @@ Inbox = dict[str, deque[Message]]
 def put(inbox: Inbox, message: Message) -> None:
     """Add a message or an event."""
     queue = inbox.setdefault(message.name, deque())
-    if message.kind == "message" and queue and queue[-1].kind != "message":
-        queue.insert(sum(waiting.kind == "message" for waiting in queue), message)
+    if message.kind == InboxKind.MESSAGE and queue and queue[-1].kind != InboxKind.MESSAGE:
+        queue.insert(sum(waiting.kind == InboxKind.MESSAGE for waiting in queue), message)
     else:
         queue.append(message)
 
@@ -39,12 +39,12 @@ def take_events(inbox: Inbox, wanted: Container[str]) -> list[int]:
     """Take the events whose names are not wanted, and return their numbers."""
     taken: list[int] = []
     for name in [name for name in inbox if name not in wanted]:
-        if inbox[name][-1].kind == "message":
+        if inbox[name][-1].kind == InboxKind.MESSAGE:
             continue  # events come after messages
-        events = [message.n for message in inbox[name] if message.kind == "event"]
+        events = [message.n for message in inbox[name] if message.kind == InboxKind.EVENT]
         if events:
             taken += events
-            kept = deque(message for message in inbox[name] if message.kind != "event")
+            kept = deque(message for message in inbox[name] if message.kind != InboxKind.EVENT)
             if kept:
                 inbox[name] = kept
             else:
@@ -53,4 +53,4 @@ def take_events(inbox: Inbox, wanted: Container[str]) -> list[int]:
 
 
 def _order(message: Message) -> tuple[bool, int]:
-    return message.kind != "message", message.n
+    return message.kind != InboxKind.MESSAGE, message.n

@@ -88,8 +88,8 @@ class Link:
         tell = resolving(future)
 
         def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Delivered) and outcome.row is not None:
-                worker.delivered(outcome, outcome.row)
+            if isinstance(outcome, Delivered):
+                worker.delivered(outcome)
             if not isinstance(operation, SendMessage):
                 worker.look(may_have_ended=True)
             tell(outcome)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.contract.operations import Outcome, Started
-from holdfast.contract.rows import Claim, History
+from holdfast.contract.rows import Claim, History, InboxKind
 from holdfast.contract.turns import NewRun, StartRun
 from holdfast.definitions import Registry, Workflow
 from holdfast.engine.runs.resident import FINISHING
@@ -73,7 +73,7 @@ class Arrivals:
             runner.reporter.tell("run.skewed", resident, {"recorded": claim.version, "running": workflow.version})
         if never_ran:
             runner.reporter.tell("run.started", resident)
-        if never_ran and any(message.kind == "cancel" for message in history.messages):
+        if never_ran and any(message.kind == InboxKind.CANCEL for message in history.messages):
             runner.departures.cancel_outright(resident)
             return
         messages, ends, pause = runner.mail.sort(resident, history.messages)

@@ -17,15 +17,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.contract.operations import Delivered
-from holdfast.contract.rows import Message
-from holdfast.engine.runs.pauses import ACTS, Pauses, standing_pause
+from holdfast.contract.rows import FOR_CODE, InboxKind, Message
+from holdfast.engine.runs.pauses import Pauses, standing_pause
 from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
 from holdfast.engine.worker.committer import Committer
 
-_FOR_WORKERS = ACTS | {"key", "task"}
-"""Kinds of inbox rows that the code does not see."""
+_EVENTS = frozenset({InboxKind.EVENT, InboxKind.NOTICE})
+_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY})
+"""Kinds of rows for the worker of which nothing is recorded."""
 
 
 class Sorted(NamedTuple):
@@ -73,16 +73,15 @@ class Mail:
             resident.saw_rows(resident.seen + 1, early=True)
             self._runs.deliver(resident, [message._replace(n=resident.seen)])
 
-    def delivered(self, outcome: Delivered, message: Message) -> None:
+    def delivered(self, key: int, row: Message) -> None:
         """Hand over a row that this process put into the inbox of a run that is in memory."""
-        row = message._replace(n=outcome.n)
         if self._committer.in_hand <= 1:
-            self._hand_over({outcome.key: [row]})
+            self._hand_over({key: [row]})
             return
         # Many may be for one run: it takes them together, in one turn.
         if not self._together:
             asyncio.get_running_loop().call_soon(self._hand_over_together)
-        self._together.setdefault(outcome.key, []).append(row)
+        self._together.setdefault(key, []).append(row)
 
     def _hand_over_together(self) -> None:
         together, self._together = self._together, {}
@@ -120,10 +119,12 @@ class Mail:
         if pause is not None:
             self._pauses.begin(resident, pause)
             return
-        events = {row.name for row in fresh if row.kind in ("event", "notice")}
+        events = {row.name for row in fresh if row.kind in _EVENTS}
         if events:
             resident.events_came(events)
-        begin = [verb for row in fresh if row.kind == "key" for verb in self._steps.key_is_free(resident, row.name)]
+        begin = [
+            verb for row in fresh if row.kind == InboxKind.KEY for verb in self._steps.key_is_free(resident, row.name)
+        ]
         ends = self._steps.expected_ends(resident, rows_of_tasks)
         if begin or not (code or ends):
             self._runs.note(resident, begin=begin)
@@ -137,8 +138,8 @@ class Mail:
 
         The latter are deleted as read, but for the ends of attempts, which have to be recorded.
         """
-        read = [row.n for row in rows if row.kind in ACTS or row.kind == "key"]
+        read = [row.n for row in rows if row.kind in _DELETED_AS_READ]
         if read:
             resident.read_rows(read)
-        code = [row for row in rows if row.kind not in _FOR_WORKERS]
-        return Sorted(code, [row for row in rows if row.kind == "task"], standing_pause(rows))
+        code = [row for row in rows if row.kind in FOR_CODE]
+        return Sorted(code, [row for row in rows if row.kind == InboxKind.TASK], standing_pause(rows))

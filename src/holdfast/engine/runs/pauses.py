@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import Message
+from holdfast.contract.rows import InboxKind, Message
 from holdfast.engine.runs.ports import Steps
 from holdfast.engine.runs.resident import FINISHING, Resident
 
-ACTS = frozenset({"pause", "resume"})
+_ACTS = frozenset({InboxKind.PAUSE, InboxKind.RESUME})
 
 
 def standing_pause(messages: Sequence[Message]) -> Message | None:
     """Return the pause that is in force after these inbox rows: not taken back, and not followed by a cancel."""
     pause: Message | None = None
     for message in messages:
-        if message.kind == "cancel":
+        if message.kind == InboxKind.CANCEL:
             return None
-        if message.kind in ACTS:
-            pause = message if message.kind == "pause" else None
+        if message.kind in _ACTS:
+            pause = message if message.kind == InboxKind.PAUSE else None
     return pause
 
 
@@ -50,13 +50,13 @@ class Pauses:
         pausing = resident.pausing
         assert pausing is not None
         for message in messages:
-            if message.kind == "pause":
+            if message.kind == InboxKind.PAUSE:
                 pausing.until, pausing.resumed = until(message), False
-            elif message.kind == "resume":
+            elif message.kind == InboxKind.RESUME:
                 pausing.resumed = True
-            elif message.kind == "cancel":
+            elif message.kind == InboxKind.CANCEL:
                 pausing.cancelled = True
-            if message.kind in ACTS:
+            if message.kind in _ACTS:
                 resident.read_rows([message.n])
         if pausing.cancelled:
             self._steps.stop_all(resident, "the run was cancelled")

@@ -34,7 +34,7 @@ class Host(Protocol):
         """Attempts that this worker may take were put into queues."""
         ...
 
-    def delivered(self, outcome: Delivered, message: Message) -> None:
+    def delivered(self, outcome: Delivered) -> None:
         """This process put a row into the inbox of a run."""
         ...
 

@@ -14,14 +14,12 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Delivered, Fenced, Transact
-from holdfast.contract.rows import Message
 from holdfast.contract.store import Store
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
@@ -32,14 +30,6 @@ from holdfast.payloads import codec
 
 LIMIT = timedelta(seconds=2)
 """How long a body may take unless its activity says."""
-
-
-class Transacted(NamedTuple):
-    """What came of a transaction: the outcome and what it put into the inbox, or the store's own failure."""
-
-    outcome: Delivered | Fenced | Exception
-    payload: str = ""
-    at: Instant = 0
 
 
 class GivenUp(Exception):
@@ -58,29 +48,24 @@ class Transactions:
         self._left = left
         """Called when an attempt has ended."""
 
-    def run(self, attempt: Attempt, body: Callable[[], Any]) -> Transacted:
-        """Run a body in a transaction; called in the thread of the attempt."""
+    def run(self, attempt: Attempt, body: Callable[[], Any]) -> Delivered | Fenced | Exception:
+        """Run a body in a transaction and return what came of that; called in the thread of the attempt."""
         resident: Resident = attempt.owner
-        verb, context, clock = attempt.verb, attempt.context, self._runs.clock
+        verb, context = attempt.verb, attempt.context
         assert isinstance(verb, StepVerb)
-        said: list[Any] = ["", 0, None]
+        raised: BaseException | None = None
         here = contextvars.copy_context()
 
         def call(connection: Any) -> str:
+            nonlocal raised
             context.transaction = connection
             try:
-                payload = here.run(self._payload, attempt, body)
+                return here.run(self._payload, attempt, body)
             except BaseException as error:
-                said[2] = error
+                raised = error
                 raise
             finally:
                 context.transaction = None
-            said[0] = payload
-            return payload
-
-        def now() -> Instant:
-            said[1] = clock.now()
-            return int(said[1])
 
         limit = verb.activity.settings.timeout or LIMIT
         step = Transact(
@@ -98,13 +83,13 @@ class Transactions:
                 self._loop.call_soon_threadsafe(attempt.give_up, too_late)
 
         try:
-            return Transacted(self._store.transact(step, call, now, expired), said[0], said[1])
+            return self._store.transact(step, call, self._runs.clock.now, expired)
         except StepTimeout as error:
-            raise (error if error is said[2] else too_late) from None
+            raise (error if error is raised else too_late) from None
         except BaseException as error:
-            if error is said[2] or not isinstance(error, Exception) or isinstance(error, DefinitionError):
+            if error is raised or not isinstance(error, Exception) or isinstance(error, DefinitionError):
                 raise
-            return Transacted(error)
+            return error
 
     def _payload(self, attempt: Attempt, body: Callable[[], Any]) -> str:
         """Call the body and return its end, which must be in order before anything is committed."""
@@ -124,16 +109,13 @@ class Transactions:
             raise GivenUp(attempt.context.signal.reason)
         return TaskEnd(result=msgspec.Raw(encoded)).encoded()
 
-    def ended(self, attempt: Attempt, outcome: Transacted) -> None:
+    def ended(self, attempt: Attempt, outcome: Delivered | Fenced | Exception) -> None:
         """Take the end out of the inbox, or let a run go whose step's end is not known."""
-        resident, verb = attempt.owner, attempt.verb
-        assert isinstance(verb, StepVerb)
+        resident: Resident = attempt.owner
         self._left(attempt)
         if resident.phase is DROPPED:
             return
-        came = outcome.outcome
-        if isinstance(came, Delivered):
-            number = str(attempt.number)
-            self._runs.host.delivered(came, Message(0, "task", verb.location, number, outcome.payload, outcome.at))
+        if isinstance(outcome, Delivered):
+            self._runs.host.delivered(outcome)
         else:
-            self._runs.lost(resident, came)
+            self._runs.lost(resident, outcome)

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.clock import Clock, Instant, new_id
 from holdfast.contract.operations import Delivered, Unblock
-from holdfast.contract.rows import Message, Standing
+from holdfast.contract.rows import Standing
 from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.engine.runs.arrivals import Arrivals
@@ -197,10 +197,12 @@ class Worker:
 
     # What its runs tell it: see Host.
 
-    def delivered(self, outcome: Delivered, message: Message) -> None:
+    def delivered(self, outcome: Delivered) -> None:
         """Act on a row that this process put into a run's inbox."""
+        if outcome.row is None:
+            return
         if outcome.owner == self.id and outcome.key in self.runner.residents:
-            self.runner.mail.delivered(outcome, message)
+            self.runner.mail.delivered(outcome.key, outcome.row)
         else:
             self.wake()
 

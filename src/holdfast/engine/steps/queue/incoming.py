@@ -18,7 +18,7 @@ import msgspec
 from holdfast.changes import Change
 from holdfast.clock import micros, to_datetime
 from holdfast.contract.operations import BeatTask, Delivered, Fenced, FinishTask, KeepResult, Outcome
-from holdfast.contract.rows import Message, Task
+from holdfast.contract.rows import Task
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import Activity
@@ -248,7 +248,7 @@ class Tasks:
             if self._finishing.get(held.place) is held:
                 del self._finishing[held.place]
             if isinstance(outcome, Delivered):
-                self._runner.host.delivered(outcome, Message(0, "task", task.location, str(task.attempt), payload, at))
+                self._runner.host.delivered(outcome)
             elif isinstance(outcome, Fenced):
                 _logger.info("attempt %d of a step of run %s is not wanted any more", task.attempt, task.run_id)
                 self._runner.host.woke_others()  # or it was taken by the very commit that seemed to fail
