@@ -888,7 +888,7 @@ def test_a_qualified_name_has_its_module_unless_it_is_builtin() -> None:
 
 def test_the_codec_works_without_pydantic() -> None:
     code = (
-        "import sys; sys.modules['pydantic'] = None; from holdfast import codec; print(codec.decode(codec.encode([1])))"
+        "import sys; sys.modules['pydantic'] = None; from holdfast.payloads import codec; print(codec.decode(codec.encode([1])))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

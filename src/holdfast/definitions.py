@@ -291,13 +291,14 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
 def as_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
     """Return a plain function as an activity with default options."""
     try:
-        return _plain_activity(function)
+        return plain_activity(function)
     except TypeError:
-        return _plain_activity.__wrapped__(function)  # an object that cannot be hashed
+        return plain_activity.__wrapped__(function)  # an object that cannot be hashed
 
 
 @functools.lru_cache(maxsize=4096)
-def _plain_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
+def plain_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
+    """Return a function that can be hashed as an activity with default options."""
     if isinstance(function, Workflow):
         raise BadInput(f"{function.name!r} is a workflow: start it with ctx.child({function.name}, ...)")
     if inspect.iscoroutine(function):

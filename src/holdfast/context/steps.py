@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
-from holdfast.definitions import Activity, as_activity
+from holdfast.definitions import Activity, as_activity, plain_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
+from holdfast.replay.loop import SCOPE
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
 _NOTHING: Any = object()
@@ -53,7 +56,13 @@ class StepVerb(Verb):
         kwargs: dict[str, Any],
         shared: bool = False,
     ) -> None:
-        super().__init__(journal, location)
+        # As Verb does, without one more call for each step.
+        scope = SCOPE.get()
+        scope.made += 1
+        self.number = journal.loop.base + scope.made
+        asyncio.Future.__init__(self, loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
+        self.journal = journal
+        self.location = location
         self.activity = activity
         self.args = args
         self.kwargs = kwargs
@@ -163,16 +172,14 @@ class StepVerb(Verb):
 def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepVerb:
     """Begin a step, or find it in history."""
     explicit: str | None = None
-    function: Any
-    if args and isinstance(args[0], str):
-        if len(args) < 2:
-            raise BadInput(f"ctx.step({args[0]!r}) needs a function after its name")
-        explicit, function, args = check_name(args[0], "step name"), args[1], args[2:]
-    elif args:
-        function, args = args[0], args[1:]
+    function: Any = args[0] if args else None
+    kind = type(function)
+    if kind is FunctionType:
+        activity, args = plain_activity(function), args[1:]
+    elif kind is Activity:
+        activity, args = function, args[1:]
     else:
-        raise BadInput("ctx.step() needs a function")
-    activity = function if isinstance(function, Activity) else as_activity(function)
+        explicit, activity, args = _named(args)
     name = explicit or activity.name
     if name not in journal.names.codes:
         check_name(name, "activity name")
@@ -202,6 +209,19 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
     journal.open[location] = verb
     journal.turn.start(verb)
     return verb
+
+
+def _named(args: tuple[Any, ...]) -> tuple[str | None, Activity[..., Any], tuple[Any, ...]]:
+    """Return the name that a step was given, what it runs, and the arguments of that."""
+    explicit: str | None = None
+    if not args:
+        raise BadInput("ctx.step() needs a function")
+    if isinstance(args[0], str):
+        if len(args) < 2:
+            raise BadInput(f"ctx.step({args[0]!r}) needs a function after its name")
+        explicit, args = check_name(args[0], "step name"), args[1:]
+    function = args[0]
+    return explicit, function if isinstance(function, Activity) else as_activity(function), args[1:]
 
 
 def key_for(run_id: str, generation: int, path: str, undone: Mapping[str, int]) -> str:

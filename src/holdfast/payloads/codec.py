@@ -58,7 +58,15 @@ def encode(value: object, where: str = "value") -> bytes:
     Raises:
         NotSerializable: the value would not come back equal; `path` says which part of it.
     """
-    if not is_scalar(value):
+    kind = type(value)
+    if kind is str or value is None or kind is bool or (kind is int and -_FAR < value < _FAR):  # type: ignore[operator]
+        try:
+            data = PLAIN.encode(value)
+        except UnicodeError:
+            return write(PLAIN, value, where)  # which says what is wrong
+        if len(data) <= MAX_BYTES:
+            return data
+    elif not is_scalar(value):
         check(value, where)
     return write(PLAIN, value, where)
 

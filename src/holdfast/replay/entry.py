@@ -328,13 +328,13 @@ FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)
 BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
 
-_encoder = msgspec.json.Encoder()
+encoder = msgspec.json.Encoder()
 _decoders: dict[int, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(cls) for kind, cls in KINDS.items()}
 
 
 def encode_entry(entry: Entry) -> str:
     """Return the stored form of an entry."""
-    return _encoder.encode(entry).decode()
+    return encoder.encode(entry).decode()
 
 
 def decode_entry(kind: int, data: str) -> Any:

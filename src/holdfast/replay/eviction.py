@@ -6,6 +6,7 @@ verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous c
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -23,7 +24,7 @@ def close_tasks(loop: RunLoop) -> None:
     loop.dead = True
     if not all(task.done() for task in loop.tasks):
         outer = _running_loop()
-        generators.adopt()
+        generators.adopt(sys.get_asyncgen_hooks())
         _set_running_loop(loop)  # so that asyncio.sleep() in a finally meets the dead loop
         try:
             with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
@@ -158,7 +159,9 @@ class Execution:
         outer = _running_loop()
         if outer is not None and asyncio.current_task(outer) is not None:
             raise RuntimeError("a turn must be driven from a plain callback, not from inside a task")
-        generators.adopt()
+        hooks = sys.get_asyncgen_hooks()
+        if type(getattr(hooks.firstiter, "__self__", None)) is not generators.Hooks:
+            generators.adopt(hooks)
         collecting = gc.isenabled()
         error: BaseException | None = None
         gc.disable()
@@ -212,10 +215,18 @@ class Execution:
 
     def _new_fact(self, location: str, fact: Entry) -> None:
         journal = self.journal
-        if location not in journal.open and location != CANCEL and self.loop.timer_at(location) is None:
+        verb = journal.open.pop(location, None)
+        if verb is not None:
+            journal.record(location, fact)
+            self._fired = ""
+            verb.forget()
+            if not verb.done():
+                verb.apply(fact)
+        elif location == CANCEL or self.loop.timer_at(location) is not None:
+            journal.record(location, fact)
+            self._apply(location, fact, None)
+        else:
             return  # the code gave up waiting for it; in history it would answer a call that is not open
-        journal.record(location, fact)
-        self._apply(location, fact, None)
         self._drain()
 
     def _drain(self) -> None:

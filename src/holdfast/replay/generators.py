@@ -18,7 +18,7 @@ Hook = Callable[[Any], object] | None
 _FEW = 1000
 
 
-class _Hooks:
+class Hooks:
     """The pair of hooks, with the pair it stands in front of."""
 
     __slots__ = ("_final", "_first", "_owners", "_prune_at")
@@ -65,9 +65,8 @@ def _close(generator: Any) -> None:
         pass
 
 
-def adopt() -> None:
-    """See to it that async generators which begin in a run on this thread belong to it, from now on."""
-    hooks = sys.get_asyncgen_hooks()
-    if type(getattr(hooks.firstiter, "__self__", None)) is not _Hooks:
-        ours = _Hooks(hooks.firstiter, hooks.finalizer)
+def adopt(hooks: Any) -> None:
+    """See to it that async generators which begin in a run on this thread belong to it, in front of these hooks."""
+    if type(getattr(hooks.firstiter, "__self__", None)) is not Hooks:
+        ours = Hooks(hooks.firstiter, hooks.finalizer)
         sys.set_asyncgen_hooks(ours.first, ours.final)

@@ -19,7 +19,7 @@ from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
 from holdfast.payloads.codec import ErrorData, error_from_data
 from holdfast.replay import entry as entries
 from holdfast.replay import inbox
-from holdfast.replay.entry import Entry, decode_entry, encode_entry
+from holdfast.replay.entry import Entry, decode_entry, encode_entry, encoder
 from holdfast.replay.location import (
     Names,
     Scope,
@@ -334,7 +334,7 @@ class Journal:
         at = self.loop.now
         if at < self.recorded_at:
             at = self.recorded_at  # a run that was reopened or paused asks for it now, not when it first came here
-        self.turn.entries.append(_row(EntryRow, (location, seq, entry.kind, at, encode_entry(entry))))
+        self.turn.entries.append(_row(EntryRow, (location, seq, entry.kind, at, encoder.encode(entry).decode())))
         return seq
 
     def abandon(self, verb: Verb) -> None:

@@ -24,8 +24,14 @@ DEADLINE = "@"
 
 def number(value: int) -> str:
     """Return digits that sort by bytes as the numbers do: a0 ... a9, b10 ... b99, c100 ..."""
+    if value < len(_SMALL):
+        return _SMALL[value]
     digits = str(value)
     return chr(96 + len(digits)) + digits
+
+
+_SMALL: tuple[str, ...] = ()
+_SMALL = tuple(number(value) for value in range(1000))
 
 
 def check_name(name: Any, what: str = "name") -> str:

@@ -81,7 +81,10 @@ class Turn:
 
     def start(self, verb: Any) -> None:
         """Ask for what a verb stands for, once the turn is durable."""
-        self.started = _appended(self.started, verb)
+        if self.started:
+            self.started.append(verb)
+        else:
+            self.started = [verb]
 
     def abandon(self, verb: Any) -> None:
         """Say that the code does not wait for a verb any more."""

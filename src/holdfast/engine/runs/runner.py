@@ -197,7 +197,8 @@ class Runner:
     def advance(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
         """Make a turn durable, then act on it. `begin` are steps whose next attempt the turn counted."""
         if turn.ordinary and not begin and self._only_plain_steps(resident, turn):
-            commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=self.clock.now(), entries=turn.entries)
+            rows = turn.entries
+            commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=rows[-1].at, entries=rows)
             resident.commits += 1
             self._committer.submit(commit, partial(self._plain_committed, resident, turn), resident)
             return

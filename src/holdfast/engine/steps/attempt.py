@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from types import CoroutineType
 from typing import Any, Literal, Protocol
 
 from holdfast.clock import micros
@@ -32,6 +33,7 @@ class Place(Protocol):
     """Where attempts run: the executor, as an attempt sees it."""
 
     loop: asyncio.AbstractEventLoop
+    eager: bool
     context: contextvars.Context
     around: Around | None
     threads: ThreadPool
@@ -127,12 +129,13 @@ class Attempt:
         """Run a body on the event loop that no option asks anything of."""
         executor = self._executor
         try:
-            args, kwargs = self.verb.arguments()
+            verb = self.verb
+            args, kwargs = (verb.args, verb.kwargs) if verb.shared else verb.arguments()
             context = executor.context.copy()
             context.run(STEP.set, self.context)
             coro = _called(self.activity.function, args, kwargs, executor.around, self.context)
-            if self.at_once:
-                task = eager.start(executor.loop, coro, context)
+            if self.at_once and executor.eager:
+                task = eager.start_now(executor.loop, coro, context)
             else:
                 task = executor.loop.create_task(coro, context=context)
             self._body = task
@@ -232,7 +235,10 @@ class Attempt:
             self.finish(None, result.error if isinstance(result, _Exited) else self._refusal(result))
             return
         self.finished = True
-        self._release()
+        if self._deadline is not None or self._heartbeat is not None:
+            self._release()
+        else:
+            self._executor.released(self)
         self.done(self, data, None)
 
     def _task_failed(self, task: asyncio.Task[Any]) -> None:
@@ -360,7 +366,7 @@ async def _called(
                 result = function(*args, **kwargs)
                 return await result if inspect.isawaitable(result) else result
         result = function(*args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
+        return await result if type(result) is CoroutineType or inspect.isawaitable(result) else result
     except SystemExit as exit_:
         return _Exited(exit_)
 

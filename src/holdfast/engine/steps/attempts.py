@@ -334,8 +334,7 @@ class Attempts:
     def _left(self, attempt: Attempt) -> None:
         assert isinstance(attempt.verb, StepVerb)
         attempt.owner.attempts.pop(attempt.verb.location, None)
-        if self._suspects.busy:
-            self._suspects.leave(attempt.verb)
+        self._suspects.leave(attempt.verb)
 
     def stop_all(self, resident: Resident, reason: str) -> None:
         """Give up every attempt of a run that leaves this worker."""
@@ -355,13 +354,15 @@ class Attempts:
     @property
     def judging(self) -> bool:
         """Whether a suspect is running in this process, which would be blamed for its death."""
-        return self._suspects.busy
+        return self._suspects.holder is not None
 
     # Ending.
 
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
-        self._left(attempt)
+        resident.attempts.pop(verb.location, None)
+        if self._suspects.holder is not None:
+            self._suspects.leave(verb)
         if resident.phase >= FINISHING or verb.done() or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)

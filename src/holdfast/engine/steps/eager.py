@@ -19,8 +19,20 @@ def start(
     loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], context: contextvars.Context
 ) -> asyncio.Task[Any]:
     """Begin a coroutine as a task of the running loop, from a plain callback of it; the task may be done already."""
-    if asyncio.current_task(loop) is not None or loop.get_task_factory() is not None or loop.get_debug():
+    if asyncio.current_task(loop) is not None or not possible(loop):
         return loop.create_task(coro, context=context)
+    return start_now(loop, coro, context)
+
+
+def possible(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether tasks of a loop can begin at once: not if it makes them in its own way, or watches over them."""
+    return loop.get_task_factory() is None and not loop.get_debug()
+
+
+def start_now(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], context: contextvars.Context
+) -> asyncio.Task[Any]:
+    """Begin a coroutine as `start` does, for a caller that knows that it is possible and that no task is running."""
     if _NATIVE:
         return asyncio.Task(coro, loop=loop, context=context, eager_start=True)  # type: ignore[call-arg]  # since 3.12
     first_step: list[Callable[[], object]] = []

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from holdfast.definitions import Activity
+from holdfast.engine.steps import eager
 from holdfast.engine.steps.attempt import Around, Attempt, Inside, Kind, Work, kind_of
 from holdfast.engine.steps.child_process import importable
 from holdfast.engine.steps.places import WaitingRoom
@@ -41,6 +42,7 @@ class Executor:
         around: Around | None = None,
     ) -> None:
         self.loop = loop
+        self.eager = eager.possible(loop)
         self._limits = limits or Limits()
         self._limited: dict[str, WaitingRoom] = {}
         self._numbers = count()
