@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import servers
-from tests.sqlite_cases import opened
 from tests.support import leftovers
+from tests.support.sqlite_cases import opened
 from tests.support.time_limit import TimeLimit
 
 from holdfast.stores.sqlite.store import SQLiteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.acts_cases import Flaky
+from tests.support.acts_cases import Flaky
 
 from holdfast import Context, RunCancelled, Status, workflow
 from holdfast.errors import BadInput

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, MortalStore, crash
+from tests.support.acts_cases import Flaky, MortalStore, crash
 from tests.support.waiting import LONG, eventually
 
 from holdfast import ChildFailed, Context, RunCancelled, Status, step_context, workflow

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.steps_worker import WORKFLOWS, crasher, innocent
+from tests.support.paths import ROOT, SCRIPTS
+from tests.support.scripts.steps_worker import WORKFLOWS, crasher, innocent
 from tests.support.waiting import eventually
 
 from holdfast import Engine, RunFailed
 from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def worker(tmp_path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(ROOT / "tests" / "scripts" / "steps_worker.py"),
+        str(SCRIPTS / "steps_worker.py"),
         str(tmp_path / "db"),
         stdin=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.event_cases import HOUR, SECOND, late, queued, received, take, waiting
+from tests.support.event_cases import HOUR, SECOND, late, queued, received, take, waiting
 
 from holdfast import Context, Event, Status, workflow
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.event_cases import HOUR, SECOND, late, queued, received, restarts, take
+from tests.support.event_cases import HOUR, SECOND, late, queued, received, restarts, take
 from tests.support.waiting import LONG
 
 from holdfast import Context, Event, RunCancelled, RunTerminal, Status, workflow

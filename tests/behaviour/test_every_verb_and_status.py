@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acts_cases import Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Gate, MortalStore, crash, moments
 from tests.support.waiting import eventually
 
 from holdfast import Context, NoSuchRun, Retry, RunHandle, Status, activity, step_context, workflow

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import SCRIPTS
 from tests.support.waiting import LONG
 
 from holdfast import Context, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
@@ -22,7 +22,7 @@ from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
-SCRIPT = Path(__file__).parent.parent / "scripts" / "killed_operators.py"
+SCRIPT = SCRIPTS / "killed_operators.py"
 
 shared = pytest.mark.parametrize("mode", ["file", "evict"])
 anywhere = pytest.mark.parametrize("mode", ["memory"])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
-from tests.replay.driving import assert_deterministic, assert_replays, finished, live
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.driving import assert_deterministic, assert_replays, finished, live
 from tests.support.waiting import eventually
 
 from holdfast import NotReady, Retry, RunCancelled, RunFailed, Status, activity

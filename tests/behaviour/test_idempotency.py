@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.paths import SCRIPTS
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunBlocked, RunCancelled, RunFailed, Status, activity, step_context, workflow
@@ -20,7 +20,7 @@ from holdfast.errors import BadInput, KeyConflict
 from holdfast.replay import entry as entries
 
 HOUR = timedelta(hours=1)
-HOLDER = Path(__file__).parent.parent / "scripts" / "key_holder.py"
+HOLDER = SCRIPTS / "key_holder.py"
 
 
 class Till:

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts import steps_bodies as bodies
+from tests.support.paths import ROOT, SCRIPTS
+from tests.support.scripts import steps_bodies as bodies
 from tests.support.waiting import LONG
 
 from holdfast import Context, RunCancelled, RunFailed, activity, workflow
 from holdfast.engine.steps.child_process import importable
 from holdfast.replay import entry as entries
 from holdfast.testing import TestEngine
-
-ROOT = Path(__file__).parent.parent.parent
-SCRIPTS = ROOT / "tests" / "scripts"
 
 
 async def caught(awaitable: Any) -> str:
@@ -87,7 +85,7 @@ async def test_the_policy_of_a_step_sees_the_childs_error_by_name_and_base(tmp_p
 
     async with TestEngine(workflows=[caller]) as engine:
         said = await engine.execute(caller)
-    assert said.startswith("StepFailed: tests.scripts.steps_bodies.hopeless.<locals>.QuiteHopeless")
+    assert said.startswith("StepFailed: tests.support.scripts.steps_bodies.hopeless.<locals>.QuiteHopeless")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 
@@ -182,7 +180,7 @@ async def test_what_a_child_cannot_run_is_refused_with_the_way_out():
 
 def test_only_functions_at_the_top_of_a_module_are_importable():
     """Which function a child would find under its name, and which it would not."""
-    assert importable(bodies.work.function) == ("tests.scripts.steps_bodies", "work")
+    assert importable(bodies.work.function) == ("tests.support.scripts.steps_bodies", "work")
     assert importable(pids_in) == (__name__, "pids_in")
     assert importable(lambda: 0) is None
     assert importable(bodies.Order("o", []).__init__) is None

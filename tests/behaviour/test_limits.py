@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.limit_cases import START, S, Service, calling
+from tests.support.limit_cases import START, S, Service, calling
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Engine, Retry, RunCancelled, RunFailed, Status, activity, workflow

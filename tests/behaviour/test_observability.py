@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
+from tests.support.paths import SCRIPTS
 
 from holdfast import Change, Context, Retry, RunCancelled, RunFailed, activity, step_context, workflow
 from holdfast.errors import BadInput
@@ -27,7 +27,7 @@ from holdfast.ops.metrics import Metrics
 from holdfast.ops.tracing import Tracing
 
 HOUR = timedelta(hours=1)
-SCRIPT = Path(__file__).parent.parent / "scripts" / "observed_worker.py"
+SCRIPT = SCRIPTS / "observed_worker.py"
 
 anywhere = pytest.mark.parametrize("mode", ["memory"])
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, workflow

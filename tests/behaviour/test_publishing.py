@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.event_cases import HOUR, queued, restarts, take
+from tests.support.event_cases import HOUR, queued, restarts, take
 
 from holdfast import Context, Event, workflow
 from holdfast.errors import BadInput, NotSerializable, QueueFull

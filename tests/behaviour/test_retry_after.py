@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from tests.limit_cases import START, Service, calling
+from tests.support.limit_cases import START, Service, calling
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, Status, activity, step_context, workflow

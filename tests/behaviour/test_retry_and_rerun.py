@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash
 from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.acts_cases import Flaky, Gate, moments
+from tests.support.acts_cases import Flaky, Gate, moments
 
 from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
 from holdfast.contract.operations import Purge

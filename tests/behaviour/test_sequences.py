@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
-from tests.replay.driving import assert_deterministic, finished, live
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.driving import assert_deterministic, finished, live
 from tests.support.waiting import eventually
 
 from holdfast import NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context

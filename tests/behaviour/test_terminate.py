@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, RunCancelled, RunTerminal, Status, step_context, workflow

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.event_cases import HOUR, SECOND, queued, restarts, take
+from tests.support.event_cases import HOUR, SECOND, queued, restarts, take
 from tests.support.waiting import LONG
 
 from holdfast import Context, Event, Retention, RunCancelled, RunFailed, Status, workflow

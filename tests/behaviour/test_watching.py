@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from tests.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.paths import ROOT
 from tests.support.waiting import LONG, eventually
 
 from holdfast import (
@@ -300,7 +300,7 @@ def test_every_type_of_change_is_known_and_documented():
         )
     )
     assert names == TYPES | {"run.pending", "run.running"}
-    page = (Path(__file__).parents[2] / "docs/production/observability.md").read_text()
+    page = (ROOT / "docs/production/observability.md").read_text()
     assert [name for name in TYPES if f"`{name}`" not in page] == []
 
 

@@ -11,10 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.paths import SCRIPTS
+
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.invariants import violations
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "many_workers.py"
+SCRIPT = SCRIPTS / "many_workers.py"
 
 
 def test_runs_of_a_hung_worker_are_taken_over_and_its_late_writes_are_refused(tmp_path: Path):

@@ -9,8 +9,9 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
-SCRIPT = ROOT / "tests" / "scripts" / "saga_everywhere.py"
+from tests.support.paths import ROOT, SCRIPTS
+
+SCRIPT = SCRIPTS / "saga_everywhere.py"
 DONE = ["reserve", "left", "charge", *(f"lap{number}" for number in range(5))]
 LETTERS = [["napper", "explode"], ["saga", "cannot"], ["saga", "explode"]]
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import SCRIPTS
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "crash_everywhere.py"
+SCRIPT = SCRIPTS / "crash_everywhere.py"
 COMMITS = 30  # that this workflow makes at the very least
 WIDEST = 3  # bodies that can be in flight at once in that workflow
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "poison_worker.py"
+from tests.support.paths import SCRIPTS
+
+SCRIPT = SCRIPTS / "poison_worker.py"
 MAX_DEATHS = 8
 
 

@@ -19,9 +19,9 @@ import psycopg
 import pytest
 from tests.postgres import servers
 from tests.postgres.proxy import Proxy
-from tests.scripts import postgres_runs
-from tests.scripts.postgres_crowd import Bench, Crowd, until
-from tests.scripts.postgres_runs import WORKFLOWS, begin_all, chain, losses, plan, problems
+from tests.support.scripts import postgres_runs
+from tests.support.scripts.postgres_crowd import Bench, Crowd, until
+from tests.support.scripts.postgres_runs import WORKFLOWS, begin_all, chain, losses, plan, problems
 from tests.support.waiting import LONG
 
 from holdfast import Context, Engine, RunHandle, Status, activity, workflow

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.postgres.pooler import Pooler
-from tests.scripts.postgres_crowd import Bench, Crowd, until
-from tests.scripts.postgres_runs import WORKFLOWS, begin_all, fan, listen, losses, nap, plan, problems
+from tests.support.scripts.postgres_crowd import Bench, Crowd, until
+from tests.support.scripts.postgres_runs import WORKFLOWS, begin_all, fan, listen, losses, nap, plan, problems
 from tests.support.waiting import LONG
 
 from holdfast import Engine, RunHandle, Status

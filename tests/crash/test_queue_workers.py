@@ -20,15 +20,14 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.scripts.queue_worker import job
+from tests.support.paths import ROOT, SCRIPTS
+from tests.support.scripts.queue_worker import job
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Engine
 from holdfast.replay import entry as entries
 from holdfast.testing.invariants import violations
 
-ROOT = Path(__file__).parent.parent.parent
-SCRIPTS = ROOT / "tests" / "scripts"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 

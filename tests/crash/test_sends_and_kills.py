@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT, SCRIPTS
 
-ROOT = Path(__file__).parent.parent.parent
-SCRIPT = Path(__file__).parent.parent / "scripts" / "senders.py"
+SCRIPT = SCRIPTS / "senders.py"
 
 
 def run(*args: object) -> list[dict]:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT, SCRIPTS
 
-ROOT = Path(__file__).parent.parent.parent
-SCRIPT = ROOT / "tests" / "scripts" / "transact_everywhere.py"
+SCRIPT = SCRIPTS / "transact_everywhere.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 NAMES = ["first", "in the next life", "last", "left", "right", "shaky"]
 

@@ -9,12 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.scripts.shared_workflows import echo
+from tests.support.paths import SCRIPTS
+from tests.support.scripts.shared_workflows import echo
 from tests.support.waiting import LONG
 
 from holdfast import Engine, Status
-
-SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.fair_chance_housing import SIGNED, Application, Authorization, fair_chance
-from tests.scripts.crash_everywhere import KillingStore, fork, was_killed
+from tests.support.scripts.crash_everywhere import KillingStore, fork, was_killed
 
 from holdfast import Engine, RunHandle, RunTerminal
 from holdfast.errors import NoSuchRun

@@ -19,12 +19,12 @@ from examples import fair_chance_housing as housing
 from examples.fair_chance_housing import EDGES, SIGNED, Application, Authorization, Case, Decision, State, fair_chance
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.paths import ROOT
 
 from holdfast import Context, RunFailed, RunHandle, RunTerminal, Status, workflow
 from holdfast.testing import TestEngine, record, replay
 from holdfast.testing.invariants import violations
 
-ROOT = Path(__file__).parent.parent.parent
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)

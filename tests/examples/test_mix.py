@@ -19,12 +19,12 @@ import pytest
 from examples.clean_up import clean_up
 from examples.demo import STEPS
 from tests.examples.mix import TICKS, Planned, output_of, plan, put_schedule
+from tests.support.paths import ROOT
 
 from holdfast import Engine, RunHandle, Status
 from holdfast.replay import entry as entries
 from holdfast.testing.invariants import violations
 
-ROOT = Path(__file__).parent.parent.parent
 WORKERS = 2
 
 

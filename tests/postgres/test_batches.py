@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests.test_store_batches import Dice
+from tests.stores.test_batches import Dice
 
 from holdfast.chains import broken_link
 from holdfast.contract.operations import Operation, Outcome

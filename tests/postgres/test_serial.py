@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 import pytest
 from tests.postgres.test_batches import Both
-from tests.test_store_batches import Dice
+from tests.stores.test_batches import Dice
 
 from holdfast.chains import broken_link
 from holdfast.contract.operations import Operation, Outcome, Started

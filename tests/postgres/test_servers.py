@@ -23,6 +23,7 @@ from tests.postgres.servers import (
     shared_server,
     short_place,
 )
+from tests.support.paths import ROOT
 
 VERSIONS = list(find_servers())
 
@@ -47,7 +48,7 @@ def server(request, tmp_path_factory):
 
 def user(version: str, shared: Path) -> tuple[subprocess.Popen[str], Path]:
     command = [sys.executable, "-c", USER, version, str(shared)]
-    root = Path(__file__).parent.parent.parent
+    root = ROOT
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
@@ -209,7 +210,7 @@ MAKING = ["*", "*/users/*", "*/data", "*/data/PG_VERSION", "*/port", "*/data/log
 
 @pytest.mark.parametrize("sign", MAKING)
 def test_a_session_that_is_killed_while_the_server_is_being_made_leaves_nothing(tmp_path, sign):
-    root = Path(__file__).parent.parent.parent
+    root = ROOT
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=short_place()) as place:
         Path(place).chmod(0o711)
         program = f"from tests.postgres import servers\nservers._quick_place = lambda: {place!r}\n{USER}"

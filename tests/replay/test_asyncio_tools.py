@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import assert_deterministic, live
+from tests.support.driving import assert_deterministic, live
 
 from holdfast import Context, workflow
 from holdfast.replay.location import Scope

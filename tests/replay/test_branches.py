@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import assert_deterministic, live, paths, resumed
+from tests.support.driving import assert_deterministic, live, paths, resumed
 
 from holdfast import Context, workflow
 from holdfast.errors import JoinError, RaceError

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import (
+from tests.support.driving import (
     START,
     assert_deterministic,
     assert_replays,

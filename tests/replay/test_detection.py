@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import START, answer, assert_replays, execution, live, resumed
+from tests.support.driving import START, answer, assert_replays, execution, live, resumed
 
 from holdfast import Context, workflow
 from holdfast.definitions import Registry

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import START, answer, execution, live
+from tests.support.driving import START, answer, execution, live
 
 from holdfast import Context, workflow
 from holdfast.replay import eviction
@@ -305,7 +305,7 @@ def test_nothing_is_said_at_the_exit_of_a_process_that_dropped_its_runs():
     script = """
         import asyncio
         from tests.replay import test_eviction as t
-        from tests.replay.driving import execution
+        from tests.support.driving import execution
         from holdfast import workflow
 
         @workflow

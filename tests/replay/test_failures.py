@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import START, execution, finished, live, resumed
+from tests.support.driving import START, execution, finished, live, resumed
 
 from holdfast import ChildFailed, Context, workflow
 from holdfast.contract.rows import Message

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import SECOND, START, assert_replays, execution, live, store
+from tests.support.driving import SECOND, START, assert_replays, execution, live, store
 
 from holdfast import Context, activity, workflow
 from holdfast.context.steps import StepVerb

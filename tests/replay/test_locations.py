@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.replay.driving import live, paths
+from tests.support.driving import live, paths
 
 from holdfast import Context, workflow
 from holdfast.errors import BadInput

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from tests.replay.driving import assert_deterministic, assert_replays, live
+from tests.support.driving import assert_deterministic, assert_replays, live
 
 from holdfast import Context, workflow
 from holdfast.replay.turn import Ending

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import assert_deterministic, assert_replays, live, resumed
+from tests.support.driving import assert_deterministic, assert_replays, live, resumed
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue

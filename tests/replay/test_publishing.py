@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.replay.driving import START, assert_deterministic, assert_replays, execution, live, resumed, store
+from tests.support.driving import START, assert_deterministic, assert_replays, execution, live, resumed, store
 
 from holdfast import Context, workflow
 from holdfast.context.api import Request

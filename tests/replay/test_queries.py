@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.replay.driving import START, execution, live, resumed, store
+from tests.support.driving import START, execution, live, resumed, store
 
 from holdfast import Context, activity, workflow
 from holdfast.contract.rows import Message

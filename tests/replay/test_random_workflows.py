@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import assert_replays, live
+from tests.support.driving import assert_replays, live
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.replay.driving import START, answer, assert_deterministic, assert_replays, execution, live, resumed
+from tests.support.driving import START, answer, assert_deterministic, assert_replays, execution, live, resumed
 
 from holdfast import Context, activity, workflow
 from holdfast.errors import StepFailed

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.replay.driving import assert_replays, live, resumed
+from tests.support.driving import assert_replays, live, resumed
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue
@@ -353,7 +353,7 @@ def test_a_set_iterated_in_another_order_is_noticed_by_the_digest():
         import sys
         from holdfast import workflow
         from holdfast.contract.rows import EntryRow
-        from tests.replay.driving import Recording, live, resumed
+        from tests.support.driving import Recording, live, resumed
         import msgspec
 
         def greet(name: str) -> str:

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.paths import ROOT
 from tests.support.waiting import soon
 
 from holdfast.stores.sqlite.guard import _process
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
 """How many seconds threads and processes are given that are on their way out."""
 _OURS = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__", ".coverage")

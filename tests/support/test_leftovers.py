@@ -8,10 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.sqlite_cases import opened
 from tests.support import leftovers
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+from tests.support.sqlite_cases import opened
 
 
 @pytest.fixture(autouse=True)

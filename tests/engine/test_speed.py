@@ -1,0 +1,48 @@
+"""Guard rails: a step must not come to cost noticeably more than it does, beside the raw work it is made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.paths import SCRIPTS
+
+SCRIPT = SCRIPTS / "speed.py"
+CALLS = 267
+"""How many functions were called for each step when this was last made faster."""
+RATIO = 5.5
+"""How much processor time a step took beside a raw unit: a task, an entry to JSON and back, two rows in a commit."""
+MORE = 1.3
+"""How much worse is a failure."""
+
+pytestmark = pytest.mark.speed
+
+
+def measure(folder: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def test_a_step_calls_no_more_functions_than_it_did(tmp_path: Path) -> None:
+    """W2 The same count on every machine, however busy: a layer more in the path of every step shows here."""
+    called = measure(tmp_path, "100", "1")["calls"]
+    assert called <= CALLS * MORE, f"{called:.0f} calls for a step; it was {CALLS}"
+    assert called >= CALLS * 0.6, f"{called:.0f} calls for a step: lower the figure in this test"
+
+
+def test_a_step_takes_no_more_of_the_processor_beside_the_raw_figure(tmp_path: Path) -> None:
+    """W2 Of the same run, a ratio; a machine that is busy just now gets more chances."""
+    ratios: list[float] = []
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ratios.append(measure(folder)["ratio"])
+        if min(ratios) <= RATIO * MORE:
+            return
+    pytest.fail(f"a step took {min(ratios):.1f} times the raw unit, it was {RATIO}: {ratios}")

@@ -1,0 +1,71 @@
+"""One word, one thing: the glossary is used, its words are plain, and no two classes share a name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.paths import ROOT
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+VAGUE = ("anybody", "elsewhere", "everybody", "few", "nobody", "somebody", "whoever")
+"""Words that do not say who: worker, caller, operator, run and step do."""
+SOURCES_ARE_CHECKED = False
+"""Whether docstrings of the source are held to this, too."""
+NAMED_ALIKE = {
+    "Attempt", "Connections", "End", "Schedules", "Statements", "StepFailed", "Tasks", "Transactions", "Worker",
+}  # fmt: skip
+"""Classes that still share a name. None may be added; whichever is renamed is taken out."""
+
+_WORD = re.compile(r"^\| \*\*(.+?)\*\* \| .+ \|$", re.MULTILINE)
+_CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_OPENING = re.compile(rf"\W*({'|'.join(VAGUE)})\b", re.IGNORECASE)
+
+
+def test_a_word_stands_once_in_the_glossary():
+    words = _WORD.findall(GLOSSARY.read_text())
+    assert len(words) > 50
+    assert sorted(words) == sorted(set(words))
+
+
+def test_every_word_of_the_glossary_is_used():
+    """In another document, or in the source."""
+    written = "\n".join(path.read_text() for path in [*PAGES, *SOURCES] if path != GLOSSARY).lower()
+    assert [word for word in _WORD.findall(GLOSSARY.read_text()) if not re.search(rf"\b{word}", written)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_sentence_of_a_document_says_who(page):
+    prose = _CODE.sub("code", page.read_text())
+    sentences = re.split(r"(?<=[.:;?!|])\s+|\n\s*[-*|]\s|\n\n", prose)
+    assert [sentence for sentence in sentences if _OPENING.match(sentence)] == []
+
+
+@pytest.mark.skipif(not SOURCES_ARE_CHECKED, reason="the docstrings are being rewritten")
+def test_a_docstring_says_who():
+    assert [f"{path.name}: {text}" for path in SOURCES for text in _docstrings(path) if _OPENING.match(text)] == []
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Give the first line of every docstring, those of attributes included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value.strip().partition("\n")[0]
+
+
+def test_no_two_classes_share_a_name():
+    """Apart from private ones, which are seen in one file only."""
+    homes = defaultdict(list)
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(ROOT))
+    alike = {name: found for name, found in homes.items() if len(found) > 1 and name not in NAMED_ALIKE}
+    assert alike == {}
