@@ -296,7 +296,7 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class Overtaken(msgspec.Struct, frozen=True):
-    """Somebody else's row came into the inbox first; nothing of the operation was written."""
+    """A row of another process came into the inbox first; nothing of the operation was written."""
 
     key: int
 

@@ -218,7 +218,7 @@ class Patched(Entry, frozen=True):
 
 
 class CancelRequested(Entry, frozen=True):
-    """Somebody asked the run to stop."""
+    """A caller or an operator asked the run to stop."""
 
     kind, role, word = 24, FACT, "cancel"
     compensate: bool = False

@@ -160,7 +160,7 @@ class Execution:
         if outer is not None and asyncio.current_task(outer) is not None:
             raise RuntimeError("a turn must be driven from a plain callback, not from inside a task")
         hooks = sys.get_asyncgen_hooks()
-        if type(getattr(hooks.firstiter, "__self__", None)) is not generators.Hooks:
+        if type(getattr(hooks.firstiter, "__self__", None)) is not generators.GeneratorHooks:
             generators.adopt(hooks)
         collecting = gc.isenabled()
         error: BaseException | None = None

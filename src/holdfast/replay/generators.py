@@ -18,7 +18,7 @@ Hook = Callable[[Any], object] | None
 _FEW = 1000
 
 
-class Hooks:
+class GeneratorHooks:
     """The pair of hooks, with the pair it stands in front of."""
 
     __slots__ = ("_final", "_first", "_owners", "_prune_at")
@@ -67,6 +67,6 @@ def _close(generator: Any) -> None:
 
 def adopt(hooks: Any) -> None:
     """See to it that async generators which begin in a run on this thread belong to it, in front of these hooks."""
-    if type(getattr(hooks.firstiter, "__self__", None)) is not Hooks:
-        ours = Hooks(hooks.firstiter, hooks.finalizer)
+    if type(getattr(hooks.firstiter, "__self__", None)) is not GeneratorHooks:
+        ours = GeneratorHooks(hooks.firstiter, hooks.finalizer)
         sys.set_asyncgen_hooks(ours.first, ours.final)

@@ -68,12 +68,12 @@ TYPES = frozenset(
 
 
 class Observers:
-    """Everybody an engine tells of changes."""
+    """The callbacks and watches that an engine tells of changes."""
 
     def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
         self._clock = clock
         self.callbacks: dict[str, list[Callback]] = {}
-        """Whom to tell, by the run that they want to hear of; "" for those who want to hear of all."""
+        """By the run whose changes they are told; those under "" are told of every run."""
         self._watches: set[Watch] = set()
         for callback in callbacks:
             _check(callback, "on_change")
