@@ -13,11 +13,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
-LIMIT = 40
+LIMIT = 120
 """How long a command may take, in seconds."""
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +68,6 @@ def test_the_page_is_made_of_what_is_run_here():
     assert page.count("```") == 2 * len(_BLOCK.findall(page)) + 2
 
 
-@pytest.mark.timeout(180)
 def test_the_tutorial_from_beginning_to_end(tmp_path: Path, database: str):
     environment = {
         **os.environ,
