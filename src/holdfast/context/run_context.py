@@ -190,7 +190,8 @@ class RunContext(Context):
 
     def recorded_steps(self) -> list[RecordedStep]:
         """Return the steps that history has in this scope and that were not called yet, in order of their calls."""
-        return self._journal.recorded_steps(self._scope.prefix)
+        journal = self._journal
+        return list(journal.past.steps(journal.names, self._scope.prefix))
 
     @property
     def facts_left(self) -> int:

@@ -221,10 +221,6 @@ class Journal:
         """Whether recorded facts remain to be applied."""
         return bool(self.past.facts)
 
-    def recorded_steps(self, prefix: str) -> list[RecordedStep]:
-        """Return the steps that history has right under a prefix and the code has not called yet, in order of call."""
-        return list(self.past.steps(self.names, prefix))
-
     def tries(self, location: str) -> list[EntryRow]:
         """Take the recorded attempts of a step, beyond its first beginning."""
         return self.past.tries.pop(location, [])

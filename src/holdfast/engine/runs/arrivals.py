@@ -85,7 +85,7 @@ class Arrivals:
         life = first_entries((), now) if claim.generation and not history.entries else []
         turn = resident.execution.begin(history.entries or life, messages, now)
         turn.entries[:0] = life
-        ends = runner.attempts.recall_queued(resident, turn, history, ends)
+        ends = runner.attempts.queued.recall(resident, turn, history, ends)
         begin = runner.attempts.recall(resident, turn, claim.lost or "handed back", now)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
@@ -96,4 +96,4 @@ class Arrivals:
             resident.active.discard(CANCEL)
             runner.out_of_grace(resident)
         for end in ends:
-            runner.attempts.ended_in_queue(resident, end)
+            runner.attempts.queued.ended(resident, end)

@@ -21,6 +21,7 @@ from holdfast.contract.rows import FOR_CODE, InboxKind, Message
 from holdfast.engine.runs.pauses import Pauses, standing_pause
 from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
+from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.worker.committer import Committer
 
 _EVENTS = frozenset({InboxKind.EVENT, InboxKind.NOTICE})
@@ -49,9 +50,10 @@ def without_gap(seen: int, rows: Sequence[Message]) -> list[Message] | None:
 class Mail:
     """The inbox rows of the runs in memory."""
 
-    def __init__(self, runs: Runs, steps: Steps, pauses: Pauses, committer: Committer) -> None:
+    def __init__(self, runs: Runs, steps: Steps, queued: QueuedSteps, pauses: Pauses, committer: Committer) -> None:
         self._runs = runs
         self._steps = steps
+        self._queued = queued
         self._pauses = pauses
         self._committer = committer
         self._together: dict[int, list[Message]] = {}
@@ -125,13 +127,13 @@ class Mail:
         begin = [
             verb for row in fresh if row.kind == InboxKind.KEY for verb in self._steps.key_is_free(resident, row.name)
         ]
-        ends = self._steps.expected_ends(resident, rows_of_tasks)
+        ends = self._queued.expected(resident, rows_of_tasks)
         if begin or not (code or ends):
             self._runs.note(resident, begin=begin)
         if code:
             self._runs.deliver(resident, code)
         for end in ends:
-            self._steps.ended_in_queue(resident, end)
+            self._queued.ended(resident, end)
 
     def sort(self, resident: Resident, rows: Sequence[Message]) -> Sorted:
         """Tell the rows for the code from those for its worker.

@@ -125,11 +125,3 @@ class Steps(Protocol):
     def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
         ...
-
-    def expected_ends(self, resident: Resident, rows: Sequence[Message]) -> list[Message]:
-        """Return the inbox rows that end an attempt which is under way in a queue."""
-        ...
-
-    def ended_in_queue(self, resident: Resident, row: Message) -> None:
-        """Act on the end of an attempt that another worker ran, or that ran in a transaction."""
-        ...

@@ -3,8 +3,7 @@
 The output-commit rule: a fact is handed to the code at once and the code runs ahead, but nothing a turn asks for is
 acted on until the commit holding it and everything before it is durable. After any outcome but success the run in
 memory is dropped; the worker that claims it next replays what is durable.
-
-Every method here is called from plain callbacks of the event loop, never inside a task, because it drives turns.
+Every method is called from plain callbacks of the event loop, never inside a task, because it drives turns.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from holdfast.engine.runs.departures import Departures
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.runs.load import RunLoader
 from holdfast.engine.runs.mail import Mail
+from holdfast.engine.runs.news import News
 from holdfast.engine.runs.pauses import Pauses
 from holdfast.engine.runs.ports import Host
 from holdfast.engine.runs.resident import DROPPED, FINISHING, PAUSING, RELEASING, Resident
@@ -49,7 +49,6 @@ from holdfast.replay.journal import CANCEL
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
-_workflow_logger = logging.getLogger("holdfast.workflow")
 
 
 class Runner:
@@ -78,12 +77,11 @@ class Runner:
         self._beginning = 0
         """How many are in memory whose first commit is under way."""
         self.queues = queues
-        self._registry = registry
         self._max_resident = settings.max_resident * 1.25
         """A quarter more than shall stay may wait here: of these `Worker._evict` releases the longest idle."""
         self.loader = RunLoader(registry, settings)
         self._committer = committer
-        self._strangers: set[str] = set()
+        self._news = News(host, reporter, queues, registry)
         self.reporter = reporter
         self.limits = limits
         self.app = app
@@ -99,7 +97,7 @@ class Runner:
         self.attempts = Attempts(self, executor, store, registry.errors)
         self.departures = Departures(self, self.attempts, committer)
         self.pauses = Pauses(self.attempts, self.departures.pause)
-        self.mail = Mail(self, self.attempts, self.pauses, committer)
+        self.mail = Mail(self, self.attempts, self.attempts.queued, self.pauses, committer)
 
     # Facts: what comes to a run and lets its code go on.
 
@@ -107,7 +105,7 @@ class Runner:
         """Insert a run together with its first turn, and go on with it once that is durable."""
         commit = self._commit(resident, turn, ())
         self._beginning += 1
-        done = self._then_tell_queues(resident, commit, done)
+        done = self.attempts.queued.then_tell(resident, commit, done)
         self._committer.submit(StartRun(run=run, turn=commit), partial(self._begun, resident, turn, done))
 
     def _begun(self, resident: Resident, turn: Turn, done: Done, outcome: Outcome | Exception) -> None:
@@ -143,10 +141,13 @@ class Runner:
 
     def deliver(self, resident: Resident, messages: Sequence[Message]) -> None:
         """Hand inbox rows to the code and make what follows durable."""
+        self._drive(resident, resident.execution.deliver, messages)
+
+    def _drive(self, resident: Resident, drive: Callable[..., Turn], *what: Any) -> None:
         if resident.phase:
             return
         try:
-            turn = resident.execution.deliver(messages, self.clock.now())
+            turn = drive(*what, self.clock.now())
         except Exception as error:
             self._turn_failed(resident, error)
         else:
@@ -157,7 +158,7 @@ class Runner:
         self.advance(resident, resident.execution.note(notes, self.clock.now()), begin)
 
     def _turn_failed(self, resident: Resident, error: Exception) -> None:
-        """Give back a run whose turn failed by a fault of the engine, rather than leaving it stuck."""
+        """Give back a run whose turn failed by a fault of the engine: it must not be left stuck."""
         _logger.error("a turn of run %s failed inside the engine", resident.id, exc_info=error)
         self.departures.lost(resident, error)
 
@@ -184,13 +185,8 @@ class Runner:
         due = resident.execution.next_due()
         if due is None or due > now or resident.phase:
             self._schedule(resident)
-            return
-        try:
-            turn = resident.execution.fire(now)
-        except Exception as error:
-            self._turn_failed(resident, error)
         else:
-            self.advance(resident, turn)
+            self._drive(resident, resident.execution.fire)
 
     # The commit: make a turn durable, then act on it.
 
@@ -213,7 +209,7 @@ class Runner:
             self._committed(resident, turn, begin, Committed(resident.key))
         else:
             done = partial(self._committed, resident, turn, begin)
-            self._committer.submit(some_commit, self._then_tell_queues(resident, some_commit, done), resident)
+            self._committer.submit(some_commit, self.attempts.queued.then_tell(resident, some_commit, done), resident)
 
     def _only_plain_steps(self, resident: Resident, turn: Turn) -> bool:
         """Whether a turn did nothing but complete steps and begin plain ones, so that the run's row stays as it is.
@@ -262,13 +258,13 @@ class Runner:
                 continue
             if isinstance(verb, StepVerb) and (
                 verb.location in resident.queued
-                or (verb.activity.queue is not None and not verb.recalled and attempts.put_into_queue(resident, verb))
+                or (verb.activity.queue is not None and not verb.recalled and attempts.queued.put(resident, verb))
             ):
                 continue  # another worker runs it
             active.add(verb.location)
         for verb in begin:
             active.add(verb.location)
-            if verb.activity.queue is not None and not verb.done() and attempts.put_into_queue(resident, verb):
+            if verb.activity.queue is not None and not verb.done() and attempts.queued.put(resident, verb):
                 active.discard(verb.location)
         for verb in turn.abandoned:
             active.discard(verb.location)
@@ -278,22 +274,6 @@ class Runner:
                 resident.withdraw_attempts([verb.location])
             if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None:
                 self.limits.forget(resident.key, verb.location)
-
-    def _then_tell_queues(self, resident: Resident, commit: CommitTurn | None, done: Done) -> Done:
-        """Let this engine look for attempts, once a commit that puts some into queues is durable."""
-        if commit is None or commit.extras is None:
-            return done
-        ours = False
-        for task in commit.extras.tasks:
-            ours = self.queues.takes(resident.queued[task.location].activity, resident.id) or ours
-        if not ours:
-            return done
-
-        def then(outcome: Outcome | Exception) -> None:
-            done(outcome)
-            self.host.tasks_queued()
-
-        return then
 
     # Acting on what is durable.
 
@@ -324,7 +304,7 @@ class Runner:
     ) -> None:
         resident.answered(bool(turn.children))
         if isinstance(outcome, Committed):
-            self._tell(resident, turn, outcome)
+            self._news.committed(resident, turn, outcome)
         if resident.phase is DROPPED:
             return
         if not isinstance(outcome, Committed):
@@ -335,20 +315,6 @@ class Runner:
         except Exception as error:
             _logger.exception("run %s could not be continued", resident.id)
             self.departures.lost(resident, error)
-
-    def _tell(self, resident: Resident, turn: Turn, outcome: Committed) -> None:
-        """Tell other runs, callers, logs and observers what is durable now."""
-        cancelled = turn.outcome is not None and turn.outcome.ending is Ending.CANCELLED
-        if outcome.stirred or turn.children or cancelled:
-            self.host.woke_others(may_have_ended=cancelled)
-            self._warn_of_strangers(turn)
-        if turn.abandoned and any(map(_in_a_queue, turn.abandoned)):
-            self.host.woke_others()  # this worker may be running what was withdrawn
-        if turn.extras is not None and turn.extras.replies:
-            self.host.replied(resident.id)
-        if turn.logs:
-            self._log(resident, turn)
-        self.reporter.turn(resident, turn)
 
     def _act_on(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Committed) -> None:
         for verb in turn.abandoned:
@@ -451,27 +417,6 @@ class Runner:
         self.keep(renewed)
         self.advance(renewed, renewed.execution.begin(first, unread))
 
-    def _warn_of_strangers(self, turn: Turn) -> None:
-        for child in turn.children:
-            name = child.run.workflow
-            if name not in self.queues.workflows and name not in self._strangers:
-                self._strangers.add(name)
-                _logger.warning(
-                    "run %s waits for a worker that %s workflow %r; this engine does not: if no other does, %s",
-                    child.run.id,
-                    "serves the queue of" if name in self._registry.names() else "knows",
-                    name,
-                    self.queues.remedy(name),
-                )
-
-    def _log(self, resident: Resident, turn: Turn) -> None:
-        for level, text, args, scope in turn.logs:
-            extra = {"run_id": resident.id, "workflow": resident.workflow.name, "scope": scope}
-            try:
-                _workflow_logger.log(level, f"[{resident.id}] {text}", *args, extra=extra)
-            except Exception:
-                _logger.exception("a logging handler failed; run %s goes on", resident.id)
-
     # What attempts and departures ask.
 
     def too_late(self, settings: ActivityOptions) -> bool:
@@ -493,7 +438,7 @@ class Runner:
             self.reporter.progress(resident, location, progress)
             at = self.clock.now()
             beat = Beat(key=resident.key, epoch=resident.epoch, location=location, at=at, detail=progress)
-            self._committer.submit(beat, _nothing)
+            self._committer.submit(beat, lambda outcome: None)  # best effort: a lost heartbeat is harmless
 
     def keep_result(self, kept: KeepResult) -> None:
         """Keep the late result of a step under its idempotency key."""
@@ -547,11 +492,3 @@ class Runner:
 def _transacts(verb: Any) -> bool:
     """Whether the end of a step comes by the inbox, perhaps just before it is given up."""
     return isinstance(verb, StepVerb) and verb.activity.settings.transaction
-
-
-def _in_a_queue(verb: Any) -> bool:
-    return isinstance(verb, StepVerb) and verb.activity.queue is not None
-
-
-def _nothing(outcome: Outcome | Exception) -> None:
-    """Best effort: a lost heartbeat is harmless."""

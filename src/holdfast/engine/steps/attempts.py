@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -16,7 +16,6 @@ import msgspec
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import KeepResult, KeyAnswer
-from holdfast.contract.rows import History, Message
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import NotReady
@@ -65,7 +64,8 @@ class Attempts:
         self._suspects = SuspectTurns()
         self._draw = random.random
         self._transactions = Transactions(runs, executor.loop, store, self._left)
-        self._queued = QueuedSteps(runs, self)
+        self.queued = QueuedSteps(runs, self)
+        """Those whose attempts are in queues."""
 
     # Beginning.
 
@@ -157,7 +157,7 @@ class Attempts:
         settings = verb.activity.settings
         try:
             if verb.activity.queue is not None:
-                self._queued.committed(resident, verb)
+                self.queued.committed(resident, verb)
                 return
             if settings.idempotency_key is not None:
                 with asking("idempotency_key", settings):
@@ -195,24 +195,6 @@ class Attempts:
             self.run(resident, verb, answer, only)
         elif verb.settled and _convicted(verb):
             self._convict(resident, verb)
-
-    # Steps in queues, see QueuedSteps.
-
-    def put_into_queue(self, resident: Resident, verb: StepVerb) -> bool:
-        """Put the attempt that is being counted into its queue; False if something is left to do here."""
-        return self._queued.put(resident, verb)
-
-    def recall_queued(self, resident: Resident, turn: Turn, history: History, ends: Sequence[Message]) -> list[Message]:
-        """Find the attempts of a replayed run that are in queues; return the rows that tell how some ended."""
-        return self._queued.recall(resident, turn, history, ends)
-
-    def expected_ends(self, resident: Resident, rows: Sequence[Message]) -> list[Message]:
-        """Return the inbox rows that end an attempt which is under way in a queue."""
-        return self._queued.expected(resident, rows)
-
-    def ended_in_queue(self, resident: Resident, row: Message) -> None:
-        """Act on the end of an attempt that another worker ran, or that ran in a transaction."""
-        self._queued.ended(resident, row)
 
     # Keys.
 

@@ -14,12 +14,15 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
+from holdfast.contract.operations import Outcome
 from holdfast.contract.rows import History, Message
+from holdfast.contract.turns import CommitTurn
 from holdfast.definitions import NotReady
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.wire import new_task, read_end
+from holdfast.engine.worker.committer import Done
 from holdfast.errors import UndecodablePayload
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay.entry import OVER_LIMIT
@@ -90,6 +93,22 @@ class QueuedSteps:
         if verb.location not in resident.queued:
             new_task(verb)
         resident.active.discard(verb.location)
+
+    def then_tell(self, resident: Resident, commit: CommitTurn | None, done: Done) -> Done:
+        """Let this engine look for attempts, once a commit that puts some into queues is durable."""
+        if commit is None or commit.extras is None:
+            return done
+        ours = False
+        for task in commit.extras.tasks:
+            ours = self._runs.queues.takes(resident.queued[task.location].activity, resident.id) or ours
+        if not ours:
+            return done
+
+        def then(outcome: Outcome | Exception) -> None:
+            done(outcome)
+            self._runs.host.tasks_queued()
+
+        return then
 
     # Recalling.
 
