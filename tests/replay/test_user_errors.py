@@ -233,9 +233,9 @@ def test_a_task_left_running_and_an_error_nobody_looked_at_are_reported():
     assert recording.result == "done"
     said = "\n".join(recording.logs)
     assert "the workflow ended while background (test_user_errors.py:" in said
-    assert "nobody awaited failing: LookupError('unseen')" in said
-    assert "nobody awaited lost: LookupError('unseen')" in said
-    assert "nobody awaited step: KeyError(1)" in said
+    assert "the workflow never awaited failing: LookupError('unseen')" in said
+    assert "the workflow never awaited lost: LookupError('unseen')" in said
+    assert "the workflow never awaited step: KeyError(1)" in said
 
 
 def test_a_cancellation_swallowed_in_a_loop_ends_the_run_once_it_is_handled():

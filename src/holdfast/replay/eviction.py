@@ -48,7 +48,7 @@ def _close(task: RunTask) -> None:
     for _ in range(_CLOSES):
         try:
             task.own_context.run(coro.close)
-        except BaseException:  # noqa: S110  # whatever cleanup raises while being dropped concerns nobody
+        except BaseException:  # noqa: S110  # what cleanup raises while being dropped concerns no run
             pass
         if getattr(coro, "cr_frame", None) is None:
             break

@@ -177,7 +177,7 @@ class Execution:
             blocked.run_id = self.journal.run.id
             self.journal.block(blocked)
         except Exception as unfit:
-            # A callback of the user's that raised, or a row nobody can read: neither is the code's own failure.
+            # A callback of the user's that raised, or a row that cannot be read: neither is the code's own failure.
             run = self.journal.run.id
             self.journal.block(RunBlocked(run, f"run {run}: {type(unfit).__name__}: {unfit}{raised_at(unfit)}"))
         finally:
@@ -455,7 +455,7 @@ class Execution:
             elif not task.cancelled() and getattr(task, "_log_traceback", False):
                 self.loop.call_exception_handler({"task": task, "exception": task.exception()})
         for failure in self.loop.failures or ():
-            logs.append((30, "nobody awaited %s", (failure,), ""))
+            logs.append((30, "the workflow never awaited %s", (failure,), ""))
         left = list(journal.open.values())
         for verb in left:
             if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
@@ -468,7 +468,7 @@ class Execution:
         self.loop.dead = True
         self.loop.forget_timers()
         for verb in left:
-            verb.cancel()  # so that a result on its way finds nobody waiting
+            verb.cancel()  # so that a result on its way finds nothing waiting
 
     def drop(self) -> None:
         """Let go of the coroutine without letting it act; see `eviction`."""

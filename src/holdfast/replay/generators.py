@@ -2,7 +2,7 @@
 
 Python asks two hooks of the thread about them. A turn could put its own in place and take them away again, but every
 such change is an audited event, and there are some for every step of every run. So one pair stays, in front of that of
-whoever runs the thread's event loop, and sends each generator where it belongs.
+the thread's own event loop, and sends each generator where it belongs.
 """
 
 from __future__ import annotations

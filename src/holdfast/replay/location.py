@@ -103,7 +103,7 @@ class Scope:
     def __init__(self, prefix: str = "", outer: Scope | None = None, loop: object = None) -> None:
         self.prefix = prefix
         self.outer = outer
-        """The scope around an `async for` iteration, with which it shares its task; None elsewhere."""
+        """The scope around an `async for` iteration, with which it shares its task; None in other scopes."""
         self.loop = loop
         """The loop of an `async for` iteration."""
         self.made = 0

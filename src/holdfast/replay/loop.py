@@ -139,7 +139,7 @@ class RunLoop:
         self.tasks: list[RunTask] = []
         self.orphans: list[Any] | None = None
         self.failures: list[str] | None = None
-        """Errors of tasks and verbs that are gone and that nobody looked at."""
+        """Errors of tasks and verbs that are gone and that the code never looked at."""
         self.dead = False
         self.violation: Exception | None = None
 
@@ -190,7 +190,7 @@ class RunLoop:
         return timer
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Say nothing here: failures nobody awaited are reported when the run ends."""
+        """Say nothing here: failures that the code never awaited are reported when the run ends."""
         error = context.get("exception")
         if error is None or self.dead:
             return

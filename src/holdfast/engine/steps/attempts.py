@@ -72,8 +72,8 @@ class Attempts:
     def recall(self, resident: Resident, turn: Turn, lost: str, now: Instant) -> list[StepVerb]:
         """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
 
-        Steps that wait for a retry go on waiting, and so do those whose attempt is elsewhere. The others were lost with
-        their worker, as `lost` says, which is noted in the turn.
+        Steps that wait for a retry go on waiting, and so do those whose attempt is in a queue. The others were lost
+        with their worker, as `lost` says, which is noted in the turn.
         """
         notes: Notes = []
         begin: list[StepVerb] = []
@@ -404,7 +404,7 @@ class Attempts:
         self._runs.note(resident, note)
 
     def _come_back_later(self, resident: Resident, verb: StepVerb, asked: RetryAfter, data: ErrorData) -> None:
-        """Make an attempt again when a service said so, and let nobody else under its limit ask before that."""
+        """Make an attempt again when a service said so, and let no other step under its limit ask before that."""
         now = self._runs.clock.now()
         retry_at = now + micros(asked.delay, "delay of RetryAfter")
         limit = verb.activity.settings.limit

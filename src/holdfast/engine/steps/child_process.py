@@ -114,7 +114,7 @@ class IsolatedBody:
                 self._process.wait()
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        # The loop may be closed by now: then nobody waits.
+        # The loop may be closed by now: then no run waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 

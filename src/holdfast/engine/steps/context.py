@@ -21,13 +21,13 @@ _NOTHING_SAID: Mapping[str, Any] = MappingProxyType({})
 STEP: ContextVar[StepContext] = ContextVar("holdfast_step")
 _logger = logging.getLogger("holdfast.step")
 _MAKING_SIGNALS = threading.Lock()
-"""Taken by whoever is the first to ask for a signal: a body in its thread, or the worker that gives it up."""
+"""Taken by the first that asks for a signal: a body in its thread, or the worker that gives it up."""
 REPORT_EVERY = 1.0
 """How many seconds lie at least between two reports of progress that are recorded."""
 
 
 class CancelSignal:
-    """Tells a body that nobody waits for it any more: poll `aborted`, listen, or wait for it.
+    """Tells a body that its run does not wait for it any more: poll `aborted`, listen, or wait for it.
 
     An async body is cancelled besides, and a body in a child process is simply killed.
     """
@@ -86,7 +86,7 @@ class CancelSignal:
 class StepContext:
     """One attempt of one step, as its body sees it.
 
-    Made for every attempt, and hardly looked at by most: what few ask for is not there until they do.
+    Made for every attempt. Most bodies never look at it, so what is rare is created when a body asks.
     """
 
     app: Mapping[str, Any] = _NOTHING_SAID
@@ -115,7 +115,7 @@ class StepContext:
 
     @property
     def signal(self) -> CancelSignal:
-        """Tells the body that nobody waits for it any more."""
+        """Tells the body that its run does not wait for it any more."""
         return self._signal or self._make_signal()
 
     def _make_signal(self) -> CancelSignal:
@@ -171,7 +171,7 @@ class StepContext:
         """What to hand to services that can tell a repeated call: run and step, unless the activity makes its own.
 
         It is the same for every attempt, and when the step is made again after a retry or rerun. Another one is given
-        to a step that was undone by its compensation and is done anew (`~2`, `~3` at the end), to what then undoes it,
+        to a step that was undone by its compensation and is done again (`~2`, `~3` at the end), to what then undoes it,
         and in a later life of the run (continue-as-new), where the same step is another one.
         """
         return self.verb.idempotency_key() if self.verb is not None else f"{self.run_id}:{self.step}"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class WaitingRoom:
-    """A queue for each priority, so that who is next costs the same however many wait.
+    """A queue for each priority, so that finding the next costs the same however many wait.
 
-    One who gives up stays in its queue unnoticed and is passed over.
+    One that is given up stays in its queue and is passed over.
     """
 
     __slots__ = ("_entries", "_numbers", "_priorities", "_queues", "_waiting")
@@ -44,7 +44,7 @@ class WaitingRoom:
         self._waiting.add(attempt)
 
     def take(self) -> Attempt:
-        """Return who is next."""
+        """Return the attempt that is next."""
         queue = self._first_queue()
         self._entries -= 1
         attempt = queue.popleft()[1]
@@ -68,7 +68,7 @@ class WaitingRoom:
         return True
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Forget all that wait."""
         self._queues.clear()
         self._priorities.clear()
         self._waiting.clear()

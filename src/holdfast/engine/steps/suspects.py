@@ -1,7 +1,7 @@
 """Suspects that cannot run in a child process run here one after another.
 
-Each begins its attempt only when no other is under way: a third loss then convicts the one that ran, and nobody who was
-merely waiting.
+Each begins its attempt only when no other is under way: a third loss then convicts the step that ran, and none that
+was merely waiting.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Collecting:
                 self._ours = gc.get_threshold()
 
     def closed(self) -> None:
-        """Note that an engine was closed; after the last one it is as before, unless somebody else has changed it."""
+        """Note that an engine was closed; after the last one it is as before, unless the application has changed it."""
         with self._lock:
             self._open -= 1
             if self._open == 0 and gc.get_threshold() == self._ours:

@@ -61,7 +61,7 @@ class QueuedWork:
             raise UndecodablePayload(f"the arguments of step {call.step!r} do not fit: {error}") from error
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments: nobody else has these."""
+        """Return the arguments: no other attempt has these."""
         return self.args, self.kwargs
 
 

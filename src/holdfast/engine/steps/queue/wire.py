@@ -21,7 +21,7 @@ class TaskCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the worker that runs an attempt has to know, beside the run and the activity.
 
     `key` is what names the work to the outside world, `own_key` the one that the activity made, if it did. How long the
-    attempt may take is for whoever called the step to say; all else is for the worker's own definition.
+    attempt may take is for the run that called the step to say; all else is for the worker's own definition.
     """
 
     step: str
@@ -56,7 +56,7 @@ read_end = msgspec.json.Decoder(TaskEnd).decode
 
 
 def new_task(verb: StepVerb) -> NewTask:
-    """Return the attempt of a step that is being counted, for whoever serves its queue.
+    """Return the attempt of a step that is being counted, for the worker that serves its queue.
 
     Raises:
         NotSerializable, DefinitionError: its arguments cannot reach another worker.
