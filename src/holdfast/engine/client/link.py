@@ -13,7 +13,7 @@ from holdfast.contract.rows import RunRow
 from holdfast.contract.store import Store
 from holdfast.contract.turns import PublishEvent
 from holdfast.engine.views.observers import Observers
-from holdfast.engine.worker.committer import resolving
+from holdfast.engine.worker.committer import Done, outcome_of
 from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
 
 if TYPE_CHECKING:
@@ -84,24 +84,21 @@ class Link:
         A run that no worker has may have been changed instead: then this engine looks what there is to do.
         """
         worker = self.worker
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        tell = resolving(future)
 
-        def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Delivered):
-                worker.delivered(outcome)
-            if not isinstance(operation, SendMessage):
-                worker.look(may_have_ended=True)
-            tell(outcome)
+        def ask(done: Done) -> None:
+            def told(outcome: Outcome | Exception) -> None:
+                if isinstance(outcome, Delivered):
+                    worker.delivered(outcome)
+                if not isinstance(operation, SendMessage):
+                    worker.look(may_have_ended=True)
+                done(outcome)
 
-        def ask() -> None:
             with worker.committer.together():
-                worker.committer.submit(operation, done)
+                worker.committer.submit(operation, told)
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
                     worker.runner.mail.early(operation.target, operation.row(0))
 
-        asyncio.get_running_loop().call_soon(ask)
-        return await future
+        return await outcome_of(ask)
 
     def notify(self, change: Change) -> None:
         """Tell those who watch."""

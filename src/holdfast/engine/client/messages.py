@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from holdfast.contract.rows import Status
 from holdfast.contract.turns import PublishEvent
 from holdfast.definitions import check_run_id
 from holdfast.engine.client.link import Link
+from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
 from holdfast.payloads import codec
@@ -111,23 +111,17 @@ class Messaging:
         if not row.epoch:
             raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
         history = [] if worker.resident(run_id) else await self._link.store.history(row.key)
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[bytes] = loop.create_future()
 
-        def ask() -> None:
+        def ask() -> bytes:
+            resident = worker.resident(run_id)
+            execution = resident.execution if resident else worker.runner.loader.look_into(row, history)
             try:
-                resident = worker.resident(run_id)
-                execution = resident.execution if resident else worker.runner.loader.look_into(row, history)
-                try:
-                    answered.set_result(execution.query(name, args, kwargs))
-                finally:
-                    if resident is None:
-                        execution.drop()
-            except Exception as error:
-                answered.set_exception(error)
+                return execution.query(name, args, kwargs)
+            finally:
+                if resident is None:
+                    execution.drop()
 
-        loop.call_soon(ask)
-        return codec.decode(await answered, answer_type, f"the answer to query {name!r}")
+        return codec.decode(await from_callback(ask), answer_type, f"the answer to query {name!r}")
 
 
 def _raise_refusal(outcome: Outcome, run_id: str, name: str) -> None:

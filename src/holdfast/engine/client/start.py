@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -16,7 +16,7 @@ from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.client.link import Link
 from holdfast.engine.steps.queue.served import Queues
-from holdfast.engine.worker.committer import resolving
+from holdfast.engine.worker.committer import outcome_of
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.payloads import codec
 
@@ -155,9 +155,9 @@ class RunStarter:
         owned = msgspec.structs.replace(run, owner=worker.id)
         if run.options.unique_key is not None:
             # Whether the key is free only the commit knows, and no code must run for a run that is not to be.
-            return await _start_plain(worker, owned, definition)
+            return await outcome_of(partial(worker.arrivals.start_plain, owned, definition))
         try:
-            return await _start_here(worker, owned, definition)
+            return await outcome_of(partial(worker.arrivals.start, owned, definition))
         except StoreError:
             worker.in_doubt()
             raise
@@ -183,28 +183,6 @@ class RunStarter:
         definition.refuse_ambiguous("start", given, len(args))
         encoded, digest = definition.encode_input(args, kwargs)
         return definition, definition.name, encoded, digest
-
-
-async def _start_here(worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome] = loop.create_future()
-    done = resolving(future)
-
-    def begin() -> None:
-        try:
-            worker.arrivals.start(run, definition, done)
-        except Exception as error:
-            done(error)
-
-    loop.call_soon(begin)
-    return await future
-
-
-async def _start_plain(worker: Worker, run: NewRun, definition: Workflow[Any, Any]) -> Outcome:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome] = loop.create_future()
-    loop.call_soon(worker.arrivals.start_plain, run, definition, resolving(future))
-    return await future
 
 
 def _same(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:
