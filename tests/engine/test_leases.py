@@ -54,7 +54,7 @@ def test_a_worker_whose_event_loop_was_closed_hands_back_and_stops(
     asyncio.run(forget_to_stop())
     assert lease_threads()
     assert soon(lambda: not {*threading.enumerate()} - before), {*threading.enumerate()} - before
-    [said] = caplog.messages
+    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]
     assert "event loop was closed" in said
     assert "stop" in said
     assert list(tmp_path.glob("*-worker-*")) == []
