@@ -20,7 +20,7 @@ from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import CannotReopen
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
-from holdfast.replay.cuts import Cut, check_cut, cut_for_rerun, cut_for_resume, cut_for_retry
+from holdfast.replay.cuts import Cut, CutFinder, cut_for_rerun, cut_for_resume, cut_for_retry
 from holdfast.replay.entry import decode_entry, encode_entry
 from holdfast.replay.location import Names, number
 from holdfast.replay.turn import Ending
@@ -80,9 +80,9 @@ class Story:
     def failed(self, path: str) -> int:
         return self.add(path, entries.StepFailed(1, ERROR))
 
-    def compensation(self, index: int, name: str) -> int:
-        where = self.at(f"compensate {name}")
-        return self.add(f"^{index}", entries.CompensationAdded(where, name, NULL, NULL))
+    def compensation(self, index: int, name: str, undoes: str = "") -> int:
+        where, step = self.at(f"compensate {name}"), self.at(undoes) if undoes else ""
+        return self.add(f"^{index}", entries.CompensationAdded(where, name, NULL, NULL, step))
 
     def undo(self, index: int, name: str) -> None:
         self.step(f"^{index}/{name}")
@@ -241,9 +241,9 @@ def test_a_compensated_step_counts_as_not_completed():
     story = Story()
     story.step("look")
     _, reserved = story.step("reserve")
-    story.compensation(0, "release")
+    story.compensation(0, "release", "reserve")
     story.step("charge")
-    story.compensation(1, "refund")
+    story.compensation(1, "refund", "charge")
     story.add("ship", entries.StepBegun(0))
     story.failed("ship")
     story.undo(1, "refund")
@@ -258,28 +258,28 @@ def test_only_compensations_that_ran_count():
     """B17 A crash may leave the first ones alone; what they would undo is still done."""
     story = Story()
     story.step("reserve")
-    story.compensation(0, "release")
+    story.compensation(0, "release", "reserve")
     _, charged = story.step("charge")
-    story.compensation(1, "refund")
+    story.compensation(1, "refund", "charge")
     story.add("ship", entries.StepBegun(0))
     story.failed("ship")
     story.undo(1, "refund")
     assert cut_for_resume(story.rows, LATER).seq == charged
 
 
-def test_steps_that_ran_side_by_side_with_a_compensated_one_run_again():
-    """B17 History does not tell which of them was undone."""
-    story = Story()
-    story.step("before")
-    story.add("a", entries.StepBegun(0))
-    story.add("b", entries.StepBegun(0))
-    first = story.completed("b")
-    story.completed("a")
-    story.compensation(0, "undo a")
-    story.undo(0, "undo a")
-    story.ended()
-    cut = cut_for_retry(story.rows, LATER)
-    assert (cut.seq, marked(cut, story.rows)) == (first, ["a", "b"])
+def test_of_steps_that_ran_side_by_side_those_run_again_that_ended_after_the_compensated_one():
+    """B17 B8 History says which of them was undone; what was recorded before its end stays."""
+    for first, second, again in (("b", "a", ["a"]), ("a", "b", ["a", "b"])):
+        story = Story()
+        story.step("before")
+        story.add("a", entries.StepBegun(0))
+        story.add("b", entries.StepBegun(0))
+        ends = {first: story.completed(first), second: story.completed(second)}
+        story.compensation(0, "undo a", "a")
+        story.undo(0, "undo a")
+        story.ended()
+        cut = cut_for_retry(story.rows, LATER)
+        assert (cut.seq, marked(cut, story.rows)) == (ends["a"], again)
 
 
 def test_compensations_added_together_undo_as_many_steps():
@@ -288,8 +288,8 @@ def test_compensations_added_together_undo_as_many_steps():
     story.step("before")
     _, a = story.step("a")
     story.step("b")
-    story.compensation(0, "undo b")
-    story.compensation(1, "undo a")
+    story.compensation(0, "undo b", "b")
+    story.compensation(1, "undo a", "a")
     story.undo(1, "undo a")
     story.undo(0, "undo b")
     story.ended()
@@ -303,7 +303,7 @@ def test_a_wait_between_a_step_and_its_compensation_changes_nothing():
     story.add("receive x", entries.ReceiveBegun(["x"]))
     story.add("receive x", entries.MessageReceived("x", "m", NULL))
     story.add("@a1", entries.TimerFired())
-    story.compensation(0, "undo a")
+    story.compensation(0, "undo a", "a")
     story.undo(0, "undo a")
     story.ended()
     cut = cut_for_retry(story.rows, LATER)
@@ -315,15 +315,15 @@ def test_a_compensated_child_is_started_anew():
     story = Story()
     begun = story.add("kid", entries.ChildBegun("kid-1", 0))
     story.add("kid", entries.ChildEnded("completed", NULL))
-    story.compensation(0, "undo kid")
+    story.compensation(0, "undo kid", "kid")
     story.undo(0, "undo kid")
     story.ended()
     cut = cut_for_retry(story.rows, LATER)
     assert (cut.seq, cut.messages, cut.children) == (begun, [], ())
 
 
-def test_a_compensation_added_before_anything_was_done_cuts_everything_after_it():
-    """B17 What it undoes can only have been done later."""
+def test_a_compensation_that_undoes_nothing_in_particular_cuts_everything_after_it():
+    """B17 It was added before anything was done: what it undoes can only have been done later."""
     story = Story()
     added = story.compensation(0, "undo a")
     story.step("a")
@@ -364,7 +364,7 @@ def test_a_cancelled_run_that_was_compensated_goes_on_from_the_first_step_undone
     """S4-14, B17"""
     story = Story()
     _, a = story.step("a")
-    story.compensation(0, "undo a")
+    story.compensation(0, "undo a", "a")
     story.add("b", entries.StepBegun(0))
     story.add("*", entries.CancelRequested(True))
     story.add("b", entries.Cancelled())
@@ -418,7 +418,7 @@ def test_a_rerun_leaves_no_failure_no_cancel_and_no_undone_step_behind():
     """B8, B17 The earliest of them all: what follows would otherwise stop the run again, or build on what is undone."""
     story = Story()
     _, a = story.step("a")
-    story.compensation(0, "undo a")
+    story.compensation(0, "undo a", "a")
     story.step("b")
     request = story.add("*", entries.CancelRequested(True))
     story.step("cleanup")
@@ -503,11 +503,11 @@ def test_a_cut_after_the_beginning_of_a_loop_but_before_anything_forgotten_is_al
     state = story.add("loop/!", entries.LoopCheckpoint(1, 1, NULL))
     rows = [row for row in story.rows if not forgotten <= row.seq < state]
     assert cut_for_rerun(rows, "beside", LATER).seq == done
-    check_cut(rows, forgotten)
+    CutFinder(rows, "").check(forgotten)
     for seq in range(forgotten + 1, state + 1):
         with pytest.raises(CannotReopen):
-            check_cut(rows, seq)
-    check_cut(rows, state + 1)
+            CutFinder(rows, "").check(seq)
+    CutFinder(rows, "").check(state + 1)
 
 
 def test_a_state_that_forgot_nothing_is_no_obstacle():
@@ -618,7 +618,7 @@ def assert_every_cut_replays(recording: Recording) -> Counter[str]:
         run.drop()
         blocked = turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED
         try:
-            check_cut(rows, seq)
+            CutFinder(rows, "").check(seq)
         except CannotReopen:
             told["refused, would block" if blocked else "refused"] += 1
             continue

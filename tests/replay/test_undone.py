@@ -1,4 +1,4 @@
-"""Which steps a run's compensations undid, told by their places in the history."""
+"""What reopenings say about steps that were undone, and about attempts that were cut away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from holdfast.engine.views.steps import steps_of
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import cut_for_all, cut_for_retry
 from holdfast.replay.entry import Earlier, decode_entry
-from holdfast.replay.undone import undone_in
 
 
 class Saga(Story):
@@ -22,12 +21,13 @@ class Saga(Story):
     def call(self, path: str) -> int:
         return self.add(path, entries.StepBegun(0))
 
-    def register(self, path: str, before: int = 0) -> None:
-        """Add a compensation by the path of its call, `both/left/undo`."""
+    def register(self, path: str, undoes: str) -> None:
+        """Add a compensation by the path of its call, `both/left/undo`, and that of the step that it undoes."""
         branch, _, name = path.rpartition("/")
         where = self.at(f"{branch}/compensate {name}" if branch else f"compensate {name}")
         place = self.places[path] = len(self.places)
-        self.add(f"^{place}", entries.CompensationAdded(where, name.partition("#")[0], NULL, NULL, before))
+        step = self.at(undoes) if undoes else ""
+        self.add(f"^{place}", entries.CompensationAdded(where, name.partition("#")[0], NULL, NULL, step))
 
     def undid(self, *paths: str) -> None:
         for path in paths:
@@ -37,146 +37,6 @@ class Saga(Story):
         undoing = f"^{self.places[path]}/{path.rpartition('/')[2]}"
         self.add(undoing, entries.StepBegun(0))
         self.failed(undoing)
-
-    @property
-    def undone(self) -> set[str]:
-        found = undone_in(self.rows)
-        return {self._names.path(location) for location in found.steps}
-
-
-def test_a_compensation_stands_for_the_step_that_ended_before_it():
-    """B17 The step that failed the run, and those that nothing undoes, are not among them."""
-    saga = Saga()
-    saga.step("look")
-    saga.step("reserve")
-    saga.register("release")
-    saga.step("print")
-    saga.step("charge")
-    saga.register("refund")
-    saga.call("ship")
-    saga.failed("ship")
-    assert saga.undone == set()
-    saga.undid("refund", "release")
-    assert saga.undone == {"reserve", "charge"}
-
-
-def test_only_what_completed_has_undone_anything():
-    """B17 B14 One failed, the other was cut off: nobody knows."""
-    saga = Saga()
-    saga.step("a")
-    saga.register("undo a")
-    saga.step("b")
-    saga.register("undo b")
-    saga.step("c")
-    saga.register("undo c")
-    saga.undid("undo c")
-    saga.could_not_undo("undo b")
-    saga.add("^0/undo a", entries.StepBegun(0))
-    assert saga.undone == {"c"}
-
-
-def test_several_together_stand_for_as_many_steps_in_the_order_of_their_calls():
-    """B17 They ended in another order; one of them could not be undone."""
-    saga = Saga()
-    saga.step("before")
-    saga.call("a")
-    saga.call("b")
-    saga.completed("b")
-    saga.completed("a")
-    saga.register("undo a")
-    saga.register("undo b")
-    saga.could_not_undo("undo b")
-    saga.undid("undo a")
-    assert saga.undone == {"a"}
-
-
-def test_a_second_compensation_for_a_step_takes_no_other_step():
-    """B17 The first of them is what undoes it."""
-    saga = Saga()
-    saga.step("a")
-    saga.register("undo a")
-    saga.step("b")
-    saga.register("undo b")
-    saga.register("tell b")
-    saga.undid("tell b", "undo b")
-    assert saga.undone == {"b"}
-    saga = Saga()
-    saga.step("a")
-    saga.register("undo a")
-    saga.add("doze", entries.SleepBegun(5))
-    saga.add("doze", entries.TimerFired())
-    saga.register("tell a")
-    saga.call("c")
-    saga.failed("c")
-    saga.undid("tell a")
-    assert saga.undone == set()
-
-
-def test_one_that_is_added_while_a_step_is_under_way_stands_for_that_step():
-    """B17 Called, added, awaited: whatever ended before it."""
-    saga = Saga()
-    saga.step("look")
-    saga.call("charge")
-    saga.register("refund")
-    saga.failed("charge")
-    saga.undid("refund")
-    assert saga.undone == {"charge"}
-
-
-def test_a_step_under_way_for_long_is_not_what_a_later_compensation_undoes():
-    """B17 It was called in another stretch of the code."""
-    saga = Saga()
-    saga.call("monitor")
-    saga.step("book")
-    saga.register("release")
-    saga.undid("release")
-    assert saga.undone == {"book"}
-
-
-def test_those_added_first_stand_for_what_is_called_next():
-    """B17 Nothing was done before the first; what was done before the second is the first one's."""
-    saga = Saga()
-    saga.register("undo a")
-    saga.step("a")
-    saga.register("undo b")
-    saga.step("b")
-    saga.step("c")
-    saga.undid("undo b", "undo a")
-    assert saga.undone == {"a", "b"}
-
-
-def test_branches_are_told_apart():
-    """B17 B8 The right branch ended something last, but the compensation is the left one's; a join's is any's."""
-    saga = Saga()
-    saga.add("both", entries.JoinBegun(["left", "right"]))
-    saga.call("both/left/pay")
-    saga.call("both/right/pay")
-    saga.completed("both/left/pay")
-    saga.add("both/left/doze", entries.SleepBegun(5))
-    saga.completed("both/right/pay")
-    saga.add("both/left/doze", entries.TimerFired())
-    saga.register("both/left/undo")
-    saga.register("undo")
-    saga.undid("both/left/undo")
-    assert saga.undone == {"both/left/pay"}
-    saga.undid("undo")
-    assert saga.undone == {"both/left/pay", "both/right/pay"}
-
-
-def test_ends_that_the_code_had_not_seen_are_not_what_it_registers_for():
-    """B17 B25 The run was paused: both ends are recorded before the code goes on from the first."""
-    saga = Saga()
-    saga.call("a")
-    saga.call("b")
-    saga.put("!", entries.Withheld())
-    saga.completed("a")
-    unseen = saga.completed("b")
-    saga.register("undo a", before=unseen)
-    saga.undid("undo a")
-    assert saga.undone == {"a"}
-
-
-# What reopenings say about it.
 
 
 def marks_of(story: Story, cut) -> entries.Reopened:
@@ -196,7 +56,7 @@ def reopened(story: Story, cut) -> Story:
 def paid_and_refunded(saga: Saga) -> None:
     saga.completed("charge")
     saga.places.clear()
-    saga.register("refund")
+    saga.register("refund", "charge")
     saga.call("ship")
     saga.failed("ship")
     saga.undid("refund")
@@ -272,19 +132,58 @@ def test_a_step_given_up_beside_a_failure_does_not_reuse_the_numbers_it_had():
     ]
 
 
-def test_what_was_undone_in_iterations_that_a_loop_has_forgotten_is_known_by_the_iteration():
-    """B17 B14 Every step of it counts as undone, in branches of it too; nothing beside it does."""
+def test_only_what_completed_has_undone_anything():
+    """B17 B14 One failed, another was cut off: it is not known what they did, and they are tried again as they were."""
+    saga = Saga()
+    for name in ("a", "b", "c"):
+        saga.step(name)
+        saga.register(f"undo {name}", name)
+    saga.undid("undo c")
+    saga.could_not_undo("undo b")
+    saga.add("^0/undo a", entries.StepBegun(0))
+    saga.ended()
+    cut = cut_for_retry(saga.rows, LATER)
+    assert marks_of(saga, cut).undone == {"c": 1, "compensate undo c": 1}
+    assert cut.reason == "step 'a', which was undone"
+
+
+def test_what_was_undone_in_iterations_that_a_loop_has_forgotten_is_still_known():
+    """B17 B14 A compensation says which step it undoes; the run begins again with the loop."""
     saga = Saga()
     saga.step("look")
-    saga.add("laps", entries.LoopBegun())
-    saga.register("laps/~0/undo")
+    begun = saga.add("laps", entries.LoopBegun())
+    saga.step("laps/~0/note")
+    saga.step("laps/~0/pay")
+    saga.register("laps/~0/undo", "laps/~0/pay")
     saga.step("laps/~1/pay")
-    saga.register("laps/~1/undo")
+    saga.register("laps/~1/undo", "laps/~1/pay")
+    saga.add("laps/!", entries.LoopCheckpoint(2, 1, NULL))
     saga.undid("laps/~1/undo", "laps/~0/undo")
     saga.ended()
-    mark = marks_of(saga, cut_for_all(saga.rows, LATER))
-    assert mark.undone == {"laps/~0/": 1, "laps/~1/pay": 1, "laps/~1/compensate undo": 1}
-    for path in ("laps/~0/pay", "laps/~0/both/left/pay", "laps/~0/compensate undo", "laps/~1/pay"):
-        assert key_for("r", 0, path, mark.undone) == f"r:{path}~2"
-    for path in ("look", "laps/~1/other", "laps/~10/pay"):
-        assert key_for("r", 0, path, mark.undone) == f"r:{path}"
+    forgotten = saga.at("laps/~0")
+    saga.rows = [row for row in saga.rows if not row.location.startswith(forgotten)]
+    cut = cut_for_retry(saga.rows, LATER)
+    assert cut.seq == begun
+    undone = marks_of(saga, cut).undone
+    steps = ["laps/~0/pay", "laps/~1/pay", "laps/~0/compensate undo", "laps/~1/compensate undo"]
+    assert undone == dict.fromkeys(steps, 1)
+    assert [key_for("r", 0, path, undone) for path in steps] == [f"r:{path}~2" for path in steps]
+    for path in ("look", "laps/~0/note", "laps/~1/other", "laps/~10/pay"):
+        assert key_for("r", 0, path, undone) == f"r:{path}"
+
+
+def test_what_was_done_in_a_join_that_was_undone_as_a_whole_is_new_when_it_is_done_again():
+    """B17 B14 Its compensation undid everything in it; nothing beside it."""
+    saga = Saga()
+    saga.add("both", entries.JoinBegun(["left", "right"]))
+    saga.step("both/left/pay")
+    saga.step("both/right/pay")
+    saga.register("undo", "both")
+    saga.undid("undo")
+    saga.ended()
+    cut = cut_for_retry(saga.rows, LATER)
+    undone = marks_of(saga, cut).undone
+    assert (cut.reason, undone) == ("join 'both', which was undone", {"both": 1, "compensate undo": 1})
+    for path in ("both/left/pay", "both/right/pay", "both/right/~3/pay#2"):
+        assert key_for("r", 0, path, undone) == f"r:{path}~2"
+    assert key_for("r", 0, "both#2/left/pay", undone) == "r:both#2/left/pay"

@@ -284,13 +284,21 @@ class Context(ABC):
         cancelled, unless `cancel_with_parent`. A parameter of its own that is named like one of these goes by position.
         """
 
+    @overload
+    def compensate(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def compensate(self, step: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @abstractmethod
-    def compensate(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Say what undoes the work done so far: it runs as a step if this run fails later.
+    def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Say what undoes a step: it runs as a step itself if this run fails later.
 
-        Call it after the step that it undoes. Everything registered runs in reverse order, one at a time, retried by
-        its activity's policy; one that fails does not stop the others. The run then ends failed, and says how each one
-        went. A cancelled run is undone only if that was asked for with the cancel.
+        Call it after the step that it undoes: that is the one that ended last in this branch, or was called last if
+        none has ended since, and which no other compensation undoes. If several end side by side, name it:
+        `ctx.compensate("charge", refund, 500)`. The name of a join, race or loop means all that was done in it.
+
+        Everything registered runs in reverse order, one at a time, retried by its activity's policy; one that fails
+        does not stop the others. The run then ends failed, and says how each one went. A cancelled run is undone only
+        if that was asked for with the cancel.
 
         What is registered outlives the loop, the lost branch or the life (`continue_as_new`) that registered it. The
         arguments are recorded, and decoded by the function's annotations; the function is found again by its name.

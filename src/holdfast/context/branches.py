@@ -25,7 +25,7 @@ def join(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     location = _begin(journal, scope, name, "join", entries.JoinBegun(list(branches)))
     if journal.violation is not None:
         return journal.loop.create_future()
-    team = _Team(journal, make, location, branches)
+    team = _Team(journal, scope, make, location, branches)
     return journal.loop.create_task(_join(team), name=f"join {journal.names.path(location)}", structural=True)
 
 
@@ -37,15 +37,18 @@ def race(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     location = _begin(journal, scope, name, "race", entries.RaceBegun(list(branches)))
     if journal.violation is not None:
         return journal.loop.create_future()
-    team = _Team(journal, make, location, branches)
+    team = _Team(journal, scope, make, location, branches)
     return journal.loop.create_task(_race(team), name=f"race {journal.names.path(location)}", structural=True)
 
 
 class _Team:
     """The branches of one join or race, and what became of them, in order of completion."""
 
-    def __init__(self, journal: Journal, make: MakeContext, location: str, branches: Mapping[str, Branch]) -> None:
+    def __init__(
+        self, journal: Journal, scope: Scope, make: MakeContext, location: str, branches: Mapping[str, Branch]
+    ) -> None:
         self.journal = journal
+        self.scope = scope
         self.location = location
         self.results: dict[str, Any] = {}
         self.errors: dict[str, BaseException] = {}
@@ -56,10 +59,10 @@ class _Team:
         inside = Scope(location + "/")
         for name, branch in branches.items():
             place = journal.locate(inside, name, True)
-            scope = Scope(place + "/")
+            inner = Scope(place + "/")
             context = contextvars.copy_context()
-            context.run(SCOPE.set, scope)
-            coro = context.run(_run, branch, make(scope))
+            context.run(SCOPE.set, inner)
+            coro = context.run(_run, branch, make(inner))
             task = journal.loop.create_task(coro, name=f"branch {name}", context=context, structural=True)
             task.add_done_callback(partial(self._ended, name, place))
             self.tasks[name] = task
@@ -90,6 +93,7 @@ class _Team:
         """Wait; if that is cancelled, cancel the branches and let them clean up first."""
         try:
             await asyncio.shield(what)
+            self.scope.note_end(self.location + "/")
         except asyncio.CancelledError:
             self.stop()
             if not self.all.done():
@@ -136,6 +140,7 @@ def _arguments(verb: str, args: tuple[Any, ...]) -> tuple[str | None, Mapping[st
 def _begin(journal: Journal, scope: Scope, name: str | None, word: str, call: entries.Entry) -> str:
     location = journal.locate(scope, check_name(name, f"{word} name") if name else word, name is not None)
     recorded = journal.begin(location, call)
+    scope.note_call(location + "/")
     if recorded is not None and recorded is not call and set(recorded.branches) - set(call.branches):  # type: ignore[attr-defined]  # both are joins or races
         gone = sorted(set(recorded.branches) - set(call.branches))  # type: ignore[attr-defined]
         journal.mismatch(location, f"a {word} with branches {recorded.branches}", f"one without {gone}")

@@ -23,18 +23,20 @@ from holdfast.replay.location import Scope, check_name
 class ChildVerb(Verb):
     """A child run under way."""
 
-    __slots__ = ("id", "propagate", "refused", "result_type")
+    __slots__ = ("id", "propagate", "refused", "result_type", "scope")
     word = "child"
     id: str
     propagate: bool
     refused: str
     result_type: Any
+    scope: Scope
 
     def forget(self) -> None:
         if self.journal.kids and self.journal.kids.get(self.id) is self:
             del self.journal.kids[self.id]
 
     def apply(self, entry: Any) -> None:
+        self.scope.note_end(self.location)
         if entry.status == "completed":
             try:
                 self.set_result(codec.decode(bytes(entry.result), self.result_type, f"the result of child {self.id!r}"))
@@ -117,6 +119,8 @@ def child(
     else:
         verb.refused = recorded.refused
         journal.turn.start(verb)
+    verb.scope = scope
+    scope.note_call(location)
     journal.open[location] = verb
     if journal.kids is None:
         journal.kids = {}

@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.context.claims import claim, disclaim
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import Activity, Workflow, as_activity, function_name
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Compensation, Journal
-from holdfast.replay.location import Scope, check_name
+from holdfast.replay.location import Scope, check_name, name_key
 from holdfast.replay.loop import SCOPE
 
 _MAX_FUNCTIONS = 500
@@ -54,12 +55,10 @@ class NotAwaited:
         raise BadInput(f"ctx.compensate({self._name}, ...) only notes what to undo: write it without `await`")
 
 
-def compensate(
-    journal: Journal, scope: Scope, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> NotAwaited:
+def compensate(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NotAwaited:
     """Put something to undo on the run's stack, or find in history that it is there."""
-    if isinstance(function, str):
-        raise BadInput(f"ctx.compensate({function!r}, ...) needs a function first; it goes by the function's name")
+    step, function, args = _parted(args)
+    undoes = _named(journal, scope, step) if step is not None else None
     activity = function if isinstance(function, Activity) else as_activity(function)
     name = check_name(activity.name, "activity name")
     where = f"the arguments of compensation {name!r}"
@@ -69,17 +68,42 @@ def compensate(
     compensation = journal.registered(place)
     if compensation is None:
         _arguments(activity, added)  # better now than when it is needed
-        compensation = journal.register(added)
-    elif activity.settings.check_args and not _same_arguments(activity, compensation.entry, added, args, kwargs):
-        journal.mismatch(
-            place,
-            f"compensation {name!r} with other arguments",
-            f"these: {bytes(given).decode()} {bytes(named).decode()}",
-            "pass the same arguments, or use check_args=False",
-        )
+        undoes = claim(journal, scope) if undoes is None else undoes
+        compensation = journal.register(msgspec.structs.replace(added, undoes=undoes))
+    else:
+        disclaim(journal, scope, compensation.entry.undoes)
+        if activity.settings.check_args and not _same_arguments(activity, compensation.entry, added, args, kwargs):
+            journal.mismatch(
+                place,
+                f"compensation {name!r} with other arguments",
+                f"these: {bytes(given).decode()} {bytes(named).decode()}",
+                "pass the same arguments, or use check_args=False",
+            )
     if compensation is not None:
         compensation.activity = activity
     return NotAwaited(name)
+
+
+def _parted(args: tuple[Any, ...]) -> tuple[str | None, Any, tuple[Any, ...]]:
+    """Return the name of the step, if it is given, the function and its arguments."""
+    if not isinstance(args[0], str):
+        return None, args[0], args[1:]
+    if len(args) < 2 or not callable(args[1]):
+        raise BadInput(f"ctx.compensate({args[0]!r}, ...) needs a function after the name of the step that it undoes")
+    return args[0], args[1], args[2:]
+
+
+def _named(journal: Journal, scope: Scope, step: str) -> str:
+    """Return where the call is that was made in a branch under a name."""
+    name, _, repeat = step.partition("#")
+    times = (scope.counts or {}).get(name, 0)
+    if not times or (repeat and not (repeat.isdecimal() and 1 < int(repeat) <= times)):
+        raise BadInput(f"ctx.compensate({step!r}, ...): no step {step!r} was called in this branch before")
+    key = journal.names.key(name)
+    assert key is not None
+    location = name_key(scope.prefix, key, int(repeat or 1))
+    disclaim(journal, scope, location)
+    return location
 
 
 async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str, Any]]:

@@ -66,6 +66,12 @@ class DurableLoop(Loop):
         self.left = False
         """Whether the code of an `async for` used the context around the loop, as it may after `break`."""
 
+    def leave(self) -> None:
+        """Note that the code of an `async for` uses the context around the loop, as it may after `break`."""
+        if not self.left:
+            self.left = True
+            self._scope.note_end(self._location + "/")
+
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._body is None:
             raise BadInput('`await ctx.loop(...)` needs a body: ctx.loop("name", body, state=...)')
@@ -104,6 +110,7 @@ class DurableLoop(Loop):
                 SCOPE.reset(token)
             if isinstance(result, Break):
                 self._journal.mark(self._location, entries.LoopEnded(self._iteration + 1))
+                self._scope.note_end(self._location + "/")
                 return result.value
             if isinstance(result, Continue):
                 self._next(result.state)
@@ -200,6 +207,7 @@ def loop(
         raise BadInput('ctx.loop takes an optional name and an optional body: ctx.loop("name", body, state=...)')
     location = journal.locate(scope, name or "loop", name is not None)
     journal.begin(location, entries.LoopBegun())
+    scope.note_call(location + "/")
     return DurableLoop(journal, scope, make, rest[0] if rest else None, state, options, location)
 
 

@@ -134,7 +134,7 @@ class RunContext(Context):
 
     def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         scope = self._enter()
-        return compensations.compensate(self._journal, scope, function, args, kwargs) if scope is not None else None
+        return compensations.compensate(self._journal, scope, (function, *args), kwargs) if scope is not None else None
 
     def set_attributes(self, attributes: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         scope = self._enter()
@@ -259,7 +259,7 @@ class RunContext(Context):
             )
         left = current
         while left is not self._scope:
-            cast(loops.DurableLoop, left.loop).left = True
+            cast(loops.DurableLoop, left.loop).leave()
             left = cast(Scope, left.outer)
         SCOPE.set(self._scope)
 

@@ -14,7 +14,7 @@ from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.journal import Journal, Verb
-from holdfast.replay.location import Scope, check_name
+from holdfast.replay.location import Scope, check_name, with_another
 from holdfast.replay.loop import SCOPE
 
 _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
@@ -39,6 +39,7 @@ class StepVerb(Verb):
         "kwargs",
         "recalled",
         "retry_at",
+        "scope",
         "settled",
         "shared",
         "skipped",
@@ -46,6 +47,8 @@ class StepVerb(Verb):
         "value",
     )
     word = "step"
+    scope: Scope
+    """Where it was called."""
 
     def __init__(
         self,
@@ -151,6 +154,8 @@ class StepVerb(Verb):
         return self.value
 
     def apply(self, entry: Any) -> None:
+        scope = self.scope  # as Scope.note_end, without the call
+        scope.ended = with_another(scope.ended, self.location) if scope.ended else self.location
         if type(entry) is entries.StepCompleted:
             value = self.value
             if value is _NOTHING:
@@ -206,6 +211,11 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
             )
             return verb
         verb.recall(recorded)
+    verb.scope = scope
+    if scope.ended or not scope.called:  # as Scope.note_call, without the call
+        scope.called, scope.ended = location, ""
+    else:
+        scope.called = with_another(scope.called, location)
     journal.open[location] = verb
     journal.turn.start(verb)
     return verb
@@ -233,9 +243,10 @@ def key_for(run_id: str, generation: int, path: str, undone: Mapping[str, int]) 
 def _again(key: str, path: str, undone: Mapping[str, int]) -> str:
     if not undone:
         return key
-    times = undone.get(path, 0)
-    while path := path[: path.rstrip("/").rfind("/") + 1]:
+    times = 0
+    while path:  # what was undone may be a join or a loop around it
         times += undone.get(path, 0)
+        path = path.rpartition("/")[0]
     return f"{key}~{times + 1}" if times else key
 
 

@@ -87,14 +87,14 @@ class Calls:
             return
         name, recorded = part.compensate.name, self.past.get(part.name)
         if self._run is not None and self._run.compensation_recorded(name, self._undoings[name] + 1):
-            self._register(name, part.undone_by, value)
+            self._register(part, part.undone_by, value)
         elif recorded is not None and recorded.passed:
             return
         elif self.left:
             self._put_off.append((part, value))
         else:
             self.caught_up()
-            self._register(name, part.compensate, value)
+            self._register(part, part.compensate, value)
 
     def caught_up(self) -> None:
         """Register what could not be while there was more of the history to come.
@@ -105,8 +105,9 @@ class Calls:
             waiting, self._put_off = self._put_off, []
             for part, value in waiting:
                 assert part.compensate is not None
-                self._register(part.compensate.name, part.compensate, value)
+                self._register(part, part.compensate, value)
 
-    def _register(self, name: str, activity: Any, value: Any) -> None:
-        self._undoings[name] += 1
-        self._ctx.compensate(activity, value)
+    def _register(self, part: Part, activity: Any, value: Any) -> None:
+        assert part.compensate is not None
+        self._undoings[part.compensate.name] += 1
+        self._ctx.compensate(part.name, activity, value)

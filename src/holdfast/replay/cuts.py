@@ -1,4 +1,4 @@
-"""Cuts: where an ended run goes on when somebody reopens it.
+"""Cuts: where an ended run goes on when it is reopened.
 
 Everything from one entry of the history on is cut away, and the run continues from what is left. Any prefix of a
 history is a consistent state, for it is what a crash there would have left; except where a loop has forgotten
@@ -8,21 +8,19 @@ iterations since: what it forgot is missing from the prefixes that end before it
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
-from holdfast.replay.location import DEADLINE, Names
-from holdfast.replay.undone import undone_in
+from holdfast.replay.location import DEADLINE, Names, is_undoing
 
 _STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
-_UNDOABLE = _STEP_ENDS | {entries.ChildEnded.kind}
 _OF_STEPS = _STEP_ENDS | {
     entries.StepBegun.kind,
     entries.AttemptBegun.kind,
@@ -60,7 +58,7 @@ def cut_for_retry(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
     Raises:
         CannotReopen: the run has forgotten too much to go on from there.
     """
-    past = _Past(rows, run_id)
+    past = CutFinder(rows, run_id)
     points = past.failures() + past.undone()
     return past.cut(min(points, default=past.end()), "retry", at)
 
@@ -71,7 +69,7 @@ def cut_for_resume(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
     Raises:
         CannotReopen: the run has forgotten too much to go on from there.
     """
-    past = _Past(rows, run_id)
+    past = CutFinder(rows, run_id)
     points = past.cancels() + past.undone()
     return past.cut(min(points, default=past.nothing()), "resume", at)
 
@@ -85,7 +83,7 @@ def cut_for_rerun(rows: list[EntryRow], path: str, at: Instant, run_id: str = ""
     Raises:
         CannotReopen: there is no such call, or the run has forgotten too much to go on from there.
     """
-    past = _Past(rows, run_id)
+    past = CutFinder(rows, run_id)
     points = [past.named(path), *past.failures(), *past.cancels(), *past.undone()]
     return past.cut(min(points), "rerun", at)
 
@@ -96,18 +94,9 @@ def cut_for_all(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
     Raises:
         CannotReopen: what an earlier life did was undone.
     """
-    past = _Past(rows, run_id)
+    past = CutFinder(rows, run_id)
     past.undone()
     return past.cut(past.beginning(), "rerun", at)
-
-
-def check_cut(rows: list[EntryRow], seq: int, run_id: str = "") -> None:
-    """Check that the facts before `seq` are all there.
-
-    Raises:
-        CannotReopen: a loop has forgotten some of them; the message names it and the earliest point there is.
-    """
-    _Past(rows, run_id).check(seq)
 
 
 class _Point(NamedTuple):
@@ -115,7 +104,7 @@ class _Point(NamedTuple):
     reason: str
 
 
-class _Past:
+class CutFinder:
     """A history, indexed for the questions a cut asks."""
 
     def __init__(self, rows: list[EntryRow], run_id: str) -> None:
@@ -123,7 +112,7 @@ class _Past:
         self.run_id = run_id
         self.names = Names()
         self.calls: dict[str, EntryRow] = {}
-        self._undone = undone_in(rows)
+        self.compensations = [row for row in rows if row.kind == entries.CompensationAdded.kind]
         self.ends: dict[str, EntryRow] = {}
         self.facts: list[EntryRow] = []
         for row in rows:
@@ -162,7 +151,7 @@ class _Past:
             call = self.calls.get(location)
             if call is None and location in self.ends:
                 points.append(_Point(self.ends[location].seq, "an asyncio timeout"))
-            failure = self._failure(call) if call is not None and not _undoing(location) else None
+            failure = self._failure(call) if call is not None and not is_undoing(location) else None
             if call is not None and failure is not None:
                 points.append(_Point(failure.seq, f"the failure of {self._describe(call)}"))
         return points
@@ -182,58 +171,34 @@ class _Past:
         return [_Point(row.seq, "the cancel request") for row in self.facts if row.kind == kind]
 
     def undone(self) -> list[_Point]:
-        """Return the first step that was undone, as far as the place of its compensation tells.
+        """Return what the compensations that ran undo: those that failed, too, which may have undone it.
 
-        A compensation stands after the end of what it undoes, with nothing but waits between them. Several of them in
-        one stretch of code undo as many ends. Calls made side by side with what was undone may be meant as well.
+        A compensation that undoes nothing in particular stands for all that was done after it was registered.
         """
-        ran = [row.location for row in self.calls.values() if _undoing(row.location)]
-        first = min((location.partition("/")[0] for location in ran), default="")
-        added = [row for row in self.rows if row.kind == entries.CompensationAdded.kind]
-        own = [row for row in added if row.location >= first] if first else []
-        if not own:
-            return []
-        if not decode_entry(own[0].kind, own[0].data).where:  # an earlier life's
+        ran = {row.location.partition("/")[0] for row in self.calls.values() if is_undoing(row.location)}
+        return [self._undone_by(row) for row in self.compensations if row.location in ran]
+
+    def _undone_by(self, row: EntryRow) -> _Point:
+        added = decode_entry(row.kind, row.data)
+        if not added.where:  # an earlier life's
             raise CannotReopen(
                 self.run_id,
                 f"{self._run()} continued as new, and its compensations undid what it had done before that; "
                 "that history is gone: start a new run",
             )
-        seq, undone = own[0].seq, self._undone
-        under_way = self.calls.get(undone.stands_for.get(own[0].location, ""))
-        if under_way and under_way.seq < seq and not self._ended_before(under_way, seq):
-            calls = [under_way]
-        else:
-            done = [row for row in self.facts if row.seq < seq and row.kind in _UNDOABLE and not _undoing(row.location)]
-            following = self._stretch(seq)[1]
-            calls = [self.calls[row.location] for row in done[-sum(row.seq < following for row in own) :]]
-        points = [self._undone_with(call) for call in calls]
-        points = points or [_Point(seq, "the first compensation, which was added before anything had been done")]
-        return points + [self._undone_with(self.calls[step]) for step in undone.steps]
+        call = self.calls.get(added.undoes)
+        if call is None:  # it names none, or a loop has forgotten it
+            return _Point(self._whole(row.seq), f"compensation {added.name!r}, which ran")
+        end = self.ends.get(call.location) if call.kind == entries.StepBegun.kind else None
+        return _Point((end or call).seq, f"{self._describe(call)}, which was undone")
 
-    def _ended_before(self, call: EntryRow, seq: int) -> bool:
-        end = self.ends.get(call.location)
-        return end is not None and end.seq < seq
-
-    def _undone_with(self, call: EntryRow) -> _Point:
-        """Return the earliest end of a step called side by side with a call, which was undone."""
-        low, high = self._stretch(call.seq)
-        beside = [each for each in self.calls.values() if low < each.seq < high]
-        ends = [self.ends[each.location] for each in beside if each.location in self.ends]
-        steps = [each for each in ends if each.kind in _STEP_ENDS]
-        # A child has no step's idempotency key: it is done again only if nothing else can be meant.
-        found = min(steps, key=lambda row: row.seq) if steps else call
-        return _Point(found.seq, f"{self._describe(self.calls[found.location])}, which was undone")
-
-    def _stretch(self, seq: int) -> tuple[int, int]:
-        """Return the seqs of the facts around an entry."""
-        at = bisect_left(self.facts, seq, key=_seq)
-        before = self.facts[at - 1].seq if at else 0
-        return before, self.facts[at].seq if at < len(self.facts) else self.nothing().seq
+    def _whole(self, seq: int) -> int:
+        """Return an entry, or the beginning of the outermost loop that has forgotten something before it."""
+        return min((begun for begun, _, _ in self._forgotten(seq)), default=seq)
 
     def named(self, path: str) -> _Point:
         """Return the end of a step, or the call of anything else, by its readable path."""
-        calls = {self.names.path(row.location): row for row in self.calls.values() if not _undoing(row.location)}
+        calls = {self.names.path(row.location): row for row in self.calls.values() if not is_undoing(row.location)}
         call = calls.get(path)
         if call is None:
             near = get_close_matches(path, calls, 3)
@@ -285,12 +250,21 @@ class _Past:
             if location not in open_calls:
                 path = self.names.path(location)
                 cut[path] = _sum(cut.get(path, Earlier()), earlier)
-        for location in (*self._undone.steps, *self._undone.compensations, *self._undone.forgotten):
-            path = self.names.path(location)
+        for path in self._taken_back():
             undone[path] = undone.get(path, 0) + 1
         first, *others = again or ["!"]
         told = entries.Reopened(how, lost.get(first, Earlier()), cut, undone)
         return [(first, told), *((location, entries.Reopened(how, lost[location])) for location in others)]
+
+    def _taken_back(self) -> Iterator[str]:
+        """Yield what the compensations that completed undid, and the calls that asked for them, by their paths.
+
+        A compensation that failed, or was cut off, has undone nothing as far as is known.
+        """
+        done = {row.location.partition("/")[0] for row in self.facts if row.kind == entries.StepCompleted.kind}
+        completed = [decode_entry(row.kind, row.data) for row in self.compensations if row.location in done]
+        yield from dict.fromkeys(self.names.path(each.undoes) for each in completed if each.undoes)
+        yield from (self.names.path(each.where) for each in completed if each.where)
 
     def _others(
         self, gone: Iterable[EntryRow], open_calls: dict[str, EntryRow]
@@ -316,20 +290,29 @@ class _Past:
         return messages, children, [id for location, id in begun.items() if location not in self.ends]
 
     def check(self, seq: int) -> None:
-        """Refuse a cut inside what a loop has forgotten: after its beginning, before the state it would go on from."""
+        """Refuse a cut inside what a loop has forgotten: after its beginning, before the state it would go on from.
+
+        Raises:
+            CannotReopen: naming the loop and the earliest points there are.
+        """
+        for begun, row, state in self._forgotten(seq):
+            raise CannotReopen(
+                self.run_id,
+                f"{self._run()} cannot go on from entry {seq}: loop {self.names.path(row.location[:-2])!r} has "
+                f"forgotten its iterations before {state.trimmed}. The earliest points are its iteration "
+                f"{state.iteration} (entry {row.seq + 1}) and the beginning of the loop (entry {begun}); "
+                "a larger history_keep keeps more",
+            )
+
+    def _forgotten(self, seq: int) -> Iterator[tuple[int, EntryRow, Any]]:
+        """Yield the loops of whose past something is missing before an entry: where each begins, and its state."""
         for row in self.rows:
             if row.kind != entries.LoopCheckpoint.kind or row.seq < seq:
                 continue
             state, loop = decode_entry(row.kind, row.data), row.location[:-2]
             begun = self.calls[loop].seq if loop in self.calls else 0
-            if not state.trimmed or begun >= seq or self._complete(begun, seq):
-                continue
-            raise CannotReopen(
-                self.run_id,
-                f"{self._run()} cannot go on from entry {seq}: loop {self.names.path(loop)!r} has forgotten its "
-                f"iterations before {state.trimmed}. The earliest points are its iteration {state.iteration} (entry "
-                f"{row.seq + 1}) and the beginning of the loop (entry {begun}); a larger history_keep keeps more",
-            )
+            if state.trimmed and begun < seq and not self._complete(begun, seq):
+                yield begun, row, state
 
     def _complete(self, begin: int, end: int) -> bool:
         """Tell whether every entry of a range is there: a loop that forgets leaves gaps."""
@@ -371,8 +354,3 @@ def _sum(one: Earlier, other: Earlier) -> Earlier:
 
 def _seq(row: EntryRow) -> int:
     return row.seq
-
-
-def _undoing(location: str) -> bool:
-    """Tell whether a location is part of undoing: the steps of compensations are."""
-    return location.startswith("^")

@@ -234,6 +234,8 @@ class CompensationAdded(Entry, frozen=True):
     """What to run if the run fails later: an activity by name and its arguments; `where` is the call in the code.
 
     Its own location is its place in the run's stack of compensations, which outlives the loop that added to it.
+    `undoes` is where the call is that it undoes: a step, a child, or a join, race or loop with all that is in it; empty
+    if nothing had been done there yet, or what was done has another compensation.
     """
 
     kind, role, word = 26, MARK, "compensation"
@@ -241,8 +243,7 @@ class CompensationAdded(Entry, frozen=True):
     name: str
     args: msgspec.Raw
     kwargs: msgspec.Raw
-    before: int = 0
-    """The seq of the first fact that the code had not seen yet, if the run was paused meanwhile; see `Withheld`."""
+    undoes: str = ""
 
 
 class Earlier(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -257,9 +258,9 @@ class Reopened(Entry, frozen=True):
     """The run had ended here and goes on (retry, resume, rerun); a step's location gets a fresh budget of attempts.
 
     The first mark of a reopening also says what the run no longer has, by the readable paths of steps, for the numbers
-    of names may be given anew: `cut` are those whose call was cut away, `undone` how often each step was undone by its
-    compensation, and each compensation did undo; a path that ends in a slash stands for every step under it. Both hold
-    for all reopenings so far.
+    of names may be given again: `cut` are those whose call was cut away, `undone` how often each step was undone by its
+    compensation, and each compensation did undo; a path stands for all that is under it, too. Both hold for all
+    reopenings so far.
     """
 
     kind, role, word = 27, MARK, "reopened"

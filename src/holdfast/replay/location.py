@@ -98,7 +98,20 @@ def _segment(part: str, known: list[str]) -> str:
 class Scope:
     """A place that holds names: the root, a branch of a join or race, an iteration of a loop, or one compensation."""
 
-    __slots__ = ("_memo", "counts", "loop", "made", "outer", "prefix", "random", "timers", "uuids")
+    __slots__ = (
+        "_memo",
+        "called",
+        "counts",
+        "ended",
+        "loop",
+        "made",
+        "outer",
+        "prefix",
+        "random",
+        "timers",
+        "together",
+        "uuids",
+    )
 
     def __init__(self, prefix: str = "", outer: Scope | None = None, loop: object = None) -> None:
         self.prefix = prefix
@@ -110,6 +123,12 @@ class Scope:
         """How many tasks and verbs were created here."""
         self.counts: dict[str, int] | None = None
         """How often each name was used here."""
+        self.called: str | list[str] = ""
+        """The steps, children, joins, races and loops (with a slash at the end) called here side by side."""
+        self.ended: str | list[str] = ""
+        """Those that ended here since the last call, in that order, and that no compensation undoes yet."""
+        self.together: object = None
+        """The compensations registered here for calls that were made side by side."""
         self._memo: dict[str, bool] | None = None
         self.timers = 0
         self.uuids = 0
@@ -124,6 +143,17 @@ class Scope:
         counts[name] = n
         return n
 
+    def note_call(self, location: str) -> None:
+        """Note the call of something that a compensation may undo."""
+        if self.ended:
+            self.called, self.ended = location, ""
+        else:
+            self.called = with_another(self.called, location) if self.called else location
+
+    def note_end(self, location: str) -> None:
+        """Note the end of something that was called here."""
+        self.ended = with_another(self.ended, location) if self.ended else location
+
     def memo(self, name: str) -> bool | None:
         """Return the answer remembered under a name."""
         return self._memo.get(name) if self._memo else None
@@ -136,6 +166,14 @@ class Scope:
         """Return the location of the next asyncio timer created here."""
         self.timers += 1
         return f"{self.prefix}@{number(self.timers)}"
+
+
+def with_another(calls: str | list[str], location: str) -> list[str]:
+    """Return one more call beside those that there are."""
+    if isinstance(calls, str):
+        return [calls, location]
+    calls.append(location)
+    return calls
 
 
 def name_key(prefix: str, name: str, repeat: int) -> str:
@@ -161,6 +199,11 @@ def checkpoint_location(loop: str) -> str:
 def compensation_location(index: int) -> str:
     """Return where the compensation at this index of the run's stack is kept."""
     return f"^{number(index)}"
+
+
+def is_undoing(location: str) -> bool:
+    """Tell whether a location is part of undoing: a compensation, or a step of one."""
+    return location.startswith("^")
 
 
 def inside(location: str, ancestor: str) -> bool:

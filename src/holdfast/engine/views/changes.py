@@ -12,7 +12,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.location import Names
+from holdfast.replay.location import Names, is_undoing
 
 Data = dict[str, Any]
 
@@ -39,7 +39,7 @@ def changes_of(run_id: str, workflow: str, names: Names, rows: Iterable[EntryRow
             reopened = True
         entry = decode_entry(row.kind, row.data)
         yield Change(
-            type=_undoing(report.type) if row.location.startswith("^") else report.type,
+            type=_undoing(report.type) if is_undoing(row.location) else report.type,
             at=to_datetime(row.at),
             run_id=run_id,
             workflow=workflow,

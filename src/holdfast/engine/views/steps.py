@@ -16,7 +16,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry
-from holdfast.replay.location import Names
+from holdfast.replay.location import Names, is_undoing
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
 _COMPENSATION = entries.CompensationAdded.kind
@@ -163,7 +163,7 @@ def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
         result=None,
         error=None,
         idempotency_key="",
-        compensation=row.location.startswith("^"),
+        compensation=is_undoing(row.location),
     )
 
 

@@ -16,7 +16,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.location import DEADLINE, Names
+from holdfast.replay.location import DEADLINE, Names, is_undoing
 
 Detail = dict[str, Any]
 
@@ -204,7 +204,7 @@ class _Place(NamedTuple):
 
     def kind(self, undoing: str, otherwise: str) -> str:
         """Return one word for the step of a compensation and another for any other."""
-        return undoing if self.row.location.startswith("^") else otherwise
+        return undoing if is_undoing(self.row.location) else otherwise
 
 
 Words = tuple[str, Detail] | None
@@ -279,7 +279,8 @@ def _skipped(entry: entries.AttemptSkipped, place: _Place) -> Words:
 
 
 def _compensation(entry: entries.CompensationAdded, place: _Place) -> Words:
-    return "compensation added", {"name": entry.name, "args": _value(entry.args), "kwargs": _value(entry.kwargs)}
+    about = {"name": entry.name, "args": _value(entry.args), "kwargs": _value(entry.kwargs)}
+    return "compensation added", about | _filled({"undoes": place.names.path(entry.undoes)})
 
 
 def _run_failed(entry: entries.Ended, place: _Place) -> Words:
