@@ -3,6 +3,7 @@
 from holdfast.testing.clock import JumpingClock
 from holdfast.testing.engine import NoProgress, TestEngine
 from holdfast.testing.exported import exported_run
+from holdfast.testing.faults import Faults
 from holdfast.testing.replaying import RecordedRun, record, replay
 
-__all__ = ["JumpingClock", "NoProgress", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]
+__all__ = ["Faults", "JumpingClock", "NoProgress", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]

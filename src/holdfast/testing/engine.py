@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.views.run import Run
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.testing.clock import JumpingClock
+from holdfast.testing.faults import Faults
 
 _QUIET_ROUNDS = 5
 _NAMED = 5
@@ -66,6 +68,11 @@ class TestEngine(Engine):
         await super().open()
         for activity, stand_in in self._substitutes.items():
             self.substitute(activity, stand_in)
+
+    @functools.cached_property
+    def faults(self) -> Faults:
+        """What lets the store of this engine fail."""
+        return Faults(self.store)
 
     def substitute(self, activity: Any, stand_in: Callable[..., Any]) -> None:
         """Run another function wherever a workflow calls this activity."""
