@@ -29,7 +29,7 @@ from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.keys import key_of, leave_of
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import SuspectTurns
-from holdfast.engine.steps.transactions import Transactions
+from holdfast.engine.steps.transactions import TransactionalBodies
 from holdfast.errors import (
     DefinitionError,
     KeyConflict,
@@ -63,7 +63,7 @@ class Attempts:
         self._errors = errors
         self._suspects = SuspectTurns()
         self._draw = random.random
-        self._transactions = Transactions(runs, executor.loop, store, self._left)
+        self._transactions = TransactionalBodies(runs, executor.loop, store, self._left)
         self.queued = QueuedSteps(runs, self)
         """Those whose attempts are in queues."""
 

@@ -36,7 +36,7 @@ class GivenUp(Exception):
     """The step was given up, so that nothing of it is to be written."""
 
 
-class Transactions:
+class TransactionalBodies:
     """What the bodies of transactional steps run inside of."""
 
     def __init__(

@@ -20,7 +20,7 @@ from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.attempt import Around
 from holdfast.engine.steps.executor import Executor
-from holdfast.engine.steps.queue.incoming import Tasks
+from holdfast.engine.steps.queue.incoming import TaskRunner
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Observers, Reporter
 from holdfast.engine.worker.background import LAST_WORDS, BackgroundTasks
@@ -88,7 +88,7 @@ class Worker:
             app, deadline,
         )  # fmt: skip
         self.arrivals = Arrivals(self.runner, self.committer, registry)
-        self.tasks = Tasks(store, queues, self.runner, self.executor, self.committer, observers)
+        self.tasks = TaskRunner(store, queues, self.runner, self.executor, self.committer, observers)
         self.runs = ClaimedRuns(
             store, clock, self.runner, self.arrivals, self.committer, self.executor, self._background, self.wake
         )

@@ -88,7 +88,7 @@ class HeldTask:
         return *self.place, self.task.attempt
 
 
-class Tasks:
+class TaskRunner:
     """The attempts that one worker takes from queues."""
 
     def __init__(
