@@ -421,7 +421,7 @@ async def test_a_claim_whose_answer_was_lost_is_reported(database: str, schema: 
             await store._connections.writer.drop()
         proxy.cut_after_commit_sent(autocommit=which == "run")
         with pytest.raises(StoreError):
-            await store.claim("worker", 10, 5, ["w"], "null")
+            await store.claim("worker", 10, 5, ["w"])
         assert proxy.injected == 1
         assert len(await direct.held("worker")) == 1
     finally:

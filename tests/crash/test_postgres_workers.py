@@ -81,7 +81,7 @@ async def test_a_worker_that_hangs_inside_a_transaction_keeps_nobody_waiting(dat
             (tmp_path / "hang").touch()
             run = await bench.client.start(fan, 1)
             await until(lambda: crowd.stands_still(hung))
-            locks = "SELECT 1 FROM pg_locks WHERE relation = '$schema.gate'::regclass AND granted"
+            locks = "SELECT 1 FROM pg_locks WHERE relation = '$schema.commit_lock'::regclass AND granted"
             assert bench.ask(locks), "it must have stopped inside a transaction"
             crowd.begin()
             assert await run.result(SOON) == ["1-0", "1-1", "1-2", "1-left", "1-right"]

@@ -20,7 +20,7 @@ from holdfast.testing.conformance import LEASE
 
 NUMBERED = {"events": {"n"}, "cursors": {"n"}, "event_queues": {"last"}}
 """Events are numbered per name in PostgreSQL, over all names in SQLite."""
-OWN = {"workers", "gate", "slots", "commits", "migrations", "sqlite_sequence"}
+OWN = {"workers", "commit_lock", "name_locks", "commit_tokens", "migrations", "sqlite_sequence"}
 
 
 class Both:
@@ -29,7 +29,7 @@ class Both:
     def __init__(self, url: str, dialect: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sqlite, self.postgres = SQLiteStore(":memory:"), PostgresStore(url, dialect=dialect)
         self._highest = 0
-        self.postgres._keys = lambda: self._highest + 1
+        self.postgres._database.keys = lambda: self._highest + 1
         self._letters = {store: count(1) for store in (self.sqlite, self.postgres)}
         self._current: Store = self.sqlite
         monkeypatch.setattr(batch_letters, "new_id", lambda: f"letter-{next(self._letters[self._current])}")
@@ -89,7 +89,7 @@ async def compare(seed: int, url: str, dialect: str | None, monkeypatch: pytest.
             dice.epochs[key] = dice.epochs[id] = epoch
         now, limit = dice.at + dice.random.choice([0, 50]), dice.random.randrange(4)
         stores = (both.sqlite, both.postgres)
-        claims = [await store.claim("w", now, limit, ["order"], "poison") for store in stores]
+        claims = [await store.claim("w", now, limit, ["order"]) for store in stores]
         assert claims[1] == claims[0], (seed, number)
         limit = dice.random.randrange(4)
         tasks = [await store.claim_tasks("w", now, limit, ["q", "r"], ["pay", "ship"]) for store in stores]
@@ -97,7 +97,7 @@ async def compare(seed: int, url: str, dialect: str | None, monkeypatch: pytest.
         assert await both.postgres.next_due(["order"]) == await both.sqlite.next_due(["order"]), (seed, number)
     assert broken_link(await both.postgres.audit()) is None
     await both.close()
-    return both.postgres.kept_out
+    return both.postgres.commits.exclusive
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -83,7 +83,7 @@ async def test_who_cancels_leaves_the_connection_in_order(store: PostgresStore) 
                 lambda: store.load([run.key]),  # noqa: B023
                 lambda: store.get(run.id),  # noqa: B023
                 lambda: store.apply([Pause(target="nobody", at=NOW)]),
-                lambda: store.claim("w", NOW, 5, ["order"], ""),
+                lambda: store.claim("w", NOW, 5, ["order"]),
             ]
         )
         task = asyncio.create_task(work())
@@ -160,7 +160,7 @@ async def test_loading_a_run_comes_to_an_end(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G14: with a server that fell silent."""
-    monkeypatch.setattr("holdfast.stores.postgres.store.ANSWER", 1.0)
+    monkeypatch.setattr("holdfast.stores.postgres.database.ANSWER", 1.0)
     run = await started(store)
     with Proxy(address(database)) as proxy:
         far = through(proxy, store)

@@ -46,7 +46,7 @@ async def test_people_can_act_while_a_backup_runs(store: PostgresStore, database
     """S1-36: pg_dump holds ACCESS SHARE on every table for as long as it takes."""
     run = await started(store, owner=None)
     with psycopg.connect(address(database)) as backup:
-        backup.execute(f'LOCK TABLE "{store.schema}".gate IN ACCESS SHARE MODE')
+        backup.execute(f'LOCK TABLE "{store.schema}".commit_lock IN ACCESS SHARE MODE')
         [outcome] = await asyncio.wait_for(store.apply([Pause(target=run.id, at=NOW)]), LONG)
     assert outcome == Done(1)
 
@@ -119,7 +119,7 @@ async def test_commits_leave_no_rows_behind(store: PostgresStore, side: psycopg.
     for _ in range(10):
         await asyncio.gather(*(store.apply([message(run.id)]) for _ in range(5)))
     await store.apply([message(run.id)])
-    [(count,)] = side.execute(f'SELECT count(*) FROM "{store.schema}".commits').fetchall()
+    [(count,)] = side.execute(f'SELECT count(*) FROM "{store.schema}".commit_tokens').fetchall()
     assert count == 1
 
 
@@ -127,8 +127,8 @@ WRITERS: dict[str, Callable[[PostgresStore, RunRow], Awaitable[Any]]] = {
     "facts": lambda store, run: store.apply([turn(run.key, entries=[entry("a0", 1)])]),
     "a message": lambda store, run: store.apply([message(run.id)]),
     "an event": lambda store, run: store.apply([event()]),
-    "a claim": lambda store, run: store.claim("w", NOW, 5, ["order"], "", suspects=False),
-    "a claim of a suspect": lambda store, run: store.claim("w", NOW, 5, ["order"], ""),
+    "a claim": lambda store, run: store.claim("w", NOW, 5, ["order"], stuck=False),
+    "a claim of a run that is stuck": lambda store, run: store.claim("w", NOW, 5, ["order"]),
     "tasks": lambda store, run: store.claim_tasks("w", NOW, 5, ["q"], ["pay"]),
     "a transaction": lambda store, run: transacted(store, attempt_of(run), lambda _: "{}"),
 }
@@ -143,7 +143,7 @@ async def test_whoever_writes_waits_for_who_is_alone(
     for _ in range(12):
         await writer(store, run)
     with psycopg.connect(address(database)) as alone:
-        alone.execute(f'LOCK TABLE "{store.schema}".gate IN EXCLUSIVE MODE')
+        alone.execute(f'LOCK TABLE "{store.schema}".commit_lock IN EXCLUSIVE MODE')
         writing = asyncio.ensure_future(writer(store, run))
         done, _ = await asyncio.wait([writing], timeout=0.5)
         alone.rollback()
@@ -155,10 +155,10 @@ async def test_a_client_that_hangs_with_a_run_locked_is_ended(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G14: nobody wants to be alone, and everybody who has something for that run waits."""
-    monkeypatch.setattr("holdfast.stores.postgres.store.SILENCE", timedelta(seconds=1))
+    monkeypatch.setattr("holdfast.stores.postgres.workers.SILENCE", timedelta(seconds=1))
     run = await started(store)
     with contextlib.suppress(psycopg.errors.AdminShutdown), psycopg.connect(address(database)) as hanging:
-        hanging.execute(f'SELECT 1 FROM "{store.schema}".gate WHERE id < 0 FOR KEY SHARE')
+        hanging.execute(f'SELECT 1 FROM "{store.schema}".commit_lock WHERE id < 0 FOR KEY SHARE')
         hanging.execute(f'SELECT 1 FROM "{store.schema}".runs WHERE key = %s FOR UPDATE', (run.key,))
         sending = asyncio.create_task(store.apply([message(run.id)]))
         deadline = time.monotonic() + LONG

@@ -18,6 +18,7 @@ from holdfast.contract.operations import (
 from holdfast.contract.turns import Renewal, StartRun, TakeKey
 from holdfast.engine.worker.committer import Committer
 from holdfast.errors import StoreError
+from holdfast.stores.postgres.database import Database
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.samples import (
     entry,
@@ -75,7 +76,7 @@ async def test_facts_that_arrive_late_do_not_get_into_the_next_life(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G3, G5: they were made again by another way, and the run has begun anew since, at the same epoch."""
-    monkeypatch.setattr("holdfast.stores.postgres.store._EXPIRES", 100_000)
+    monkeypatch.setattr("holdfast.stores.postgres.commits.EXPIRES", 100_000)
     run = await started(store)
     facts = turn(run.key, entries=[entry("a1", 2)])
     with Proxy(address(database)) as proxy:
@@ -106,7 +107,7 @@ async def test_a_commit_that_is_answered_too_late_is_made_once(
         far = through(proxy, store)
         await far.open()
         await far.apply([message(run.id, "0")])
-        defaults: Any = PostgresStore._insisting.__kwdefaults__
+        defaults: Any = Database.insist.__kwdefaults__
         monkeypatch.setitem(defaults, "answer", 1.6)
         proxy.delay(0.5)  # it is locked after one second, committed after one and a half, answered after two
         sending = asyncio.create_task(far.apply([message(run.id, "7")]))

@@ -39,7 +39,7 @@ async def claiming(store: PostgresStore, side: psycopg.Connection, first: int) -
         begin = first + number * 20
         side.execute(_DUE.format(schema=store.schema, now=NOW, first=begin, last=begin + 19).encode())
         began = time.perf_counter()
-        claims = await store.claim("w", NOW, 20, KNOWN, "poison")
+        claims = await store.claim("w", NOW, 20, KNOWN)
         took.append(time.perf_counter() - began)
         assert len(claims) == 20
         assert [claim.workflow for claim in claims[:5]] == KNOWN, "they take turns"

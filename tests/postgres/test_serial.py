@@ -64,9 +64,9 @@ class Serial(Both):
 
     def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(url, None, monkeypatch)
-        read, serial, made = PlainStatements.read, self, batch_letters.Letters.__init__
+        read, serial, made = PlainStatements.read, self, batch_letters.LetterRules.__init__
 
-        def begin(letters: batch_letters.Letters, batch: Any) -> None:
+        def begin(letters: batch_letters.LetterRules, batch: Any) -> None:
             made(letters, batch)
             if (letter := LETTER.get(None)) is not None:
                 letter[1] = 0  # a batch that is made again makes the same letters
@@ -81,7 +81,7 @@ class Serial(Both):
 
         monkeypatch.setattr(PlainStatements, "read", read_keys)
         monkeypatch.setattr(batch_letters, "new_id", next_letter)
-        monkeypatch.setattr(batch_letters.Letters, "__init__", begin)
+        monkeypatch.setattr(batch_letters.LetterRules, "__init__", begin)
 
     def remember(self) -> None:
         """Keep what there is, to come back to it."""
@@ -113,7 +113,7 @@ class Numbered(PostgresStore):
             self.base = next(counter) * BLOCK
             return self.base + 1
 
-        self._keys = block
+        self._database.keys = block
 
     async def first(self, name: str, batch: list[Operation]) -> list[Outcome]:
         LETTER.set([name, 0])
@@ -135,7 +135,7 @@ async def play(seed: int, url: str, together: bool, monkeypatch: pytest.MonkeyPa
         batches = [player.batch(player.random.choice([1, 3, 8])) for player in players]
         names = [f"{number}-{place}" for place in range(STORES)]
         found = await asyncio.gather(*(s.first(n, b) for s, n, b in zip(stores, names, batches, strict=True)))
-        order = _committed(serial, [next(iter(store._tokens)) for store in stores])
+        order = _committed(serial, [next(iter(store.commits.tokens)) for store in stores])
         bases = [store.base for store in stores]
         # A batch that looked for a run which another was just inserting comes before it, though it committed later.
         orders = [order, *(list(other) for other in permutations(order))]
@@ -152,14 +152,14 @@ async def play(seed: int, url: str, together: bool, monkeypatch: pytest.MonkeyPa
     for store in stores:
         await store.close()
     await serial.close()
-    return STORES * ROUNDS - sum(store.kept_out for store in stores)
+    return STORES * ROUNDS - sum(store.commits.exclusive for store in stores)
 
 
 def _committed(serial: Serial, tokens: list[str]) -> list[int]:
     """Return which of the stores committed first, second and last."""
     with psycopg.connect(serial.postgres._connections.conninfo) as connection:
         rows = connection.execute(
-            f'SELECT token, pg_xact_commit_timestamp(xmin) FROM "{serial.postgres.schema}".commits', ()
+            f'SELECT token, pg_xact_commit_timestamp(xmin) FROM "{serial.postgres.schema}".commit_tokens', ()
         ).fetchall()
     when: dict[str, Any] = dict(rows)
     assert set(when) >= set(tokens)

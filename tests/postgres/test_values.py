@@ -20,7 +20,7 @@ from holdfast.contract.operations import (
 from holdfast.contract.turns import RunOptions, StartRun, TakeKey
 from holdfast.engine.worker.committer import Committer
 from holdfast.errors import BadData, BadInput, CannotOpen
-from holdfast.stores.postgres.connections import Line
+from holdfast.stores.postgres.connections import ReconnectingConnection
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.samples import (
     entry,
@@ -59,8 +59,10 @@ async def test_ids_of_messages_can_be_stored(id: str) -> None:
 
 async def test_facts_of_any_number_fit_into_one_commit(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2-30: two thousand turns of up to two megabytes each may come together; JSON ends at 256 MB."""
-    use = Line.use
-    monkeypatch.setattr(Line, "use", lambda line, work, answer=None: use(line, work, None))  # a busy machine takes long
+    use = ReconnectingConnection.use
+    monkeypatch.setattr(
+        ReconnectingConnection, "use", lambda line, work, answer=None: use(line, work, None)
+    )  # a busy machine takes long
     run, data = await started(store, owner=None), f'"{"x" * 2_000_000}"'
     [outcome] = await store.apply([turn(run.key, 0, entries=[entry("a0", n, data) for n in range(135)])])
     assert isinstance(outcome, Committed)

@@ -379,7 +379,7 @@ class Stores:
         return found
 
     async def claim(self, at: Instant, limit: int) -> list[list]:
-        return [await store.claim("w", at, limit, ["order"], "poison") for store in self.all]
+        return [await store.claim("w", at, limit, ["order"]) for store in self.all]
 
     async def claim_tasks(self, at: Instant, limit: int) -> list[list]:
         queues, activities = ["q", "r"], ["pay", "ship"]

@@ -13,6 +13,7 @@ import pytest
 from holdfast.contract.operations import Committed, Fenced
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import Parent, StartChild
+from holdfast.stores.liveness import Fate
 from holdfast.stores.sqlite import workers as sqlite_workers
 from holdfast.stores.sqlite.statements import SQL
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -80,18 +81,18 @@ async def test_a_worker_that_renews_between_the_look_and_the_verdict_lives(
     """B24 G5: it looked lapsed, but was only late."""
     other = SQLiteStore(tmp_path / "test.db", durability="process")
     await other.open()
-    now, look = [NOW], sqlite_workers.suspects
+    now, look = [NOW], sqlite_workers.fates
     monkeypatch.setattr(sqlite_workers, "boot_time", lambda: now[0])
     await other.join("late", LEASE)
 
-    def look_and_be_overtaken(*args: Any) -> dict[str, str]:
+    def look_and_be_overtaken(*args: Any) -> dict[str, Fate]:
         found = look(*args)
         assert other.renew("late")
         return found
 
     now[0] += 61 * SECOND
     with monkeypatch.context() as overtaking:
-        overtaking.setattr(sqlite_workers, "suspects", look_and_be_overtaken)
+        overtaking.setattr(sqlite_workers, "fates", look_and_be_overtaken)
         assert await store.take_over(NOW) == 0
     assert other.renew("late")
     now[0] += 61 * SECOND

@@ -133,7 +133,7 @@ class Load:
 
     async def claim_of_backlog(self) -> None:
         """Claim of what a day's backlog left over: runs that are due, of several priorities."""
-        assert len(await self.store.claim("w", NOW + 9999 * SECOND, 1, ["order"], "poison")) == 1
+        assert len(await self.store.claim("w", NOW + 9999 * SECOND, 1, ["order"])) == 1
 
     async def claim_nothing(self) -> None:
         assert await claim(self.store, now=NOW - 500 * SECOND) == []

@@ -397,7 +397,7 @@ async def test_four_processes_on_one_file_never_see_a_locked_database(path: Path
             done = 0
             for n in range(50):
                 await store.apply([StartRun(run=new_run(f"{worker}-{n}-{k}")) for k in range(4)])
-                for taken in await store.claim(worker, NOW, 4, ["order"], ""):
+                for taken in await store.claim(worker, NOW, 4, ["order"]):
                     await store.apply([turn(taken.key, taken.epoch, entries=[entry("a0", 1)])])
                     [outcome] = await store.apply([turn(taken.key, taken.epoch, end=ended())])
                     assert isinstance(outcome, Committed), outcome

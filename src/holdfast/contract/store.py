@@ -46,7 +46,23 @@ from holdfast.contract.rows import (
     Task,
 )
 from holdfast.contract.turns import StartRun
-from holdfast.errors import BadInput, DefinitionError
+from holdfast.errors import BadInput, DefinitionError, RunBlocked
+from holdfast.payloads import codec
+from holdfast.payloads.errors import error_to_data
+
+POISON_CLAIMS = 3
+"""A run that was claimed so often without a commit is poison: it is blocked."""
+
+POISON_ERROR = codec.encode(
+    error_to_data(
+        RunBlocked(
+            "",
+            "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
+            "hang the process before its next step; put it right, then engine.get(run_id).recover()",
+        )
+    )
+).decode()
+"""The error of such a run, as JSON."""
 
 
 class Store(ABC):
@@ -178,14 +194,14 @@ class Store(ABC):
 
     @abstractmethod
     async def claim(
-        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
+        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True
     ) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, by priority, then most overdue first.
 
         Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch, no
         due time and one more claim counted. A worker that is not alive gets nothing. A claim is reset by the run's next
-        CommitTurn with `reset_claims`. Runs with claims already counted are suspects: they are taken only when no other
-        run is due, and one at a time. A suspect with 3 claims is not taken but blocked, with `poison` as its error.
+        CommitTurn with `reset_claims`. Runs with claims already counted are `stuck`: they are taken only when no other
+        run is due, and one at a time. One with POISON_CLAIMS claims is not taken but blocked, with POISON_ERROR.
         """
 
     @abstractmethod

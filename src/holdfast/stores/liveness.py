@@ -1,18 +1,43 @@
-"""A worker's sign of life on one machine: a file it holds locked, so that its death is known without any clock."""
+"""Which workers are alive: what can be told of them, and the signs of life that a process gives on its machine."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.clock import new_id
 
 
+class Fate(StrEnum):
+    """What became of a worker, as far as can be told."""
+
+    ALIVE = "alive"
+    HANGS = "hangs"
+    """Its lease lapsed, but its process is there and may go on."""
+    LAPSED = "lapsed"
+    """Its lease lapsed, and nothing else is known."""
+    VANISHED = "vanished"
+    """Its lease lapsed, and its connection is gone."""
+    DIED = "died"
+    """Its process is gone, whatever its lease says."""
+    DECLARED_DEAD = "declared dead"
+    """What it was running was freed already."""
+
+    @property
+    def lost(self) -> str:
+        """How the runs and attempts of such a worker were lost: crash or lapse."""
+        return "crash" if self in (Fate.DIED, Fate.VANISHED) else "lapse"
+
+
 class WorkerLock:
-    """The lock file of one worker beside the database; the kernel frees it however the process dies."""
+    """The lock file of one worker beside the database: the kernel frees it however the process dies.
+
+    So its death is known without any clock.
+    """
 
     def __init__(self, database: str, worker: str) -> None:
         self.path = lock_path(database, worker)
@@ -46,7 +71,7 @@ def remove_lock(database: str, worker: str) -> None:
 
 
 def is_free(path: str) -> bool:
-    """Whether a lock file is there and nobody holds it."""
+    """Whether a lock file is there and no process holds it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -12,7 +12,7 @@ from holdfast.clock import Clock, to_datetime
 from holdfast.contract.store import Store
 from holdfast.errors import CannotMove
 from holdfast.stores.sql.statements import Statements
-from holdfast.transfer.endpoints import house_of
+from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.exporter import Export, Which
 from holdfast.transfer.file import Footer, Header, Reader, Writer
 from holdfast.transfer.importer import Arrival
@@ -62,7 +62,7 @@ async def export_runs(
     """
     with Writer(file) as writer:
         export = Export(writer, which, progress or _nobody)
-        sha256 = await export.write(house_of(store), version("holdfast"), (clock or Clock()).now())
+        sha256 = await export.write(Endpoint(store), version("holdfast"), (clock or Clock()).now())
     rows = dict(writer.rows)
     return Report(runs=rows.get("runs", 0), open_runs=export.open, rows=rows, snapshot=export.snapshot, sha256=sha256)
 
@@ -131,7 +131,7 @@ async def import_runs(
             sha256=footer.sha256,
         )
 
-    return await house_of(store).change(change)
+    return await Endpoint(store).change(change)
 
 
 def _nobody(runs: int, rows: int) -> None:

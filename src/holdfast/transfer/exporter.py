@@ -11,11 +11,12 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import Status
 from holdfast.definitions import check_run_id
 from holdfast.errors import CannotMove, NoSuchRun
+from holdfast.stores.liveness import Fate
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, StoredRun
-from holdfast.transfer.endpoints import House
+from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.file import FORMAT, Header, Writer
-from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, Worker
+from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, ExportedWorker
 
 RUNS_AT_ONCE = 200
 
@@ -64,22 +65,22 @@ class Export:
         self.snapshot = which.snapshot or not which.whole
         self.open = 0
 
-    async def write(self, house: House, version: str, now: Instant) -> str:
+    async def write(self, endpoint: Endpoint, version: str, now: Instant) -> str:
         """Write everything and return the hash of the file."""
         for id in self._which.runs:
             check_run_id(id)
-        workers = await house.workers()
+        workers = await endpoint.workers()
         self._refuse_living(workers)
         if not self.snapshot:
-            await house.deliver()
+            await endpoint.deliver()
 
         async def look(db: Statements) -> None:
-            if not self.snapshot and await house.undelivered(db):
+            if not self.snapshot and await endpoint.undelivered(db):
                 raise CannotMove("a message that was sent inside a transaction is not delivered yet; try again")
             header = Header(
                 holdfast=FORMAT,
                 version=version,
-                schema=house.schema,
+                schema=endpoint.schema,
                 exported=to_datetime(now).isoformat(),
                 runs=await self._count(db),
                 snapshot=self.snapshot,
@@ -90,17 +91,17 @@ class Export:
             self._writer.put("workers", workers)
             await self._all(db)
 
-        await house.look(look)
-        self._refuse_living(await house.workers())
+        await endpoint.look(look)
+        self._refuse_living(await endpoint.workers())
         return self._writer.end()
 
-    def _refuse_living(self, workers: Sequence[Worker]) -> None:
+    def _refuse_living(self, workers: Sequence[ExportedWorker]) -> None:
         """Refuse to move runs that somebody may go on with here: they would run in both houses."""
         if self.snapshot:
             return
         for worker in workers:
-            if worker.fate in ("alive", "hung"):
-                says = "is at work" if worker.fate == "alive" else "hangs, and may go on"
+            if worker.fate in (Fate.ALIVE, Fate.HANGS):
+                says = "is at work" if worker.fate == Fate.ALIVE else "hangs, and may go on"
                 raise CannotMove(
                     f"worker {worker.id} (pid {worker.pid} on {worker.host}) {says}: stop it first, "
                     "or make a snapshot, whose open runs are paused where they arrive"

@@ -15,7 +15,7 @@ from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, Value
 from holdfast.transfer.file import Footer, Header, Reader
 from holdfast.transfer.matching import Terms, Together
-from holdfast.transfer.tables import OF_RUNS
+from holdfast.transfer.tables import OF_RUNS, lost_with
 
 _ROWS, _BYTES = 500, 1 << 20
 """How much of a table is written at a time."""
@@ -207,8 +207,7 @@ class Arrival:
         """Tell runs that the workers which had their attempts are not here."""
         batch = Batch(self._db)
         for owner in sorted(self._owners):
-            fate = self._fates.get(owner, "")
-            await batch.tasks.lose(owner, fate if fate in ("crash", "lapse") else "handed back")
+            await batch.tasks.lose(owner, lost_with(self._fates.get(owner)) or "handed back")
         await batch.flush()
 
     async def _record(self, header: Header, footer: Footer) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import astuple, replace
 
 from holdfast.contract.rows import Status
+from holdfast.stores.liveness import Fate
 from holdfast.stores.sql.files import statements
 from holdfast.stores.sql.tables import Row, StoredRun
 
@@ -52,6 +53,8 @@ STRAYS: Mapping[str, Row] = {
 }
 """What belongs to no run that is there, and the position before the first row."""
 
+_LOSING = frozenset({Fate.DIED, Fate.VANISHED, Fate.LAPSED})
+
 LINKED = -1
 """In place of the key of a parent that came along, until all have theirs."""
 
@@ -59,8 +62,8 @@ DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.CO
 """What a worker that owns it works on."""
 
 
-class Worker(NamedTuple):
-    """A worker of the old house. Its `fate` is alive, hung, crash, lapse, or dead if what it drove was freed before."""
+class ExportedWorker(NamedTuple):
+    """A worker of the database that was exported; `fate` is a Fate."""
 
     id: str
     pid: int
@@ -84,12 +87,17 @@ def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredR
         return replace(run, status=Status.PAUSED, wait="", due=None, lost="", claims=0)
     if owner is None:
         return run
-    lost = fates.get(owner, "")
-    if lost not in ("crash", "lapse"):
-        lost, run = "", replace(run, claims=0)
+    lost = lost_with(fates.get(owner))
+    if not lost:
+        run = replace(run, claims=0)
     if run.status in DRIVEN:
         run = replace(run, due=run.updated, lost=lost)
     return run
+
+
+def lost_with(fate: str | None) -> str:
+    """Return how what a worker had was lost: crash, lapse, or nothing if it left in order or that was told before."""
+    return Fate(fate).lost if fate in _LOSING else ""
 
 
 def comparable(run: StoredRun) -> Row:

@@ -31,13 +31,14 @@ from tests.support.scripts import postgres_runs
 
 from holdfast import Engine
 from holdfast.contract.operations import Fenced, Operation, Outcome
-from holdfast.stores.postgres import store as postgres
+from holdfast.stores.postgres import workers
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.rules.batch import Batch
 
 PR_SET_PDEATHSIG = 1
 
 
-class NotingStore(postgres.PostgresStore):
+class NotingStore(PostgresStore):
     """Notes which writes were refused, where a kill does not take it away."""
 
     noted: Path
@@ -81,7 +82,7 @@ async def work(
     )
     postgres_runs.BODIES = folder / "bodies"
     hang_in_transaction(folder)
-    postgres.SILENCE = min(postgres.SILENCE, timedelta(seconds=lease))  # leases are shorter here than any in earnest
+    workers.SILENCE = min(workers.SILENCE, timedelta(seconds=lease))  # leases are shorter here than any in earnest
     if clock_error:
         right = time.time_ns
         time.time_ns = lambda: right() + int(clock_error * 1e9)  # a wrong machine clock

@@ -16,9 +16,7 @@ from holdfast.engine.runs.runner import Runner
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.worker.background import BackgroundTasks
 from holdfast.engine.worker.committer import Committer, from_callback
-from holdfast.errors import RunBlocked, StoreError
-from holdfast.payloads import codec
-from holdfast.payloads.codec import error_to_data
+from holdfast.errors import StoreError
 
 _logger = logging.getLogger("holdfast.engine")
 TICK = 0.02
@@ -76,7 +74,7 @@ class ClaimedRuns:
             await asyncio.sleep(TICK)
             return True
         names, one_in_hand = self._runner.queues.workflows, self._background.busy("suspect")
-        claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, _POISON, suspects=not one_in_hand)
+        claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, stuck=not one_in_hand)
         if claims and claims[0].claims > 1:
             self._background.start("suspect", self._adopt_suspect(claims))
         elif claims:
@@ -213,14 +211,3 @@ class Claimer:
             await asyncio.wait_for(self._woken.wait(), delay)
         except TimeoutError:
             return
-
-
-_POISON = codec.encode(
-    error_to_data(
-        RunBlocked(
-            "",
-            "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
-            "hang the process before its next step; put it right, then engine.get(run_id).recover()",
-        )
-    )
-).decode()

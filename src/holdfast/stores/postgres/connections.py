@@ -18,9 +18,9 @@ from psycopg import AsyncConnection, BaseConnection, Connection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.clock import Clock, Instant
-from holdfast.errors import StoreClosed, StoreUnreachable
+from holdfast.errors import StoreClosed
 from holdfast.stores.liveness import boot_time
-from holdfast.stores.postgres.dialect import Dialect
+from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.errors import UNPREPARED, is_lost, refuses_options, translate
 
 T = TypeVar("T")
@@ -68,10 +68,10 @@ class DatabaseClock(Clock):
         self._offset = least if first else min(max(self._offset, least), most)
 
 
-class Line:
+class ReconnectingConnection:
     """One connection that is opened when it is needed, used by one at a time, and opened again after it broke."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: PostgresConnections) -> None:
         self._connections = connections
         self._lock = asyncio.Lock()
         self._failures = 0
@@ -152,7 +152,7 @@ class Line:
         return connection
 
 
-class Connections:
+class PostgresConnections:
     """The connections of one open store: commits, everything else, what others do, and leases."""
 
     def __init__(self, conninfo: str, where: str, dialect: Dialect, durability: str) -> None:
@@ -170,7 +170,7 @@ class Connections:
         """Allow connections to be made; they belong to this process and this event loop."""
         self._process = os.getpid()
         self.refusal = ""
-        self.writer, self.reader = Line(self), Line(self)
+        self.writer, self.reader = ReconnectingConnection(self), ReconnectingConnection(self)
 
     def cut(self) -> None:
         """End every connection, whoever waits for an answer on one."""
@@ -292,53 +292,6 @@ def cut(connection: BaseConnection[Any] | None) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def together(connection: AsyncConnection[Any], dialect: Dialect) -> AbstractAsyncContextManager[object]:
+def in_pipeline(connection: AsyncConnection[Any], dialect: Dialect) -> AbstractAsyncContextManager[object]:
     """Let statements be sent together, where that works."""
     return connection.pipeline() if dialect is Dialect.DIRECT else nullcontext()
-
-
-class Listener:
-    """Hears from other processes that they committed something, as a hint; without it one looks more often."""
-
-    def __init__(self, connections: Connections, channel: str, me: str) -> None:
-        self._connections = connections
-        self._channel = channel
-        self._me = me
-        self._task: asyncio.Task[None] | None = None
-        self._connection: AsyncConnection[Any] | None = None
-        self._stopping = False
-        self.hears = False
-        self.heard = False
-
-    def start(self) -> None:
-        """Begin to listen."""
-        self._task = asyncio.get_running_loop().create_task(self._listen_for_ever(), name="holdfast listener")
-
-    async def stop(self) -> None:
-        """Listen no more."""
-        self._stopping = True
-        cut(self._connection)
-        while self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=1)
-        self._task = None
-
-    async def _listen_for_ever(self) -> None:
-        pause, complained = 0.1, 0.0
-        while not self._stopping:
-            try:
-                async with await self._connections.connect() as connection:
-                    self._connection = connection
-                    await connection.execute(f'LISTEN "{self._channel}"')
-                    self.hears = self.heard = True  # whatever was said while nobody listened
-                    pause = 0.1
-                    async for notification in connection.notifies():
-                        self.heard = self.heard or notification.payload != self._me
-            except (psycopg.Error, OSError, StoreUnreachable) as error:
-                if time.monotonic() - complained > 60 and not self._stopping:
-                    complained = time.monotonic()
-                    _logger.warning("%s: not listening at present: %s", self._connections.where, error)
-            finally:
-                self.hears = False
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 2, 5.0)

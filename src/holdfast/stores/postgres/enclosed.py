@@ -1,30 +1,35 @@
-"""Starting runs and sending messages inside somebody else's transaction: they are there if and when that commits.
+"""Starting runs and sending messages inside a caller's own transaction: they are there if and when that commits.
 
-A run that is started is inserted; nobody else knows it yet, so nobody waits for its row. A message would need the row
-of its run, and whoever commits for that run would wait for as long as the caller's transaction lasts: so it is left in
-the outbox, and delivered by the next worker that looks there.
+A run that is started is inserted; no other process knows it yet, so none waits for its row. A message would need the
+row of its run, and commits of that run would wait for as long as the caller's transaction lasts: so it is left in the
+outbox, and delivered by the next worker that looks there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, errors
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from holdfast.contract.operations import Delivered, Outcome, Refused, SendMessage
+from holdfast.contract.operations import Delivered, Operation, Outcome, Refused, SendMessage
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import StartRun
 from holdfast.errors import BadInput
-from holdfast.stores.postgres.statements import Statements, Waited, new_keys
+from holdfast.stores.postgres.connections import in_pipeline
+from holdfast.stores.postgres.database import BEGIN, Database
+from holdfast.stores.postgres.statements import PostgresStatements, Waited, new_keys
 from holdfast.stores.rules.batch import Batch
-from holdfast.stores.sql.tables import Value
+from holdfast.stores.sql.tables import Row, Value
 
 _TRIES = 3
+_AT_ONCE = 500
+"""How many messages of the outbox are delivered in one batch."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,8 +62,8 @@ async def _start(statements: _Enclosed, operation: StartRun) -> Outcome:
         except errors.UniqueViolation:
             await statements.say("ROLLBACK TO SAVEPOINT holdfast")
             if tries == _TRIES - 1:
-                raise  # a transaction that sees only the past cannot see it: the caller has to begin anew
-            continue  # somebody else's run of this id was committed just now
+                raise  # a transaction that sees only the past cannot see it: the caller has to begin another
+            continue  # another run of this id was committed just now
         await statements.say("RELEASE SAVEPOINT holdfast")
         return outcome
     raise AssertionError("unreachable")
@@ -77,7 +82,7 @@ async def _send(statements: _Enclosed, operation: SendMessage) -> Outcome:
     return Delivered(target.key)
 
 
-class _Enclosed(Statements):
+class _Enclosed(PostgresStatements):
     """Statements on a connection that belongs to the caller, waited for one by one."""
 
     def __init__(
@@ -101,3 +106,46 @@ class _Enclosed(Statements):
             await self._theirs.execute(command.encode())
         else:
             await asyncio.to_thread(self._theirs.execute, command.encode())
+
+
+class Outbox:
+    """Messages that callers left in their own transactions, until a worker delivers them."""
+
+    def __init__(self, database: Database, apply: Callable[[Sequence[Operation]], Awaitable[list[Outcome]]]) -> None:
+        self._database = database
+        self._apply = apply
+
+    async def deliver(self) -> int:
+        """Deliver what was committed since; return how many."""
+        after = done = 0
+        while rows := await self._database.ask("read_outbox", after, _AT_ONCE):
+            after = rows[-1][0]
+            done += await self._deliver(rows)
+            if len(rows) < _AT_ONCE:
+                break
+        return done
+
+    async def _deliver(self, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Deliver some; each has an id that is remembered, so that delivering it twice is harmless."""
+        messages = [msgspec.json.decode(message, type=SendMessage) for _, message in rows]
+        outcomes = await self._apply(messages)
+        refused = [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
+        gone = [row for row, why in zip(rows, refused, strict=True) if why is None or why.reason != "full"]
+        orphans: list[Row] = [
+            (str(UUID(int=n)), each.target, "", each.name, each.payload, "", each.at, each.at)
+            for (n, _), each, why in zip(rows, messages, refused, strict=True)
+            if why is not None and why.status is None
+        ]
+
+        async def forget(connection: AsyncConnection[Any]) -> None:
+            statements = self._database.on(connection)
+            async with in_pipeline(connection, self._database.connections.dialect):
+                await connection.execute(BEGIN)
+                if orphans:  # their run was deleted since: they stay as dead letters
+                    await statements.write("insert_event_letters", orphans)
+                await statements.write("drop_outbox", [(n,) for n, _ in gone])
+                await connection.execute("COMMIT")
+
+        if gone:
+            await self._database.insist(self._database.connections.writer, forget)
+        return len(gone)

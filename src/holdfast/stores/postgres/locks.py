@@ -1,7 +1,7 @@
-"""What a batch locks before it begins, so that it finds nothing changing underneath and meets nobody head on.
+"""What a batch locks before it begins, so that nothing changes underneath it and no two batches wait for each other.
 
-Everybody locks in one order: first slots (names of events, idempotency keys), then runs, each lowest first.
-What cannot be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again alone.
+Every batch locks in one order: first names (of events, and idempotency keys), then runs, each lowest first. What cannot
+be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again exclusively.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
 from holdfast.contract.turns import CommitTurn, Extras, PublishEvent, StartRun
-from holdfast.stores.postgres.statements import slot
+from holdfast.stores.postgres.statements import name_lock
 from holdfast.stores.rules.batch import ids_of, new_ids_of
 
 
@@ -19,9 +19,10 @@ from holdfast.stores.rules.batch import ids_of, new_ids_of
 class Locks:
     """Everything a batch may change, as far as it can be told beforehand."""
 
-    alone: bool = False
-    """Whether nobody else may commit meanwhile: what people do to runs, and what looks at many."""
-    slots: set[int] = field(default_factory=set)
+    exclusive: bool = False
+    """Whether no other process may commit meanwhile: what operators do to runs, and what looks at many."""
+    names: set[int] = field(default_factory=set)
+    """Rows of name_locks."""
     keys: set[int] = field(default_factory=set)
     """Keys of runs."""
     ids: set[str] = field(default_factory=set)
@@ -31,11 +32,11 @@ class Locks:
     parked: dict[int, int] = field(default_factory=dict)
     """Runs whose state is written, and how much of their inbox they have seen; 0 for those that end."""
     events: set[str] = field(default_factory=set)
-    """Names under which something is published: whoever waits for them may be given it."""
+    """Names under which something is published: runs that wait for them may be given it."""
     waited: set[str] = field(default_factory=set)
-    """Names of events that somebody begins to wait for."""
+    """Names of events that a run begins to wait for."""
     freed: set[tuple[str, str]] = field(default_factory=set)
-    """Idempotency keys that are given up: whoever waits for them is told."""
+    """Idempotency keys that are given up: runs that wait for them are told."""
 
     def _take_turn(self, turn: CommitTurn, new: bool) -> None:
         if not new:
@@ -49,25 +50,25 @@ class Locks:
             self._take_extras(turn.extras)
 
     def _take_extras(self, extras: Extras) -> None:
-        self.alone = self.alone or bool(extras.returns)  # what they are called is known only to the store
+        self.exclusive = self.exclusive or bool(extras.returns)  # what they are called is known only to the store
         for wait in extras.waits:
-            self.slots.update(slot("event", name) for name in wait.names)
+            self.names.update(name_lock("event", name) for name in wait.names)
             self.waited.update(wait.names)
         for event in extras.publishes:
             self._publish(event)
         for take in extras.takes:
-            self.slots.add(slot("key", take.activity, take.key))
+            self.names.add(name_lock("key", take.activity, take.key))
         for left in extras.leaves:
             self._free(left.activity, left.key)
 
     def _publish(self, event: PublishEvent) -> None:
-        self.slots.add(slot("event", event.name))
+        self.names.add(name_lock("event", event.name))
         self.events.add(event.name)
         if event.deduplicate:
-            self.slots.add(slot("event id", event.id))
+            self.names.add(name_lock("event id", event.id))
 
     def _free(self, activity: str, key: str) -> None:
-        self.slots.add(slot("key", activity, key))
+        self.names.add(name_lock("key", activity, key))
         self.freed.add((activity, key))
 
     def take(self, operation: Operation) -> None:
@@ -78,7 +79,7 @@ class Locks:
             case CommitTurn():
                 self._take_turn(operation, new=False)
             case StartRun():
-                self.alone = self.alone or operation.audit is not None
+                self.exclusive = self.exclusive or operation.audit is not None
                 if operation.turn is not None:
                     self._take_turn(operation.turn, new=True)
             case PublishEvent():
@@ -93,7 +94,7 @@ class Locks:
             case SendMessage():
                 pass
             case _:
-                self.alone = True
+                self.exclusive = True
 
 
 def locks_of(operations: Iterable[Operation]) -> Locks:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, errors
 
-from holdfast.errors import BadInput, CannotOpen, SchemaTooNew, UnsupportedServer
+from holdfast.errors import CannotOpen, SchemaTooNew, UnsupportedServer
 from holdfast.stores.sql.files import migrations
 
 OLDEST_SERVER = 130000
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 20
-
-
-def check_schema_name(name: str) -> str:
-    """Return a schema's name if it is one that needs no quoting.
-
-    Raises:
-        BadInput: saying which names there may be.
-    """
-    if not _NAME.fullmatch(name):
-        raise BadInput(f"schema must be lower-case letters, digits and underscores, at most 63, not {name!r}")
-    return name
 
 
 async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: str) -> None:

@@ -19,14 +19,14 @@ from holdfast.stores.sql.files import Statement, statements
 from holdfast.stores.sql.statements import in_pieces
 from holdfast.stores.sql.tables import Row, Value
 
-SLOTS = 1024
-"""How many rows there are to lock for what has none of its own."""
+NAME_LOCKS = 1024
+"""How many rows there are to lock for names that have none of their own."""
 
 _FILES = ("sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "postgres/postgres")
 _TABLES = (
-    "gate", "slots", "commits", "outbox", "runs", "inputs", "results", "entries", "inbox", "workers", "attributes",
-    "archive", "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors", "keys",
-    "key_waiters", "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
+    "commit_lock", "name_locks", "commit_tokens", "outbox", "runs", "inputs", "results", "entries", "inbox", "workers",
+    "attributes", "archive", "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors",
+    "keys", "key_waiters", "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
 )  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
@@ -40,9 +40,9 @@ JOIN waiters ON waiters.name = wanted.value
 UNION ALL SELECT key_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
 JOIN key_waiters ON key_waiters.activity = wanted.value ->> 0 AND key_waiters.key = wanted.value ->> 1
 """
-_SHARED = "SELECT 1 FROM gate WHERE id < 0 FOR KEY SHARE"  # locks the table, as who only reads it does not, and no row
+_SHARED = "SELECT 1 FROM commit_lock WHERE id < 0 FOR KEY SHARE"  # locks the table, which reading alone would not
 _WORDS = {
-    "gate": f"WITH shared AS MATERIALIZED ({_SHARED})",
+    "beside_others": f"WITH shared AS MATERIALIZED ({_SHARED})",
     "shared": _SHARED,
     "begun": "(extract(epoch FROM backend_start) * 1000000)::bigint::text",
     "join": "JOIN",
@@ -56,8 +56,9 @@ _WORDS = {
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state = 'dead'))",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 }
-_PLANNED_ANEW = frozenset({"claim_runs", "due_suspect", "next_due", "claim_tasks"})
-"""What is planned each time it is run: a plan for any parameters takes ten times as long as one for those given."""
+_NEVER_PREPARED = frozenset({"claim_runs", "due_stuck", "next_due", "claim_tasks"})
+"""Statements that are planned each time they run: a plan for any parameters takes ten times as long as one for those
+given."""
 _TYPES = {"int": "(value ->> {n})::bigint", "text": "value ->> {n}"}
 _encode = msgspec.json.Encoder().encode
 
@@ -89,9 +90,9 @@ def _without_nul(text: str) -> str:
     return re.sub(r"(?<!\\)((?:\\\\)*)\\u0000", "\\1\ufffd", text)
 
 
-def slot(*what: str) -> int:
-    """Return which slot stands for something."""
-    return crc32("\0".join(what).encode()) % SLOTS
+def name_lock(*what: str) -> int:
+    """Return which row of name_locks stands for a name."""
+    return crc32("\0".join(what).encode()) % NAME_LOCKS
 
 
 def new_keys() -> Callable[[], int]:
@@ -108,13 +109,13 @@ def new_keys() -> Callable[[], int]:
 
 
 class NotLocked(Exception):
-    """A batch needs what it has not locked: it is to be done again, alone."""
+    """A batch needs what it has not locked: it is to be done again while no other process commits."""
 
 
-class Statements:
+class PostgresStatements:
     """The statements of one transaction on one connection, which is in pipeline mode: only reads are waited for.
 
-    `locked` are the runs that may be changed, None when nobody else writes; `slots` likewise.
+    `locked` are the runs that may be changed, None when no other process can commit; `names` likewise.
     """
 
     def __init__(self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int]) -> None:
@@ -124,13 +125,21 @@ class Statements:
         self._keys = keys
         self._numbers = new_keys()
         self.locked: set[int] | None = None
-        self.slots: frozenset[int] = frozenset()
+        self.names: frozenset[int] = frozenset()
 
     async def execute(self, name: str, values: Sequence[Value]) -> AsyncRawCursor[Any]:
         """Run one statement by its own parameters, waiting for nothing."""
         cursor = AsyncRawCursor(self._connection)
-        await cursor.execute(self._sql[name], values, prepare=False if name in _PLANNED_ANEW else None)
+        await cursor.execute(self._sql[name], values, prepare=False if name in _NEVER_PREPARED else None)
         return cursor
+
+    async def lock_out_others(self) -> None:
+        """Let no other process commit until this transaction ends.
+
+        Waiting for that ends after a second, to be tried again: all commits queue behind it.
+        """
+        await self.execute("limit_exclusive_wait", ())
+        await self.execute("lock_out_others", ())
 
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         if name == "last_key":
@@ -179,11 +188,13 @@ class Statements:
             raise NotLocked
         if name == "insert_runs":
             self.locked.update(int(row[0] or 0) for row in rows)
-        elif (name in _SLOTTED and not self.slots.issuperset(_SLOTTED[name](row) for row in rows)) or name in _ALONE:
+        elif name in _EXCLUSIVE or (
+            name in _BY_NAME and not self.names.issuperset(_BY_NAME[name](row) for row in rows)
+        ):
             raise NotLocked
 
 
-class BlockingStatements(Statements):
+class BlockingStatements(PostgresStatements):
     """The same on a connection that is waited for: what is written with them runs at once."""
 
     def __init__(self, connection: Connection[Any], schema: str) -> None:
@@ -209,25 +220,25 @@ class Waited:
 
 
 def _event(row: Row) -> int:
-    return slot("event", str(row[0]))
+    return name_lock("event", str(row[0]))
 
 
 def _key(row: Row) -> int:
-    return slot("key", str(row[0]), str(row[1]))
+    return name_lock("key", str(row[0]), str(row[1]))
 
 
-_SLOTTED: dict[str, Callable[[Row], int]] = {
+_BY_NAME: dict[str, Callable[[Row], int]] = {
     **dict.fromkeys(
         ("count_event", "insert_event", "pending_events", "queued_event", "young_event", "delete_event", "drop_expired",
          "first_waiter", "all_waiters"), _event),
-    "insert_waiters": lambda row: slot("event", str(row[2])),
+    "insert_waiters": lambda row: name_lock("event", str(row[2])),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
 }  # fmt: skip
-"""What may be read and written only by who has locked the slot of the name or key."""
+"""Statements for which the name of the event, or the key, must be locked, and by which row."""
 
-_ALONE = frozenset({"last_audit"})
-"""What may be read only by who is alone."""
+_EXCLUSIVE = frozenset({"last_audit"})
+"""Statements that only a transaction may run beside which no other commits."""
 
 
 def _texts(row: Sequence[Value]) -> Sequence[Value]:

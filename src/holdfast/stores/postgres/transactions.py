@@ -15,8 +15,8 @@ from psycopg.rows import tuple_row
 from holdfast.clock import Instant
 from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.errors import DefinitionError, StepTimeout, StoreError
-from holdfast.stores.postgres.connections import Connections, cut
-from holdfast.stores.postgres.dialect import Dialect
+from holdfast.stores.postgres.address import Dialect
+from holdfast.stores.postgres.connections import PostgresConnections, cut
 from holdfast.stores.postgres.errors import is_lost, translate
 from holdfast.stores.postgres.statements import BlockingStatements, encoded
 from holdfast.stores.rules.batch import Batch
@@ -30,10 +30,10 @@ _MOST = 20
 """How many there may be at once: a server has few to give."""
 
 
-class Transactions:
+class PostgresTransactions:
     """The transactions of steps on one store, each on a connection of its own."""
 
-    def __init__(self, connections: Connections, schema: str) -> None:
+    def __init__(self, connections: PostgresConnections, schema: str) -> None:
         self._connections = connections
         self._schema = schema
         self._kept: list[Connection[Any]] = []
@@ -56,7 +56,7 @@ class Transactions:
         self, attempt: Transact, body: Body, now: Callable[[], Instant], expired: Callable[[], None]
     ) -> Delivered | Fenced:
         connection = self._connection()
-        turn = _Turn(self._connections, connection, attempt, expired)
+        turn = _StepTransaction(self._connections, connection, attempt, expired)
         try:
             with connection.transaction():
                 return self._record(turn, attempt, body, now)
@@ -69,7 +69,7 @@ class Transactions:
         finally:
             self._give_back(connection, fit=not turn.over())
 
-    def _record(self, turn: _Turn, attempt: Transact, body: Body, now: Callable[[], Instant]) -> Delivered:
+    def _record(self, turn: _StepTransaction, attempt: Transact, body: Body, now: Callable[[], Instant]) -> Delivered:
         statements = BlockingStatements(turn.connection, self._schema)
         if at_once(Batch(statements).tasks.may_record(attempt)) is None:
             raise _Lost
@@ -118,11 +118,15 @@ class _Lost(Exception):
     """The run is another's now, or has ended: nothing is to be written."""
 
 
-class _Turn:
+class _StepTransaction:
     """One body with its connection, and who may still take that away."""
 
     def __init__(
-        self, connections: Connections, connection: Connection[Any], attempt: Transact, expired: Callable[[], None]
+        self,
+        connections: PostgresConnections,
+        connection: Connection[Any],
+        attempt: Transact,
+        expired: Callable[[], None],
     ) -> None:
         self.connection = connection
         self.raised: BaseException | None = None

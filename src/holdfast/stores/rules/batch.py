@@ -47,14 +47,14 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import FROM_OPERATOR, InboxKind, Message, Status
 from holdfast.contract.turns import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
-from holdfast.stores.rules.events import EventQueues
-from holdfast.stores.rules.keys import Keys
-from holdfast.stores.rules.letters import Letters
-from holdfast.stores.rules.operators import Operators
-from holdfast.stores.rules.purge import Purges
-from holdfast.stores.rules.schedules import Schedules
-from holdfast.stores.rules.tasks import Tasks
-from holdfast.stores.rules.trails import Trails
+from holdfast.stores.rules.events import EventRules
+from holdfast.stores.rules.keys import KeyRules
+from holdfast.stores.rules.letters import LetterRules
+from holdfast.stores.rules.operators import OperatorRules
+from holdfast.stores.rules.purge import PurgeRules
+from holdfast.stores.rules.schedules import ScheduleRules
+from holdfast.stores.rules.tasks import TaskRules
+from holdfast.stores.rules.trails import TrailRules
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, StoredRun, changes_of
 
@@ -78,18 +78,18 @@ class Batch:
         self._runs: dict[int, StoredRun] = {}
         self._ids: dict[str, StoredRun | None] = {}
         self._alive: dict[str, bool] = {}
-        self._buried: dict[str, tuple[str, int, Instant] | None] = {}
+        self._purged: dict[str, tuple[str, int, Instant] | None] = {}
         self._unique: dict[tuple[str, str], StoredRun] = {}
         self._unread: dict[int, tuple[int, list[Message]]] = {}
         """Inbox rows read before they were asked for, of each run those beyond a number."""
         self._stirred: set[int] = set()
         self._clear_pending()
-        self.events = EventQueues(self)
-        self.keys = Keys(self)
-        self.letters = Letters(self)
-        self.operators = Operators(self)
-        self.tasks = Tasks(self)
-        self.trails = Trails(self)
+        self.events = EventRules(self)
+        self.keys = KeyRules(self)
+        self.letters = LetterRules(self)
+        self.operators = OperatorRules(self)
+        self.tasks = TaskRules(self)
+        self.trails = TrailRules(self)
 
     def _clear_pending(self) -> None:
         self._new: dict[int, StoredRun] = {}
@@ -143,13 +143,13 @@ class Batch:
                 )
             case Purge():
                 return await self._audited(
-                    operation.audit, operation.what, operation.at, await Purges(self).apply(operation)
+                    operation.audit, operation.what, operation.at, await PurgeRules(self).apply(operation)
                 )
             case PutSchedule() | PauseSchedule() | DropSchedule():
-                outcome = await Schedules(self).apply(operation)
+                outcome = await ScheduleRules(self).apply(operation)
                 return await self._audited(operation.audit, operation.id, operation.at, outcome)
             case Tick():
-                return await Schedules(self).tick(operation)
+                return await ScheduleRules(self).tick(operation)
             case Terminate():
                 outcome = await self.operators.terminate(operation)
                 return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
@@ -184,19 +184,19 @@ class Batch:
         existing = await self.named(new.id)
         if existing is not None:
             return Existing(existing.key, existing.workflow, existing.digest, Status(existing.status))
-        if new.id not in self._buried:
-            await self._exhume([new.id])
-        buried = self._buried[new.id]
-        if buried is not None and buried[2] > new.at:
-            return Existing(0, buried[0], buried[1], None)
+        if new.id not in self._purged:
+            await self._load_tombstones([new.id])
+        purged = self._purged[new.id]
+        if purged is not None and purged[2] > new.at:
+            return Existing(0, purged[0], purged[1], None)
         if new.options.unique_key is not None:
             holder = await self.holder(new.workflow, new.options.unique_key)
             if holder is not None:
                 return KeyHeld(holder.key, holder.id)
         return None
 
-    async def _exhume(self, ids: Sequence[str]) -> None:
-        self.know_buried(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
+    async def _load_tombstones(self, ids: Sequence[str]) -> None:
+        self.know_purged(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
 
     async def holder(self, workflow: str, unique_key: str) -> StoredRun | None:
         """Return the open run that has a unique key."""
@@ -579,7 +579,7 @@ class Batch:
         self._runs.clear()
         self._ids.clear()
         self._unique.clear()
-        self._buried.clear()
+        self._purged.clear()
 
     async def _prefetch(self, operations: Sequence[Operation]) -> None:
         if len(operations) == 1:
@@ -592,7 +592,7 @@ class Batch:
             await self._load("run_by_id", [(id,) for id in ids])
         starts = [id for operation in operations for id in new_ids_of(operation)]
         if starts:
-            await self._exhume(starts)
+            await self._load_tombstones(starts)
         ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
         await self.load_keys(parent for parent in ending if parent)
         moved: dict[int, int] = {}
@@ -615,11 +615,11 @@ class Batch:
         for row in rows:
             self._unread[int(row[0] or 0)][1].append(Message(*row[1:]))  # type: ignore[arg-type]  # as in Message
 
-    def know_buried(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+    def know_purged(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
         """Take in which ids belonged to runs that are gone."""
-        self._buried.update(dict.fromkeys(ids))
+        self._purged.update(dict.fromkeys(ids))
         for id, workflow, digest, expires in rows:
-            self._buried[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+            self._purged[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
 
     def know_alive(self, workers: Iterable[str]) -> None:
         """Take in who is alive."""

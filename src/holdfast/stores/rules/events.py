@@ -26,7 +26,7 @@ EVENTS = 0
 _ALONE = EventRule()
 
 
-class EventQueues:
+class EventRules:
     """The events of one batch."""
 
     def __init__(self, batch: Batch) -> None:

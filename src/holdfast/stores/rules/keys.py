@@ -28,7 +28,7 @@ class _Key(NamedTuple):
     waiting: int
 
 
-class Keys:
+class KeyRules:
     """The keys of one batch."""
 
     def __init__(self, batch: Batch) -> None:

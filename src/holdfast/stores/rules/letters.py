@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 
-class Letters:
+class LetterRules:
     """The dead letters of one batch."""
 
     def __init__(self, batch: Batch) -> None:

@@ -30,7 +30,7 @@ _PAUSING = frozenset({InboxKind.PAUSE, InboxKind.RESUME})
 _NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED})
 
 
-class Operators:
+class OperatorRules:
     """The operator's verbs, on the rows of a batch."""
 
     def __init__(self, batch: Batch) -> None:

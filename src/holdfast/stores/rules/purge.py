@@ -18,7 +18,7 @@ _OF_RUNS = (
 )  # fmt: skip
 
 
-class Purges:
+class PurgeRules:
     """One purge."""
 
     def __init__(self, batch: Batch) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 
-class Schedules:
+class ScheduleRules:
     """The schedules, for one operation."""
 
     def __init__(self, batch: Batch) -> None:

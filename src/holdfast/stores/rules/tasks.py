@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 
-class Tasks:
+class TaskRules:
     """The tasks of one batch."""
 
     def __init__(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 
-class Trails:
+class TrailRules:
     """What one batch adds to the trails."""
 
     def __init__(self, batch: Batch) -> None:

@@ -23,6 +23,7 @@ from holdfast.contract.rows import (
     Standing,
 )
 from holdfast.contract.store import Store
+from holdfast.stores.liveness import Fate
 from holdfast.stores.sql import reads
 from holdfast.stores.sql.statements import Statements
 
@@ -33,6 +34,9 @@ Look = Callable[[Statements], Coroutine[Any, Any, T]]
 class SQLStore(Store):
     """A store whose reads are the statements of queries/reads.sql."""
 
+    kind: str
+    """The folder of its schema."""
+
     @abstractmethod
     async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
@@ -41,8 +45,16 @@ class SQLStore(Store):
         """
 
     @abstractmethod
-    async def alone(self, work: Look[T]) -> T:
-        """Write in one transaction while nobody else does: all or nothing."""
+    async def exclusive(self, work: Look[T]) -> T:
+        """Write in one transaction while no other process does: all or nothing."""
+
+    @abstractmethod
+    async def fates(self) -> dict[str, Fate]:
+        """Return what became of workers that were not declared dead and do not seem to be at work."""
+
+    async def undelivered(self, statements: Statements) -> bool:
+        """Tell whether there are messages that were committed and not delivered yet (see Store.relay)."""
+        return False
 
     async def load(self, keys: Sequence[int]) -> list[History]:
         return await self.look(lambda db: reads.load(db, keys), together=True)

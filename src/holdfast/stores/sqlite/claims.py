@@ -1,4 +1,4 @@
-"""Handing due runs to a worker."""
+"""Handing due runs, and attempts that wait in queues, to a worker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import apsw
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
+from holdfast.contract.store import POISON_CLAIMS, POISON_ERROR
 from holdfast.stores.sql.tables import record_of
 from holdfast.stores.sqlite.statements import MANY, SQL, json_rows
-
-POISON_CLAIMS = 3
 
 _Due = tuple[Any, ...]  # minus priority, due, key, claims, lost, status
 
@@ -33,15 +32,15 @@ def anything_due(db: apsw.Connection, now: Instant, workflows: Sequence[str]) ->
 
 
 def claim(
-    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], poison: str | None
+    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], stuck: bool
 ) -> list[Claim]:
-    """Take due runs, inside a write transaction; without `poison` to write on their graves, no suspects."""
+    """Take due runs, inside a write transaction; see Store.claim."""
     if not db.execute(SQL["live_worker"], (worker,)).fetchall():
         return []
     known = json_rows(workflows)
-    due = _due(db, now, known, limit, suspects=False)
-    if not due and limit > 0 and poison is not None:
-        due = _next_suspect(db, worker, now, known, poison)
+    due = _due(db, now, known, limit, stuck=False)
+    if not due and limit > 0 and stuck:
+        due = _next_stuck(db, worker, now, known)
     if not due:
         return []
     db.execute(SQL["take_runs"], (worker, now, json_rows([key for _, _, key, _, _, _ in due])))
@@ -75,7 +74,7 @@ def claim_tasks(
     return taken
 
 
-def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects: bool) -> list[_Due]:
+def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, stuck: bool) -> list[_Due]:
     owners = _free_owners(db)
     found: list[_Due] = []
     for owner in owners:
@@ -83,22 +82,23 @@ def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, suspects:
         for (priority,) in db.execute(SQL["priorities"], (owner,)).fetchall():
             if left <= 0:
                 break
-            rows = db.execute(SQL["due_runs"], (owner, now, known, left, suspects, priority)).fetchall()
+            rows = db.execute(SQL["due_runs"], (owner, now, known, left, stuck, priority)).fetchall()
             found += rows
             left -= len(rows)
     return sorted(found)[:limit] if len(owners) > 1 else found
 
 
-def _next_suspect(db: apsw.Connection, worker: str, now: Instant, known: str, poison: str) -> list[_Due]:
-    while suspects := _due(db, now, known, 1, suspects=True):
-        _, _, key, claims, _, _ = suspects[0]
+def _next_stuck(db: apsw.Connection, worker: str, now: Instant, known: str) -> list[_Due]:
+    """Return the next run that was claimed before without progress; those that never get anywhere are blocked."""
+    while due := _due(db, now, known, 1, stuck=True):
+        _, _, key, claims, _, _ = due[0]
         if claims < POISON_CLAIMS:
             break
         db.execute(SQL["block_poison"], (key, now))
-        db.execute(SQL["put_results"], (key, None, poison, None))
-    if suspects and db.execute(SQL["suspect_running"], (worker,)).fetchall():
+        db.execute(SQL["put_results"], (key, None, POISON_ERROR, None))
+    if due and db.execute(SQL["stuck_running"], (worker,)).fetchall():
         return []
-    return suspects
+    return due
 
 
 def _free_owners(db: apsw.Connection) -> list[str | None]:

@@ -17,7 +17,7 @@ from holdfast.stores.sqlite import guard as sqlite_guard
 from holdfast.stores.sqlite.checkpoints import Checkpoints, grow_wal
 from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.thread import JobThread
-from holdfast.stores.sqlite.transactions import Transactions
+from holdfast.stores.sqlite.transactions import SQLiteTransactions
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -31,7 +31,7 @@ LEAVE_TO_THREAD = 1.0
 for a while: the hop is nothing beside them, and the loop stays free."""
 
 
-class Connections:
+class SQLiteConnections:
     """The connections of one open store.
 
     `writer` has one owner at a time: the event loop while the thread is not busy, the thread otherwise. `reader`
@@ -57,7 +57,7 @@ class Connections:
         self._average = 0.0
         self._slow_until = 0.0
         self.locks: dict[str, WorkerLock | None] = {}
-        self.transactions = Transactions(path, durability, patience)
+        self.transactions = SQLiteTransactions(path, durability, patience)
         self.loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
@@ -76,7 +76,7 @@ class Connections:
                 thread.stop()
                 raise
             self.thread = thread
-            self.transactions = Transactions(self.path, self._durability, self._patience)
+            self.transactions = SQLiteTransactions(self.path, self._durability, self._patience)
             self.checkpoints = Checkpoints(self.writer, self._another)
         self.refusal, self.is_open = "", True
 
@@ -241,7 +241,7 @@ def transact(db: apsw.Connection, work: Work[T]) -> T:
     return result
 
 
-def alone(db: apsw.Connection, work: Work[T]) -> T:
+def single_statement(db: apsw.Connection, work: Work[T]) -> T:
     """Do something that writes by one statement only, which SQLite makes a transaction by itself."""
     return work(db)
 

@@ -14,14 +14,14 @@ from holdfast.clock import Instant, micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.contract.rows import Claim, Task
 from holdfast.contract.turns import CommitTurn, PublishEvent
-from holdfast.stores.liveness import WorkerLock, remove_lock
+from holdfast.stores.liveness import Fate, WorkerLock, remove_lock
 from holdfast.stores.rules import facts
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sql.store import Look, SQLStore
 from holdfast.stores.sqlite import claims as sqlite_claims
 from holdfast.stores.sqlite import workers as sqlite_workers
-from holdfast.stores.sqlite.connections import Connections, alone
+from holdfast.stores.sqlite.connections import SQLiteConnections, single_statement
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.statements import SQL, PlainStatements, SetStatements
 from holdfast.stores.sqlite.transactions import run_in_memory
@@ -43,6 +43,8 @@ class SQLiteStore(SQLStore):
         patience: how long to wait for a lock held by another process before StoreBusy.
     """
 
+    kind = "sqlite"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -57,7 +59,7 @@ class SQLiteStore(SQLStore):
         self.durability = durability
         self._inline_limit = inline_limit
         self._patience = patience.total_seconds()
-        self._connections = Connections(self.path, durability, self._patience)
+        self._connections = SQLiteConnections(self.path, durability, self._patience)
 
     async def open(self) -> None:
         await self._connections.open()
@@ -69,7 +71,7 @@ class SQLiteStore(SQLStore):
     async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
 
-    async def alone(self, work: Look[T]) -> T:
+    async def exclusive(self, work: Look[T]) -> T:
         return await self._connections.write(lambda db: at_once(work(SetStatements(db))))
 
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
@@ -79,7 +81,7 @@ class SQLiteStore(SQLStore):
             turn = operations[0] if len(operations) == 1 else None
             try:
                 if turn is not None and facts.only_facts(turn) and len(turn.entries) in _APPEND:
-                    return connections.commit_here(lambda db: _append(db, turn), alone)
+                    return connections.commit_here(lambda db: _append(db, turn), single_statement)
                 return connections.commit_here(lambda db: at_once(Batch(PlainStatements(db)).apply(operations)))
             except apsw.BusyError:
                 pass
@@ -106,15 +108,12 @@ class SQLiteStore(SQLStore):
         return connections.transactions.run(attempt, body, now, expired)
 
     async def claim(
-        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], poison: str, *, suspects: bool = True
+        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True
     ) -> list[Claim]:
         if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim(
-                db, worker, now, limit, workflows=workflows, poison=poison if suspects else None
-            ),
-            inline=True,
+            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, stuck=stuck), inline=True
         )
 
     async def claim_tasks(
@@ -160,15 +159,19 @@ class SQLiteStore(SQLStore):
             lock.remove()
 
     async def take_over(self, now: Instant) -> int:
-        folder = Path(self.path).parent
         mine = set(self._connections.locks)
-        suspects = await self._connections.read(lambda db: sqlite_workers.suspects(db, folder, mine))
-        if not suspects:
+        fates = {worker: fate for worker, fate in (await self.fates()).items() if worker not in mine}
+        if not fates:
             return 0
-        dead = await self._connections.write(lambda db: sqlite_workers.declare_dead(db, suspects, now))
+        dead = await self._connections.write(lambda db: sqlite_workers.declare_dead(db, fates, now))
         for worker in dead:
             remove_lock(self.path, worker)
         return len(dead)
+
+    async def fates(self) -> dict[str, Fate]:
+        if self.path == MEMORY:
+            return {}  # there are no other processes, and no lease is renewed
+        return await self._connections.read(lambda db: sqlite_workers.fates(db, Path(self.path).parent))
 
 
 def _large(operation: Operation) -> bool:

@@ -54,14 +54,14 @@ _NAMES_A_TABLE_SECOND = frozenset(
 )  # fmt: skip
 
 
-class Transactions:
+class SQLiteTransactions:
     """The transactions of steps that one store has under way."""
 
     def __init__(self, path: str, durability: str, patience: float) -> None:
         self._path = path
         self._durability = durability
         self._patience = patience
-        self._open: set[_Turn] = set()
+        self._open: set[_StepTransaction] = set()
         self._closed = False
         self._lock = threading.Lock()
 
@@ -70,7 +70,7 @@ class Transactions:
     ) -> Delivered | Fenced:
         """Call a body in a transaction on a connection of its own; see Store.transact."""
         check_limit(attempt)
-        turn = _Turn(self._connect(), attempt, expired)
+        turn = _StepTransaction(self._connect(), attempt, expired)
         try:
             with self._lock:
                 self._open.add(turn)
@@ -122,7 +122,7 @@ def run_in_memory(
         try:
             db.pragma("foreign_keys", True)
             db.execute("BEGIN IMMEDIATE")
-            done.set_result(_Turn(db, attempt, lambda: None, only=True).run(body, now))
+            done.set_result(_StepTransaction(db, attempt, lambda: None, only=True).run(body, now))
         except BaseException as error:
             done.set_exception(error)
 
@@ -145,7 +145,7 @@ def check_limit(attempt: Transact) -> None:
         )
 
 
-class _Turn:
+class _StepTransaction:
     """One transaction: what is done in it, and who may still end it."""
 
     def __init__(

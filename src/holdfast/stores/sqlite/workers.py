@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 import apsw
 
 from holdfast.clock import Instant
-from holdfast.stores.liveness import boot_id, boot_time, is_free
+from holdfast.stores.liveness import Fate, boot_id, boot_time, is_free
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sqlite.statements import SQL, PlainStatements
@@ -36,28 +36,26 @@ def leave(db: apsw.Connection, worker: str) -> None:
     db.execute(SQL["delete_worker"], (worker,))
 
 
-def suspects(db: apsw.Connection, folder: Path, mine: Collection[str]) -> dict[str, str]:
-    """Return which other workers look crashed or lapsed, without writing anything."""
+def fates(db: apsw.Connection, folder: Path) -> dict[str, Fate]:
+    """Return what became of workers that do not seem to be at work, without writing anything."""
     boot, now = boot_id(), boot_time()
-    found: dict[str, str] = {}
-    for worker, its_boot, lease_until, lock in db.execute(SQL["live_workers"]):
-        if worker in mine:
-            continue
+    found: dict[str, Fate] = {}
+    for worker, its_boot, lease_until, lock in db.execute(SQL["live_leases"]):
         if its_boot != boot or (lock and is_free(str(folder / lock))):
-            found[worker] = "crash"
+            found[worker] = Fate.DIED
         elif lease_until < now:
-            found[worker] = "lapse"
+            found[worker] = Fate.HANGS if lock else Fate.LAPSED
     return found
 
 
-def declare_dead(db: apsw.Connection, workers: dict[str, str], now: Instant) -> list[str]:
+def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant) -> list[str]:
     """Free what these workers were running, all but those that renewed meanwhile; return who is dead."""
     dead = []
-    for worker, how in workers.items():
-        db.execute(SQL["declare_dead"], (worker, boot_time(), how == "crash"))
+    for worker, fate in workers.items():
+        db.execute(SQL["declare_dead"], (worker, boot_time(), fate is Fate.DIED))
         if db.changes():
-            db.execute(SQL["free_lost"], (worker, now, how))
-            _lose_tasks(db, worker, how, now)
+            db.execute(SQL["free_lost"], (worker, now, fate.lost))
+            _lose_tasks(db, worker, fate.lost, now)
             dead.append(worker)
     db.execute(SQL["prune_dead"])
     return dead

@@ -116,7 +116,7 @@ class AttributeConformance:
         await store.join("w", LEASE)
         due = sorted(wanted[:-1], key=lambda item: (-item[0], item[1].due, item[1].key))
         taken = []
-        while claims := await store.claim("w", NOW + 10, 2, ["order", "other"], '"poison"'):
+        while claims := await store.claim("w", NOW + 10, 2, ["order", "other"]):
             taken += [claimed.key for claimed in claims]
         assert taken == [run.key for _, run in due]
         assert await store.next_due() == NOW + 5000

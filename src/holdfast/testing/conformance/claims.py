@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.contract.operations import Committed, Delivered, Done, Started, Unblock
 from holdfast.contract.rows import Claim, RunFilter, Status
-from holdfast.contract.store import Store
+from holdfast.contract.store import POISON_ERROR, Store
 from holdfast.contract.turns import StartRun, State
 from holdfast.testing.conformance.samples import (
     LEASE,
@@ -85,7 +85,7 @@ class ClaimConformance:
             await self._lose(store, taken)
         assert await claim(store) == []
         found = await row(store, run.id)
-        assert (found.status, found.error, found.due, found.owner) == (Status.BLOCKED, '"poison"', None, None)
+        assert (found.status, found.error, found.due, found.owner) == (Status.BLOCKED, POISON_ERROR, None, None)
         assert await claim(store, now=NOW + 1000 * SECOND) == []
         assert await one(store, Unblock(at=NOW, target=run.id), Done) == Done(1)
         [again] = await claim(store)

@@ -150,7 +150,7 @@ async def row(store: Store, id: str) -> RunRow:
 
 async def claim(store: Store, worker: str = "w", *, now: Instant = NOW, limit: int = 100) -> list[Claim]:
     """Claim runs of the workflow `order`."""
-    return await store.claim(worker, now, limit, ["order"], '"poison"')
+    return await store.claim(worker, now, limit, ["order"])
 
 
 async def end(store: Store, run: RunRow, status: Status = Status.COMPLETED) -> None:

@@ -1,16 +1,15 @@
 -- The tables of SQLite, all at once. Text sorts by bytes, as there. Keys are numbers that processes make without asking
 -- each other; there are no sequences, foreign keys or triggers.
 
--- Whoever commits shares a lock on this table; who must be alone has it for himself.
-CREATE TABLE gate (id INTEGER PRIMARY KEY);
-INSERT INTO gate (id) VALUES (1);
+-- Every commit shares a lock on this table; one beside which no other may be made has it exclusively.
+CREATE TABLE commit_lock (id INTEGER PRIMARY KEY);
 
--- What has no row of its own to lock (the name of an event, an idempotency key) locks one of these.
-CREATE TABLE slots (slot INTEGER PRIMARY KEY);
-INSERT INTO slots (slot) SELECT generate_series(0, 1023);
+-- A name that has no row of its own to lock (of an event, an idempotency key) locks one of these.
+CREATE TABLE name_locks (n INTEGER PRIMARY KEY);
+INSERT INTO name_locks (n) SELECT generate_series(0, 1023);
 
 -- A row per commit whose outcome may have to be asked for; each deletes the one before it. made = 0: it must not happen.
-CREATE TABLE commits (token TEXT COLLATE "C" PRIMARY KEY, made BIGINT NOT NULL);
+CREATE TABLE commit_tokens (token TEXT COLLATE "C" PRIMARY KEY, made BIGINT NOT NULL);
 
 -- Messages sent inside transactions of others, until a worker delivers them.
 CREATE TABLE outbox (n BIGINT PRIMARY KEY, message TEXT COLLATE "C" NOT NULL);

@@ -1,16 +1,16 @@
 -- What PostgreSQL says in its own way: locks, the hot path, claims, workers.
 
--- name: lock_slots
--- Lock what has no row of its own, lowest first.
-{gate}
-SELECT slots.slot FROM slots
-WHERE NOT EXISTS (SELECT 1 FROM shared) AND slots.slot IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
-ORDER BY slots.slot FOR UPDATE OF slots;
+-- name: lock_names
+-- Lock names that have no row of their own, lowest first.
+{beside_others}
+SELECT name_locks.n FROM name_locks
+WHERE NOT EXISTS (SELECT 1 FROM shared) AND name_locks.n IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
+ORDER BY name_locks.n FOR UPDATE OF name_locks;
 
 -- name: lock_runs
 -- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that
 -- wait for events ($4) or for idempotency keys ($5).
-{gate}
+{beside_others}
 SELECT runs.key FROM runs WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.key IN ({wanted})
 ORDER BY runs.key FOR UPDATE OF runs;
 
@@ -22,7 +22,7 @@ SELECT {run} FROM runs WHERE runs.key IN ({wanted});
 -- rows: run int, epoch int, location text, seq int, kind int, at int, data text
 -- The hot path: facts of runs that are still ours, as a transaction of its own, before an instant ($2). Returns who is
 -- fenced.
-{gate}, new AS MATERIALIZED (SELECT * FROM {rows} AS given),
+{beside_others}, new AS MATERIALIZED (SELECT * FROM {rows} AS given),
 mine AS MATERIALIZED (
     SELECT runs.key, runs.epoch FROM runs
     WHERE NOT EXISTS (SELECT 1 FROM shared) AND {clock} < $2 AND (runs.key, runs.epoch) IN (SELECT run, epoch FROM new) AND runs.ended IS NULL
@@ -44,20 +44,21 @@ INSERT INTO events (name, n, id, payload, at) SELECT $1, next.last, $2, $3, $4 F
 
 -- name: put_token
 -- Say in a commit that it happened.
-INSERT INTO commits (token, made) VALUES ($1, 1);
+INSERT INTO commit_tokens (token, made) VALUES ($1, 1);
 
 -- name: drop_tokens
 -- rows: token text
 -- Commits whose outcome is known need that no more.
-DELETE FROM commits WHERE token IN (SELECT token FROM {rows} AS known);
+DELETE FROM commit_tokens WHERE token IN (SELECT token FROM {rows} AS known);
 
--- name: void_token
+-- name: settle_token
 -- Find out whether a commit happened (1), and see to it that it never will if it did not: the row stays in its way.
-INSERT INTO commits (token, made) VALUES ($1, 0) ON CONFLICT (token) DO UPDATE SET made = commits.made RETURNING made;
+INSERT INTO commit_tokens (token, made) VALUES ($1, 0)
+ON CONFLICT (token) DO UPDATE SET made = commit_tokens.made RETURNING made;
 
 -- name: old_tokens
--- What nobody asks for any more; ids sort by time.
-DELETE FROM commits WHERE token < $1;
+-- Tokens that no process asks for any more; ids sort by time.
+DELETE FROM commit_tokens WHERE token < $1;
 
 -- name: claim_runs
 -- Make due runs this worker's ($1), by priority, in each taking turns among workflows, most overdue first. Jumps from one
@@ -99,15 +100,15 @@ UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claim
 FROM taken JOIN inputs ON inputs.run = taken.key WHERE runs.key = taken.key
 RETURNING taken.place, {claim};
 
--- name: due_suspect
+-- name: due_stuck
 -- The next due run that was claimed before without progress.
-{gate}
+{beside_others}
 SELECT runs.key, runs.claims FROM runs
 WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.ended IS NULL AND runs.due IS NOT NULL AND runs.due <= $1 AND runs.claims > 0
 AND runs.workflow IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND {free}
 ORDER BY runs.priority DESC, runs.due, runs.key LIMIT 1 FOR UPDATE OF runs SKIP LOCKED;
 
--- name: claim_suspect
+-- name: claim_stuck
 -- Make it this worker's.
 WITH taken AS MATERIALIZED (SELECT key, lost, status FROM runs WHERE key = $3)
 UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = runs.claims + 1, lost = '', updated = $2,
@@ -147,7 +148,7 @@ SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL
 
 -- name: claim_tasks
 -- Make attempts that wait in queues this worker's ($1), by priority, then oldest first.
-{gate}, waiting AS MATERIALIZED (
+{beside_others}, waiting AS MATERIALIZED (
     SELECT found.run, found.location FROM jsonb_array_elements_text($3::jsonb) AS queue
     CROSS JOIN jsonb_array_elements_text($4::jsonb) AS activity CROSS JOIN LATERAL (
         SELECT tasks.run, tasks.location FROM tasks
@@ -184,10 +185,9 @@ UPDATE workers SET lease_until = {clock} + lease, session = $2, begun = $3 WHERE
 -- What names this connection, and the database's time.
 SELECT pg_backend_pid(), coalesce((SELECT {begun} FROM pg_stat_activity WHERE pid = pg_backend_pid()), ''), {clock};
 
--- name: other_workers
--- Workers of others: whether their lease has lapsed, and whether they are on this machine ($2).
-SELECT id, pid, lease_until < {clock}, machine = $2 FROM workers
-WHERE state = 'live' AND id NOT IN (SELECT value FROM jsonb_array_elements_text($1::jsonb));
+-- name: live_leases
+-- Workers that were not declared dead: whether their lease has lapsed, and whether they are on this machine ($1).
+SELECT id, pid, lease_until < {clock}, machine = $1 FROM workers WHERE state = 'live';
 
 -- name: is_connected
 -- Whether the connection by which a worker renewed its lease is still there.
@@ -195,7 +195,7 @@ SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.se
 WHERE workers.id = $1 AND (backend_start IS NULL OR {begun} = workers.begun);
 
 -- name: end_silent
--- End transactions that share the gate ($2) and whose process has said nothing for so many microseconds ($1) while others
+-- End transactions that have a part in the commit lock ($2) and whose process has said nothing for so many microseconds ($1) while others
 -- wait for it: it hangs. No timeout of the server does that, since a pipeline that is not finished counts as active.
 SELECT pg_terminate_backend(pg_locks.pid) FROM pg_locks JOIN pg_stat_activity ON pg_stat_activity.pid = pg_locks.pid
 WHERE pg_locks.relation = to_regclass($2) AND pg_locks.granted AND pg_stat_activity.usename = current_user
@@ -214,23 +214,23 @@ UPDATE workers SET state = 'dead' WHERE id = $1 AND state = 'live' AND ($2 = 1 O
 SELECT {clock};
 
 -- name: live_workers
--- Everybody thought to be alive.
+-- Workers that were not declared dead.
 SELECT id FROM workers WHERE state = 'live';
 
--- name: hurry
+-- name: limit_exclusive_wait
 -- Wait for no lock longer than a second.
 SET LOCAL lock_timeout = 1000;
 
--- name: be_patient
--- Wait for no lock longer than this: somebody else's transaction may last for ever.
+-- name: limit_lock_waits
+-- Wait for no lock longer than this: a transaction of another program may last for ever.
 SET LOCAL lock_timeout = 3000;
 
--- name: lock_gate
--- Keep everybody else out.
-LOCK TABLE gate IN EXCLUSIVE MODE;
+-- name: lock_out_others
+-- Let no other process commit.
+LOCK TABLE commit_lock IN EXCLUSIVE MODE;
 
 -- name: put_outbox
--- A message for whoever looks into the outbox.
+-- A message for the next worker that looks into the outbox.
 INSERT INTO outbox (n, message) VALUES ($1, $2);
 
 -- name: read_outbox

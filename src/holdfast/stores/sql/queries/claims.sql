@@ -1,7 +1,7 @@
 -- Statements about runs that were claimed before without progress, for every database.
 
--- name: suspect_running
--- Whether this worker is driving a suspect already.
+-- name: stuck_running
+-- Whether this worker is driving such a run already.
 SELECT 1 FROM runs WHERE ended IS NULL AND owner = $1 AND claims > 1
 AND status IN ('running', 'cancelling', 'compensating') LIMIT 1;
 

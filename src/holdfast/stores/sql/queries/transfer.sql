@@ -145,8 +145,8 @@ SELECT name, pending FROM event_queues WHERE name > $1 ORDER BY name LIMIT $2;
 -- What people did.
 SELECT n, at, actor, action, target, detail, previous, hash FROM audit WHERE n > $1 ORDER BY n LIMIT $2;
 
--- name: moving_workers
--- Who is at work, or was.
+-- name: known_workers
+-- Workers that are there, or were.
 SELECT id, pid, host, state FROM workers ORDER BY id;
 
 -- name: count_moving

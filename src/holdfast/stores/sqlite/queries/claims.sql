@@ -15,7 +15,7 @@ WITH RECURSIVE levels (priority) AS (
 SELECT priority FROM levels WHERE priority IS NOT NULL;
 
 -- name: due_runs
--- Due runs of one owner (or nobody) and one priority, most overdue first: fresh ones (?5 = 0) or suspects (?5 = 1). One
+-- Due runs of one owner (or nobody) and one priority, most overdue first: fresh ones (?5 = 0) or stuck ones (?5 = 1). One
 -- owner and one priority at a time, so that the index gives the order and a claim does not look at the whole backlog.
 SELECT -priority, due, key, claims, lost, status FROM runs
 WHERE ended IS NULL AND owner IS ?1 AND priority = ?6 AND due <= ?2 AND (claims > 0) = ?5

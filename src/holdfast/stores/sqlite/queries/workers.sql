@@ -9,8 +9,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'live');
 -- Extend a lease unless the worker was declared dead.
 UPDATE workers SET lease_until = ?2 + lease WHERE id = ?1 AND state = 'live';
 
--- name: live_workers
--- Everybody thought to be alive.
+-- name: live_leases
+-- Workers that were not declared dead.
 SELECT id, boot, lease_until, lock FROM workers WHERE state = 'live';
 
 -- name: declare_dead

@@ -1,0 +1,128 @@
+"""Hints among processes that something was committed: given by NOTIFY, heard by LISTEN, and looked for without them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast.clock import new_id
+from holdfast.errors import StoreUnreachable
+from holdfast.stores.postgres.address import Dialect
+from holdfast.stores.postgres.connections import PostgresConnections, cut
+
+_logger = logging.getLogger("holdfast.store")
+
+POLL = 0.2
+POLL_LISTENING = 1.0
+"""How often, in seconds, to look for commits of other processes: more often when they cannot be heard."""
+
+HINT_AFTER = 0.02
+"""For how many seconds commits are collected before one hint is given for all of them."""
+
+
+class Hints:
+    """What this process tells others of its commits, and hears of theirs."""
+
+    def __init__(self, connections: PostgresConnections, channel: str) -> None:
+        self._connections = connections
+        self._channel = channel
+        self._me = new_id()
+        self._listener: _Listener | None = None
+        self._hinting: asyncio.Task[None] | None = None
+        self._looked = 0.0
+
+    def start(self) -> None:
+        """Begin to listen, where that works."""
+        if self._connections.dialect is Dialect.DIRECT:
+            self._listener = _Listener(self._connections, self._channel, self._me)
+            self._listener.start()
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._listener is not None:
+            await self._listener.stop()
+
+    @property
+    def pending(self) -> asyncio.Task[None] | None:
+        """The hint that is about to be given."""
+        return self._hinting
+
+    def give(self) -> None:
+        """Hint to other processes that something was committed: soon, once for many, and not in the commit itself."""
+        if self._connections.dialect is Dialect.DIRECT and self._hinting is None:
+            self._hinting = asyncio.get_running_loop().create_task(self._give(), name="holdfast hint")
+
+    async def _give(self) -> None:
+        try:
+            await asyncio.sleep(HINT_AFTER)
+            await self._connections.reader.use(
+                lambda connection: connection.execute("SELECT pg_notify(%s, %s)", (self._channel, self._me))
+            )
+        except (psycopg.Error, StoreUnreachable):
+            pass  # other processes look by themselves
+        finally:
+            self._hinting = None
+
+    def heard(self) -> bool:
+        """Tell whether another process may have committed since the last call."""
+        now, listener = time.monotonic(), self._listener
+        heard = listener is not None and listener.heard
+        if not heard and now - self._looked < (POLL_LISTENING if listener is not None and listener.hears else POLL):
+            return False
+        if listener is not None:
+            listener.heard = False
+        self._looked = now
+        return True
+
+
+class _Listener:
+    """Hears from other processes that they committed something, as a hint; without it one looks more often."""
+
+    def __init__(self, connections: PostgresConnections, channel: str, me: str) -> None:
+        self._connections = connections
+        self._channel = channel
+        self._me = me
+        self._task: asyncio.Task[None] | None = None
+        self._connection: AsyncConnection[Any] | None = None
+        self._stopping = False
+        self.hears = False
+        self.heard = False
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._task = asyncio.get_running_loop().create_task(self._listen_for_ever(), name="holdfast listener")
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        self._stopping = True
+        cut(self._connection)
+        while self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=1)
+        self._task = None
+
+    async def _listen_for_ever(self) -> None:
+        pause, complained = 0.1, 0.0
+        while not self._stopping:
+            try:
+                async with await self._connections.connect() as connection:
+                    self._connection = connection
+                    await connection.execute(f'LISTEN "{self._channel}"')
+                    self.hears = self.heard = True  # whatever was said while nobody listened
+                    pause = 0.1
+                    async for notification in connection.notifies():
+                        self.heard = self.heard or notification.payload != self._me
+            except (psycopg.Error, OSError, StoreUnreachable) as error:
+                if time.monotonic() - complained > 60 and not self._stopping:
+                    complained = time.monotonic()
+                    _logger.warning("%s: not listening at present: %s", self._connections.where, error)
+            finally:
+                self.hears = False
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, 5.0)
