@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.store import Store
 from holdfast.errors import StoreError
+from holdfast.stores import open_store
 from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
@@ -24,11 +26,22 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def make_engine(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
-    address = {"memory": ":memory:"}.get(mode, f"sqlite:///{tmp_path / 'test.db'}")
+def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Return the address of the database that engines of this test share, unless it is in memory."""
     if mode == "postgres":
-        address = request.getfixturevalue("database")
+        return request.getfixturevalue("database")
+    return {"memory": ":memory:"}.get(mode, f"sqlite:///{tmp_path / 'test.db'}")
+
+
+@pytest.fixture
+def make_store(address: str) -> Callable[[], Store]:
+    """Return a function that makes another store on that database, for an engine that is opened with it."""
+    return lambda: open_store(address, "process")
+
+
+@pytest.fixture
+async def make_engine(mode: str, address: str) -> AsyncIterator[Callable[..., Any]]:
+    """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
     async with AsyncExitStack() as stack:
 
         async def make(*workflows: Any, **options: Any) -> TestEngine:

@@ -711,3 +711,39 @@ async def test_a_run_that_swallowed_its_cancel_starts_no_other_work(make_engine)
     await engine.advance(HOUR)
     assert await run.status() is Status.CANCELLED
     assert bodies == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+@pytest.mark.parametrize("how", ["gather", "group", "task"])
+async def test_cleanup_may_use_tasks_of_its_own(make_engine, how):
+    """B7 S2-6 Verbs return to tasks that are begun while the cancel is being handled."""
+    undone: list[str] = []
+
+    async def undo(what: str) -> None:
+        undone.append(what)
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        async def back(what: str) -> None:
+            await ctx.step(f"undo {what}", undo, what)
+
+        try:
+            await ctx.receive("never")
+        finally:
+            if how == "gather":
+                await asyncio.gather(back("a"), back("b"))
+            elif how == "group":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(back("a"))
+                    group.create_task(back("b"))
+            else:
+                for what in ("a", "b"):
+                    await asyncio.create_task(back(what))
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await engine.settle()
+    assert await run.cancel()
+    await engine.settle()
+    assert undone == ["a", "b"]
+    assert await run.status() is Status.CANCELLED

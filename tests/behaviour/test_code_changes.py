@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Status, workflow
 from holdfast.errors import HistoryMismatch, RunBlocked
@@ -164,3 +166,54 @@ async def test_a_run_of_a_version_still_registered_keeps_its_version(deploy):
     new = await engine.start(second, id="new")
     assert await engine.get("old").result() == ["reserve", "charge", "ship"]
     assert await new.result() == "other"
+
+
+async def test_what_a_step_achieved_is_kept_when_the_code_after_it_blocks(make_engine):
+    """G3 G13 The turn that took its result is not recorded, but the result is: put right, the code finds it there."""
+    bodies: list[str] = []
+
+    async def charge() -> str:
+        bodies.append("charge")
+        return "charged"
+
+    @workflow(name="work")
+    async def wrong(ctx: Context) -> str:
+        await ctx.step(charge)
+        return await asyncio.get_running_loop().create_future()
+
+    @workflow(name="work")
+    async def right(ctx: Context) -> str:
+        return await ctx.step(charge)
+
+    engine = await make_engine(wrong)
+    run = await engine.start(wrong, id="r")
+    await engine.settle()
+    assert await run.status() is Status.BLOCKED
+    await engine.stop()
+    engine = await make_engine(right, clock=engine.jumping)
+    assert await asyncio.wait_for(engine.get("r").result(), LONG) == "charged"
+    assert bodies == ["charge"]
+
+
+@pytest.mark.parametrize("edited", [timedelta(minutes=1), timedelta(days=1)], ids=["shorter", "longer"])
+async def test_the_deadline_of_a_wait_outlives_an_edit_of_its_timeout(make_engine, edited):
+    """G9 S2-27 A wait ends when it was said to end, whatever timeout the code gives to later ones."""
+
+    def made(timeout: timedelta) -> Any:
+        @workflow
+        async def work(ctx: Context) -> str:
+            return await ctx.receive("word", str, timeout=timeout, default="nobody")
+
+        return work
+
+    before, after = made(timedelta(hours=1)), made(edited)
+    engine = await make_engine(before)
+    await engine.start(before, id="r")
+    await engine.settle()
+    await engine.stop()
+    engine = await make_engine(after, clock=engine.jumping)
+    run = engine.get("r")
+    await engine.advance(timedelta(minutes=59))
+    assert await run.status() is Status.SUSPENDED
+    await engine.advance(timedelta(minutes=1))
+    assert await run.status() is Status.COMPLETED

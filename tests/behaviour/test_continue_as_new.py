@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, RunFailed, Status, workflow
 
@@ -392,3 +393,30 @@ async def test_a_step_left_running_by_the_old_generation_does_not_answer_the_new
     first_may_end.set()
     assert await run.result() == 1
     assert bodies == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_a_message_behind_what_ends_a_life_reaches_the_next_life(make_engine):
+    """G7 S2-32 The end of a child and a message come together; the first makes the run continue as new."""
+
+    @workflow
+    async def kid(ctx: Context) -> str:
+        return await ctx.receive("go", str)
+
+    @workflow
+    async def parent(ctx: Context, heard: str = "") -> list[str]:
+        if not heard:
+            ctx.continue_as_new(await ctx.child(kid, id="kid"))
+        return [heard, await ctx.receive("word", str)]
+
+    engine = await make_engine(parent, kid)
+    await engine.start(parent, id="parent")
+    await engine.settle()
+    await engine.stop()
+    engine = await make_engine(kid, clock=engine.jumping)
+    await engine.get("kid").send("go", "went")
+    assert await engine.get("kid").result() == "went"
+    await engine.get("parent").send("word", "heard")
+    await engine.stop()
+    engine = await make_engine(parent, kid, clock=engine.jumping)
+    assert await asyncio.wait_for(engine.get("parent").result(), LONG) == ["went", "heard"]

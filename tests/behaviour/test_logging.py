@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import timedelta
+
+import pytest
+from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, activity, step_context, workflow
 
@@ -84,3 +88,28 @@ async def test_a_run_that_cannot_be_freed_is_reported(make_engine, mode, caplog)
     assert await run.result() == "hello"
     told = [record for record in caplog.records if "cannot be freed" in record.getMessage()]
     assert bool(told) == (mode == "evict")
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_a_run_goes_on_though_what_listens_to_its_log_fails(make_engine):
+    """G1 S1-40 A handler of the application's that raises is not the run's doing."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("the log server is gone")
+
+    async def body() -> str:
+        return "done"
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        ctx.log.warning("begun")
+        return await ctx.step(body)
+
+    broken = Broken()
+    logging.getLogger("holdfast.workflow").addHandler(broken)
+    try:
+        engine = await make_engine(work)
+        assert await asyncio.wait_for(engine.execute(work), LONG) == "done"
+    finally:
+        logging.getLogger("holdfast.workflow").removeHandler(broken)

@@ -762,3 +762,69 @@ async def test_a_run_that_does_it_again_reads_its_messages_in_the_order_they_cam
     failing.clear()
     await run.rerun()
     assert await run.result() == [1, 2]
+
+
+async def test_no_attempt_number_is_given_twice_whatever_is_cut_away(make_engine):
+    """G4 A retry, a rerun from a step, one of everything; what a step shows counts over all of them."""
+    given: list[tuple[str, int]] = []
+    failing = {"two"}
+
+    @activity(retry=Retry(max_attempts=2))
+    async def body(name: str) -> None:
+        given.append((name, step_context().attempt))
+        if name in failing:
+            raise ValueError(name)
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step("one", body, "one")
+        await asyncio.gather(ctx.step("two", body, "two"), ctx.step("three", body, "three"))
+        await ctx.step("four", body, "four")
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await fails(run)
+    await run.retry()
+    await fails(run)
+    assert [(step.name, step.attempts, step.failures) for step in await run.steps()][1] == ("two", 4, 4)
+    failing.clear()
+    await run.retry()
+    await run.result()
+    failing.add("four")
+    await run.rerun(from_step="four")
+    await fails(run)
+    failing.clear()
+    await run.rerun()
+    await run.result()
+    await run.rerun()
+    await run.result()
+    assert len(given) == len(set(given))
+    numbers = {name: [number for each, number in given if each == name] for name in ("one", "two", "three", "four")}
+    assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
+    shown = {step.name: (step.attempts, step.failures) for step in await run.steps()}
+    assert shown == {"one": (3, 0), "two": (7, 4), "three": (3, 0), "four": (5, 2)}
+
+
+async def test_a_step_that_failed_for_good_and_was_retried_shows_every_failure(make_engine):
+    """S0-58 G4 Three attempts failed, then somebody retried it: three failures, and four when the next one fails."""
+    broken = [True]
+
+    @activity(retry=Retry(max_attempts=3))
+    async def body() -> None:
+        if broken or step_context().attempt == 4:
+            raise ValueError("no")
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step(body)
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await fails(run)
+    [shown] = await run.steps()
+    assert (shown.attempts, shown.failures) == (3, 3)
+    broken.clear()
+    await run.retry()
+    await run.result()
+    [shown] = await run.steps()
+    assert (shown.attempts, shown.failures, shown.status) == (5, 4, "completed")

@@ -638,3 +638,35 @@ async def test_a_refused_result_is_not_worth_a_retry(make_engine):
         await engine.execute(caller)
     assert isinstance(e.value.__cause__, NotSerializable)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_a_retry_keeps_its_time_through_a_restart(make_engine):
+    """G9 S2-27 A new worker tries again when the old one would have, neither at once nor after another delay."""
+    hour = timedelta(hours=1)
+    attempts: list[str] = []
+
+    @activity(retry=Retry(initial_interval=hour, max_interval=None))
+    async def flaky() -> int:
+        attempts.append("attempt")
+        if len(attempts) == 1:
+            raise OSError("not yet")
+        return len(attempts)
+
+    @workflow
+    async def work(ctx: Context) -> int:
+        return await ctx.step(flaky)
+
+    engine = await make_engine(work)
+    await engine.start(work, id="r")
+    for _ in range(3):
+        await engine.advance(hour / 4)
+        await engine.stop()
+        engine = await make_engine(work, clock=engine.jumping)
+        # Somebody else's cancel or message may claim it early; so does a message that nobody waits for.
+        await engine.get("r").send("word")
+        await engine.settle()
+        assert len(attempts) == 1
+    await engine.advance(hour / 4)
+    assert await engine.get("r").status() is Status.COMPLETED
+    assert len(attempts) == 2
