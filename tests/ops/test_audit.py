@@ -15,7 +15,7 @@ from tests.support.sqlite_cases import opened
 
 from holdfast.contract.operations import Purge, SetAttributes
 from holdfast.contract.rows import Status
-from holdfast.contract.turns import Audit, CommitTurn, Evidence, Extras
+from holdfast.contract.turns import Audit, CommitTurn, Evidence, TurnEffects
 from holdfast.errors import BadInput, InvalidId
 from holdfast.ops import audit as module
 from holdfast.ops.audit import AuditTrail, Verdict
@@ -32,7 +32,7 @@ async def act(port: PlainPort, target: str, action: str = "describe", detail: st
 async def add_evidence(port: PlainPort, run_id: str, *data: str) -> None:
     row = await port.row(run_id)
     items = [Evidence(id=f"e{n}", kind="decision", data=each, at=port.clock.now()) for n, each in enumerate(data)]
-    await port.apply(CommitTurn(key=row.key, epoch=row.epoch, at=port.clock.now(), extras=Extras(evidence=items)))
+    await port.apply(CommitTurn(key=row.key, epoch=row.epoch, at=port.clock.now(), effects=TurnEffects(evidence=items)))
 
 
 @pytest.fixture

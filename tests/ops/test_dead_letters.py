@@ -12,7 +12,7 @@ from tests.support.ops_cases import BEGIN, PlainPort, plain_port
 from holdfast.clock import FAR_FUTURE
 from holdfast.contract.operations import Purge, Refused, Reopen, SendMessage
 from holdfast.contract.rows import Message, Status
-from holdfast.contract.turns import CommitTurn, Extras, NewLetter, PublishEvent
+from holdfast.contract.turns import CommitTurn, NewLetter, PublishEvent, TurnEffects
 from holdfast.errors import BadInput, CannotReopen, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreBusy
 from holdfast.events import Event, Events
 from holdfast.ops.dead_letters import DeadLetters, ReplayReport
@@ -127,7 +127,7 @@ async def test_an_error_that_is_no_json_is_shown_as_it_is(desk: Desk) -> None:
     row = await desk.port.run("order-1")
     letter = NewLetter(id="d1", step="charge", attempts=1, error="half {")
     await desk.port.apply(
-        CommitTurn(key=row.key, epoch=row.epoch, at=desk.port.clock.now(), extras=Extras(letters=[letter]))
+        CommitTurn(key=row.key, epoch=row.epoch, at=desk.port.clock.now(), effects=TurnEffects(letters=[letter]))
     )
     [shown] = await desk.letters.list()
     assert shown.error is not None

@@ -16,7 +16,7 @@ from tests.stores.test_batches import Dice
 
 from holdfast.chains import broken_link
 from holdfast.contract.operations import Operation, Outcome, Started
-from holdfast.contract.turns import Extras
+from holdfast.contract.turns import TurnEffects
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.rules import letters as batch_letters
@@ -49,9 +49,9 @@ class Player(Dice):
         operation: Any = make()
         return cast(Operation, operation)
 
-    def extras(self) -> Extras:
-        extras = super().extras()
-        return msgspec.structs.replace(extras, returns=[]) if self._together else extras
+    def effects(self) -> TurnEffects:
+        effects = super().effects()
+        return msgspec.structs.replace(effects, returns=[]) if self._together else effects
 
     def batch(self, size: int) -> list[Operation]:
         return [self.send(), *(self.operation() for _ in range(size))]

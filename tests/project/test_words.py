@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").r
 VAGUE = ("anybody", "elsewhere", "everybody", "few", "nobody", "somebody", "whoever")
 """Words that do not say who: worker, caller, operator, run and step do."""
 NAMED_ALIKE = {
-    "End", "StepFailed",
+    "StepFailed",
 }  # fmt: skip
 """Classes that still share a name. None may be added, and one that is renamed is taken out."""
 

@@ -208,7 +208,7 @@ def test_what_the_code_left_running_is_stopped_before_anything_is_undone():
     assert run.journal.compensating
     assert sorted(run.journal.names.path(verb.location) for verb in turn.abandoned) == ["receive never", "slow"]
     assert [run.journal.names.path(verb.location) for verb in turn.started] == ["undo#0/unbook"]
-    assert turn.extras is None
+    assert turn.effects is None
     assert len([text for _, text, _, _ in turn.logs if "still running" in text]) == 1
     assert run.apply(started["slow"], entries.StepCompleted(1, _raw(b"1")), START + 2).entries == []
     recording = live(leaving, seed=1)

@@ -28,7 +28,7 @@ def work(x: Any) -> Any:
 
 
 def only(recording: Any) -> Any:
-    """Return the extras of the one turn that had some."""
+    """Return the effects of the one turn that had some."""
     found = [turn[9] for turn in recording.turns if turn[9] is not None]
     assert len(found) == 1
     return found[0]
@@ -64,7 +64,7 @@ def test_a_full_queue_is_an_error_when_awaited_live_and_replayed():
     verb = turn.started[0]
     assert isinstance(verb, PublishVerb)
     assert verb.refused is None
-    event = turn.extras.publishes[0]
+    event = turn.effects.publishes[0]
     rows = [row._replace(data=event.refusal) if row.seq == event.seq else row for row in store([], turn)]
     again = execution(publishing)
     verb = again.begin(rows).started[0]
@@ -205,7 +205,7 @@ def test_a_new_note_before_recorded_facts_is_a_mismatch_and_says_how_to_add_it()
     ]:
         turn, _ = resumed(recording, make(note))
         assert turn.outcome.ending is Ending.BLOCKED
-        assert turn.extras is None
+        assert turn.effects is None
         assert f'ctx.patched("{name}")' in turn.outcome.error.message
 
 

@@ -122,7 +122,7 @@ def test_a_handler_that_acts_is_refused_and_nothing_comes_of_it(act, ended):
         turn = run.deliver(go, START)
         assert turn.outcome is not None
         assert turn.outcome.payload == '"done"'
-        assert (turn.extras, turn.started) == (None, ())
+        assert (turn.effects, turn.started) == (None, ())
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,13 @@ class Books(World):
             entry: Any = entries.decode_entry(row.kind, row.data)
             if row.kind == entries.CompensationAdded.kind:
                 self.stacks.append((key, "added", (row.seq, bytes(entry.args).decode())))
-        extras = turn.extras
-        if extras is not None:
-            for event in extras.publishes:
+        effects = turn.effects
+        if effects is not None:
+            for event in effects.publishes:
                 if event.location not in outcome.refused:
                     self._issue(event.name, event.payload, event.deduplicate)
-            self.evidence[key] += len(extras.evidence)
-            for leave in extras.leaves:
+            self.evidence[key] += len(effects.evidence)
+            for leave in effects.leaves:
                 if leave.result is not None:
                     self.effects.setdefault(leave.key, set()).add(leave.result)
                     self.owners.setdefault(leave.key, set()).add(key)

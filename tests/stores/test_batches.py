@@ -38,10 +38,8 @@ from holdfast.contract.rows import EntryRow, Message, Status
 from holdfast.contract.turns import (
     Audit,
     CommitTurn,
-    End,
     EventRule,
     Evidence,
-    Extras,
     LeaveKey,
     NewLetter,
     NewRun,
@@ -50,12 +48,14 @@ from holdfast.contract.turns import (
     PublishEvent,
     Renewal,
     Reply,
+    RunEnd,
     RunOptions,
     Send,
     StartChild,
     StartRun,
     State,
     TakeKey,
+    TurnEffects,
     Wait,
 )
 from holdfast.stores.rules import letters as batch_letters
@@ -145,12 +145,12 @@ class Dice:
             end=self.end() if self.chance(8) else None,
             renewal=Renewal(input="next", generation=2) if self.chance(8) else None,
             reset_claims=self.chance(20),
-            extras=self.extras() if self.chance(60) else None,
+            effects=self.effects() if self.chance(60) else None,
             inbox=self.random.randrange(4) if self.chance(8) else None,
         )
 
-    def extras(self) -> Extras:
-        return Extras(
+    def effects(self) -> TurnEffects:
+        return TurnEffects(
             waits=self.some(self.wait, 30),
             unwaits=self.some(self.place),
             returns=[n for n in range(1, 6) if self.chance(20)],
@@ -345,8 +345,8 @@ class Dice:
             fingerprint=self.random.choice([None, "a", "b"]),
         )
 
-    def end(self) -> End:
-        return End(
+    def end(self) -> RunEnd:
+        return RunEnd(
             status=self.random.choice(ENDS), at=self.at, output=self.random.choice([None, "o"]),
             payload=str(self.at), unread=self.unread(), rules=self.rules(),
         )  # fmt: skip

@@ -22,7 +22,7 @@ from holdfast.contract.operations import (
     Started,
 )
 from holdfast.contract.rows import EntryRow, RunRow, Status
-from holdfast.contract.turns import CommitTurn, End, RunOptions, StartRun, State
+from holdfast.contract.turns import CommitTurn, RunEnd, RunOptions, StartRun, State
 from holdfast.replay import entry as entries
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.samples import LEASE, NOW, SECOND, claim, new_run, one, row, unread
@@ -92,7 +92,7 @@ def prepared(actor: str, run: RunRow) -> Operation:
             return Pause(target=run.id, at=DUE)
         case _:
             assert run.deadline == DUE
-            end = End(status=ENDS[actor], at=DUE, output=f'"{actor}"', error=f'"{actor}"')
+            end = RunEnd(status=ENDS[actor], at=DUE, output=f'"{actor}"', error=f'"{actor}"')
             return CommitTurn(key=run.key, epoch=run.epoch, at=DUE, end=end)
 
 

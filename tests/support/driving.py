@@ -176,7 +176,7 @@ def assert_replays(recording: Recording, workflow: Workflow[Any, Any] | None = N
         run = execution(workflow or recording.workflow, *recording.args, **recording.options)
         turn = run.begin(recording.stored[cut], recording.unread[cut])
         assert turn.outcome is None, (cut, turn.outcome)
-        assert (turn.extras, turn.carried) == (None, ()), (cut, turn)
+        assert (turn.effects, turn.carried) == (None, ()), (cut, turn)
         assert turn.entries == [], (cut, turn.entries)
         assert not any([turn.trims, turn.sends, turn.children, turn.logs, turn.abandoned]), (cut, turn)
         assert waits(run) == recording.waiting[cut], cut
@@ -252,7 +252,7 @@ def summary(turn: Turn) -> tuple[Any, ...]:
         list(turn.consumed),
         [(level, text % args if args else text, scope) for level, text, args, scope in turn.logs],
         turn.outcome,
-        turn.extras,
+        turn.effects,
         list(turn.carried),
     )
 

@@ -11,7 +11,7 @@ from holdfast.changes import Change
 from holdfast.contract.operations import Committed, Operation, Outcome, Started
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import CommitTurn, End, Extras, NewLetter, NewRun, StartRun
+from holdfast.contract.turns import CommitTurn, NewLetter, NewRun, RunEnd, StartRun, TurnEffects
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -60,7 +60,7 @@ class PlainPort:
     async def end(self, id: str, status: Status = Status.COMPLETED, **fields: object) -> None:
         """End a run as its owner would."""
         row = await self.row(id)
-        end = End(status=status, at=self.clock.now(), **fields)  # type: ignore[arg-type]  # fields of End
+        end = RunEnd(status=status, at=self.clock.now(), **fields)  # type: ignore[arg-type]  # fields of RunEnd
         assert isinstance(
             await self.apply(CommitTurn(key=row.key, epoch=row.epoch, at=self.clock.now(), end=end)), Committed
         )
@@ -73,8 +73,8 @@ class PlainPort:
             NewLetter(id=letter, step="orders/~3/charge#2", attempts=3, error=codec.encode(error).decode())
             for letter in letters
         ]
-        end = End(status=Status.FAILED, at=self.clock.now(), error=codec.encode(error).decode())
-        turn = CommitTurn(key=row.key, epoch=row.epoch, at=self.clock.now(), end=end, extras=Extras(letters=new))
+        end = RunEnd(status=Status.FAILED, at=self.clock.now(), error=codec.encode(error).decode())
+        turn = CommitTurn(key=row.key, epoch=row.epoch, at=self.clock.now(), end=end, effects=TurnEffects(letters=new))
         assert isinstance(await self.apply(turn), Committed)
 
 

@@ -42,7 +42,7 @@ from holdfast.clock import to_datetime
 from holdfast.contract.operations import Delivered, Purge, SendMessage, Started
 from holdfast.contract.rows import EntryRow
 from holdfast.contract.store import Store
-from holdfast.contract.turns import CommitTurn, Extras, NewRun, NewTask, StartRun
+from holdfast.contract.turns import CommitTurn, NewRun, NewTask, StartRun, TurnEffects
 from holdfast.errors import NoSuchRun, RunBlocked
 from holdfast.stores import open_store
 from holdfast.stores.liveness import boot_id
@@ -574,7 +574,7 @@ async def test_tasks_wait_in_the_new_house_and_those_under_way_are_lost(houses, 
         tasks = [
             NewTask(location=place, attempt=1, queue="gpu", activity=place, payload="[]") for place in ("a0", "a1")
         ]
-        turn = CommitTurn(key=0, epoch=1, at=now, extras=Extras(tasks=tasks))
+        turn = CommitTurn(key=0, epoch=1, at=now, effects=TurnEffects(tasks=tasks))
         await store.apply([StartRun(run=new_run, turn=turn)])
         assert len(await store.claim_tasks("w", now, 10, ["gpu"], ["a1"])) == 1
     if not old.database.startswith("sqlite"):

@@ -1,4 +1,4 @@
-"""What a store is asked to do, by whoever it may be, and what it answers."""
+"""What a store is asked to do, by workers, callers and operators, and what it answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
-from holdfast.contract.turns import Audit, CommitTurn, End, EventRule, LeaveKey, NewRun, PublishEvent, StartRun
+from holdfast.contract.turns import Audit, CommitTurn, EventRule, LeaveKey, NewRun, PublishEvent, RunEnd, StartRun
 
 
 class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True):
     """End a run here and now, whatever it is doing; no code of it runs. Children that are cancelled with it are."""
 
     target: str
-    end: End
+    end: RunEnd
     audit: Audit | None = None
 
 
@@ -122,7 +122,7 @@ class Acknowledge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliver an undelivered event after all: to a run, or (`target` empty) to whoever waits for its name."""
+    """Deliver an undelivered event after all: to a run, or (`target` empty) to the runs that wait for its name."""
 
     letter: str
     at: Instant
@@ -231,7 +231,7 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """Delete up to `limit` rows of one kind that are older than an instant.
 
     `what` is a terminal status (runs, leaving tombstones until `keep_ids`), work or event (dead letters; `acknowledged`
-    only those seen), queued (events nobody took; `unread` says what becomes of them), keys, ids.
+    only those seen), queued (events no run took; `unread` says what becomes of them), keys, ids.
     """
 
     what: str
@@ -284,8 +284,8 @@ class Committed(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     refused: dict[str, str] = {}
     keys: dict[str, KeyAnswer] = {}
-    """The answers to `Extras.takes`, by location."""
-    stirred: bool = False
+    """The answers to `TurnEffects.takes`, by location."""
+    woke_others: bool = False
     """Whether rows were put into other runs' inboxes."""
 
 
@@ -295,7 +295,7 @@ class Fenced(msgspec.Struct, frozen=True):
     key: int
 
 
-class Overtaken(msgspec.Struct, frozen=True):
+class InboxMoved(msgspec.Struct, frozen=True):
     """A row of another process came into the inbox first; nothing of the operation was written."""
 
     key: int
@@ -369,4 +369,4 @@ class Done(msgspec.Struct, frozen=True):
     """Workers to wake because of it."""
 
 
-Outcome = Committed | Fenced | Overtaken | Started | Existing | KeyHeld | Delivered | Published | Refused | Done
+Outcome = Committed | Fenced | InboxMoved | Started | Existing | KeyHeld | Delivered | Published | Refused | Done

@@ -237,7 +237,7 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Something somebody did, chained to what was done before it."""
+    """Something an operator or a program did, chained to what was done before it."""
 
     n: int
     at: Instant

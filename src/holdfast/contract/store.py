@@ -10,10 +10,10 @@ Who may write what
     Only the owner appends to a run's history. Everybody else writes to its inbox.
 
 When a run needs attention
-    `due` is the instant from which a run wants a worker. A claim takes due runs whose owner is nobody or a worker
+    `due` is the instant from which a run wants a worker. A claim takes due runs that have no owner, or a worker
     declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once, so a message
     committed before a run parks is seen by it (`State.seen`), and one committed after wakes it. Two are not woken so: a
-    run that nobody ever had is not due before it begins, and a paused or blocked one is due only by its own rules.
+    run that no worker ever had is not due before it begins, and a paused or blocked one is due only by its own rules.
 
 Terminal is final
     No operation but Reopen changes the status, output or error of a completed, failed or cancelled run.
@@ -100,13 +100,13 @@ class Store(ABC):
           worker is not alive). The turn it carries is applied like a CommitTurn (`Started`).
         - `CommitTurn`: in this order: renewal forgets all entries; trims delete the entries whose location lies in
           [first, last); entries are appended; consumed inbox rows are deleted; sends and children are delivered or
-          refused; extras are done; state or end is written. A run started as a child is pending, unowned and due at
+          refused; effects are done; state or end is written. A run started as a child is pending, unowned and due at
           once; the key of its parent, if it has one, is this run's.
-          End sets owner and due to nothing, frees its unique key and its idempotency keys, empties the inbox (unread
-          events go to somebody else, unread messages where End.unread says; those of a run that did not complete stay
-          for when it is reopened), and puts a `child` row (name = the ended
-          run's id, payload = End.payload) into the parent's inbox unless the parent has ended.
-          Of the extras unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
+          An end sets owner and due to nothing, frees its unique key and its idempotency keys, empties the inbox (unread
+          events go to other runs, unread messages where RunEnd.unread says; those of a run that did not complete stay
+          for when it is reopened), and puts a `child` row (name = the ended run's id, payload = RunEnd.payload) into
+          the parent's inbox unless the parent has ended.
+          Of the effects unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
           replacing what waited at its location. Waits are registered, and queued events given to them, before the
           state is written, so that a run parks with them in its inbox or is found by the next publisher. A state does
           not undo a cancel, pause or resume row that its turn has not seen: the run is cancelling, paused or pending.
@@ -118,9 +118,8 @@ class Store(ABC):
         - `PublishEvent`: `Published`, to the run that has waited longest or to every waiting run, each at most once for
           all its life, or queued; `Refused` ("full"). An event stays as old as it is, however often it was given back.
         - `RequestCancel`: a run that has not ended becomes cancelling and gets one `cancel` inbox row (a second request
-          while cancelling is Delivered again without a second row, unless it asks to compensate); one that nobody ever
-          claimed is cancelled at once.
-          So are, likewise, its open children that go with it. `Refused` as above.
+          while cancelling is Delivered again without a second row, unless it asks to compensate); one that was
+          never claimed is cancelled at once. So are, likewise, its open children that go with it. `Refused` as above.
         - `Terminate`: the run ends as given, and its open children that go with it are cancelled. `Refused` as above.
         - `Pause`: a run with a living owner gets a `pause` row (payload: until when) and its owner's attention
           (`Delivered`); any other is paused at once (`Done`), due when the pause ends. Neither messages nor timers make
@@ -239,7 +238,7 @@ class Store(ABC):
 
     @abstractmethod
     async def next_due(self, workflows: Sequence[str] | None = None) -> Instant | None:
-        """Return when the next run (of the named workflows) that anybody may claim becomes due."""
+        """Return when the next run (of the named workflows) that any worker may claim becomes due."""
 
     @abstractmethod
     def changed(self) -> bool:

@@ -94,7 +94,7 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
 
     single: bool = True
     keep: bool = True
-    """Whether one that everybody was given stays for later waiters."""
+    """Whether one that every waiting run was given stays for later ones."""
     not_before: Instant = 0
     expired: Instant = 0
     """Events older than this are gone."""
@@ -117,7 +117,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event by name, for whoever waits; `deduplicate` remembers the id so that a second one is not published again.
+    """An event by name, for runs that wait; `deduplicate` remembers the id so that a second one is not published again.
 
     Published by a turn, `location` and `seq` name its own entry for the call, whose data is replaced by `refusal` when
     the queue is full.
@@ -188,15 +188,15 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
 
-class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """What few turns ask for, kept apart so that the many are small."""
+class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn changes besides its own history and state: rare, so kept apart."""
 
     forget_waits: bool = False
-    """Whether only the `waits` given here stand: the run was claimed anew."""
+    """Whether only the `waits` given here stand: the run was claimed again."""
     waits: list[Wait] = []
     unwaits: list[str] = []
     returns: list[int] = []
-    """Numbers of event rows of the inbox that nobody waits for any more: somebody else may have them."""
+    """Numbers of event rows of the inbox that the run no longer waits for: another run may have them."""
     publishes: list[PublishEvent] = []
     attributes: dict[str, str | None] = {}
     evidence: list[Evidence] = []
@@ -207,7 +207,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[NewTask] = []
     """Attempts for other workers; one whose step did not get its key in this commit is left out."""
     untasks: list[str] = []
-    """Locations whose attempt is given up: nobody begins it any more, and what comes of it is refused."""
+    """Locations whose attempt is given up: no worker begins it any more, and what comes of it is refused."""
     version: str = ""
     """The version of the workflow that runs, if the row does not say."""
 
@@ -228,7 +228,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a run: releases it, empties its inbox, and delivers `payload` to its parent's inbox if it has one."""
 
     status: Status
@@ -262,10 +262,10 @@ class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
     sends: Sequence[Send] = ()
     children: Sequence[StartChild] = ()
     state: State | None = None
-    end: End | None = None
+    end: RunEnd | None = None
     renewal: Renewal | None = None
     reset_claims: bool = False
-    extras: Extras | None = None
+    effects: TurnEffects | None = None
     inbox: int | None = None
     """The number its inbox must have come to, if it takes a row that an operation just before it puts there."""
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.contract.rows import EntryRow
-from holdfast.contract.turns import Extras, Send, StartChild
+from holdfast.contract.turns import Send, StartChild, TurnEffects
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay.entry import Entry
 
@@ -51,7 +51,7 @@ class Turn:
         "children",
         "consumed",
         "entries",
-        "extras",
+        "effects",
         "logs",
         "ordinary",
         "outcome",
@@ -74,7 +74,7 @@ class Turn:
         """The numbers of the inbox rows that the code has taken."""
         self.logs: list[LogLine] | tuple[()] = ()
         self.outcome: Outcome | None = None
-        self.extras: Extras | None = None
+        self.effects: TurnEffects | None = None
         """Waits, keys, attributes and the like: rare, so kept apart."""
         self.carried: list[Entry] | tuple[()] = ()
         """The compensations that a new life takes over; see `turn.first_entries`."""
@@ -117,12 +117,12 @@ class Turn:
         self.ordinary = False
         self.logs = _appended(self.logs, line)
 
-    def extra(self) -> Extras:
+    def extra(self) -> TurnEffects:
         """Return where this turn collects what is rare."""
         self.ordinary = False
-        if self.extras is None:
-            self.extras = Extras()
-        return self.extras
+        if self.effects is None:
+            self.effects = TurnEffects()
+        return self.effects
 
 
 def _appended(items: list[T] | tuple[()], item: T) -> list[T]:

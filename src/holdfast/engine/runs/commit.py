@@ -13,7 +13,7 @@ import msgspec
 from holdfast.clock import Instant, new_id
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import Status
-from holdfast.contract.turns import CommitTurn, End, Extras, NewLetter, Renewal, Send, State, Wait
+from holdfast.contract.turns import CommitTurn, NewLetter, Renewal, RunEnd, Send, State, TurnEffects, Wait
 from holdfast.engine.runs.ends import Rules, end_of
 from holdfast.engine.runs.resident import PAUSING, Aside, Resident
 from holdfast.engine.steps.keys import leave_of, takes
@@ -42,7 +42,7 @@ def commit_of(
     """
     outcome, aside, entries = turn.outcome, resident.aside, turn.entries
     state: State | None = None
-    end: End | None = None
+    end: RunEnd | None = None
     renewal: Renewal | None = None
     letters: list[NewLetter] = []
     if outcome is None:
@@ -57,14 +57,14 @@ def commit_of(
             failed = outcome.failed[0] if outcome.failed else ""
             path = resident.execution.journal.names.path(failed)
             letters.append(letter(path, outcome.attempts, end.error or "null"))
-    extras = None
+    effects = None
     if not turn.ordinary or begin or letters or aside is not None or _waits_or_keys(resident, turn):
-        extras = _extras_of(resident, turn, begin, rules, now, letters, returned)
+        effects = _effects_of(resident, turn, begin, rules, now, letters, returned)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
     if aside.rows_read and resident.phase is not PAUSING:  # a pause stays in the inbox until it is in force
         consumed = [*aside.rows_read, *consumed]
-    if not (entries or consumed or turn.trims or state or end or renewal or extras):
+    if not (entries or consumed or turn.trims or state or end or renewal or effects):
         return None
     return CommitTurn(
         key=resident.key,
@@ -79,7 +79,7 @@ def commit_of(
         end=end,
         renewal=renewal,
         reset_claims=aside.claim_counted,
-        extras=extras,
+        effects=effects,
         inbox=resident.early_row,
     )
 
@@ -141,7 +141,7 @@ def _keyed(verb: Any) -> bool:
     return isinstance(verb, StepVerb) and verb.activity.settings.idempotency_key is not None
 
 
-def _extras_of(
+def _effects_of(
     resident: Resident,
     turn: Turn,
     begin: Sequence[StepVerb],
@@ -149,14 +149,14 @@ def _extras_of(
     now: Instant,
     letters: list[NewLetter],
     returned: Sequence[int],
-) -> Extras | None:
+) -> TurnEffects | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     aside = resident.aside or _NOTHING_ASIDE
-    asked = turn.extras or Extras()
+    asked = turn.effects or TurnEffects()
     # A step that history knows takes its key when its next attempt begins, not while it waits for that.
     fresh = [verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled]
     waits, unwaits = _waits(resident, aside, rules, now) if turn.outcome is None else ([], [])
-    extras = Extras(
+    effects = TurnEffects(
         forget_waits=aside.forget_waits,
         waits=waits,
         unwaits=unwaits,
@@ -175,10 +175,10 @@ def _extras_of(
         untasks=aside.withdrawn,
         version=resident.workflow.version if aside.unversioned else "",
     )
-    return extras if extras != _NO_EXTRAS else None
+    return effects if effects != _NO_EFFECTS else None
 
 
-_NO_EXTRAS = Extras()
+_NO_EFFECTS = TurnEffects()
 
 
 def _waits(resident: Resident, aside: Aside, rules: Rules, now: Instant) -> tuple[list[Wait], list[str]]:

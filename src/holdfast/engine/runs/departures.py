@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from holdfast.contract.operations import Committed, Fenced, Outcome, Overtaken
+from holdfast.contract.operations import Committed, Fenced, InboxMoved, Outcome
 from holdfast.contract.rows import EntryRow, Held, Status
-from holdfast.contract.turns import CommitTurn, End, Extras, State
+from holdfast.contract.turns import CommitTurn, RunEnd, State, TurnEffects
 from holdfast.engine.runs.commit import state_of
 from holdfast.engine.runs.ends import cancelled_end
 from holdfast.engine.runs.ports import Runs, Steps
@@ -106,7 +106,7 @@ class Departures:
             _logger.info("run %s is held by another worker now", resident.id)
             return
         resident.lose()
-        if isinstance(outcome, Overtaken):
+        if isinstance(outcome, InboxMoved):
             self.overtaken += 1
             self._hand_back_later(resident, _FIRST_PAUSE)
             return
@@ -127,13 +127,13 @@ class Departures:
         rows: Sequence[EntryRow],
         state: State | None,
         ended: Status | None = None,
-        end: End | None = None,
+        end: RunEnd | None = None,
         paused: bool = False,
     ) -> None:
         runs, aside = self._runs, resident.aside
-        extras: Extras | None = None
+        effects: TurnEffects | None = None
         if aside is not None and (aside.keys_given_up or aside.letters):
-            extras = Extras(leaves=aside.keys_given_up, letters=aside.letters)
+            effects = TurnEffects(leaves=aside.keys_given_up, letters=aside.letters)
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
@@ -143,7 +143,7 @@ class Departures:
             state=state,
             end=end,
             reset_claims=bool(rows) or end is not None or ended is not None or paused,
-            extras=extras,
+            effects=effects,
         )
         state_of_code = runs.reporter.state_of(resident) if end is not None else None
         runs.drop(resident)
@@ -151,7 +151,7 @@ class Departures:
             runs.limits.forget(resident.key)
 
         def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Committed) and outcome.stirred:
+            if isinstance(outcome, Committed) and outcome.woke_others:
                 runs.host.woke_others()
             if isinstance(outcome, Exception):
                 self.lost(resident, outcome)

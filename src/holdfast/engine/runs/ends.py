@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import Status
-from holdfast.contract.turns import End, EventRule
+from holdfast.contract.turns import EventRule, RunEnd
 from holdfast.events import Events
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
@@ -31,12 +31,12 @@ class Rules(NamedTuple):
         return cls(events, unread, {name: events.get(name).rule(0) for name in unread})
 
 
-def end_of(outcome: Outcome, rules: Rules, now: Instant) -> End:
+def end_of(outcome: Outcome, rules: Rules, now: Instant) -> RunEnd:
     """Return the end that a turn came to, as it is stored."""
     error = codec.encode(outcome.error).decode() if outcome.error is not None else None
     told = ChildEnded(outcome.ending.value, msgspec.Raw(outcome.payload or "null"), outcome.error)
     undone = codec.encode(outcome.compensation).decode() if outcome.compensation is not None else None
-    return End(
+    return RunEnd(
         status=Status(outcome.ending.value),
         at=now,
         output=outcome.payload,
@@ -48,9 +48,9 @@ def end_of(outcome: Outcome, rules: Rules, now: Instant) -> End:
     )
 
 
-def cancelled_end(rules: Rules, now: Instant, error: ErrorData | None = None) -> End:
+def cancelled_end(rules: Rules, now: Instant, error: ErrorData | None = None) -> RunEnd:
     """Return the end of a run that is stopped whatever its code is doing."""
-    return End(
+    return RunEnd(
         status=Status.CANCELLED,
         at=now,
         error=codec.encode(error).decode() if error is not None else None,

@@ -68,7 +68,7 @@ class Mail:
         """Hand a message to a run that waits for it here, together with the commit that puts it into its inbox.
 
         That commit has been asked for just before. If a row of another process is there first, the store refuses the
-        turn (`Overtaken`), and the run is continued from what is durable.
+        turn (`InboxMoved`), and the run is continued from what is durable.
         """
         resident = self._runs.ids.get(run_id)
         if resident is not None and resident.awaits(message.name):

@@ -32,12 +32,12 @@ class News:
     def committed(self, resident: Resident, turn: Turn, outcome: Committed) -> None:
         """Tell other runs, callers, logs and observers what a turn did, once it is durable."""
         cancelled = turn.outcome is not None and turn.outcome.ending is Ending.CANCELLED
-        if outcome.stirred or turn.children or cancelled:
+        if outcome.woke_others or turn.children or cancelled:
             self._host.woke_others(may_have_ended=cancelled)
             self._warn_of_strangers(turn)
         if turn.abandoned and any(map(_in_a_queue, turn.abandoned)):
             self._host.woke_others()  # this worker may be running what was withdrawn
-        if turn.extras is not None and turn.extras.replies:
+        if turn.effects is not None and turn.effects.replies:
             self._host.replied(resident.id)
         if turn.logs:
             self._log(resident, turn)

@@ -362,7 +362,7 @@ class Resident:
             if state.released:
                 self.phase = RELEASING
         self.early_row = None
-        if commit.extras is not None and (commit.extras.waits or commit.extras.unwaits):
+        if commit.effects is not None and (commit.effects.waits or commit.effects.unwaits):
             self.waiting = set(self.execution.journal.receivers or ()) or None
         aside = self.aside
         if aside is not None:

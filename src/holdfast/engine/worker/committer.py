@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from holdfast.contract.operations import Committed, Fenced, Operation, Outcome, Overtaken
+from holdfast.contract.operations import Committed, Fenced, InboxMoved, Operation, Outcome
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn
 from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
@@ -44,7 +44,7 @@ Batch = list[tuple[Operation, Done, Holder | None]]
 MAX_BATCH = 2000
 SLICE = 100
 """How many outcomes are handed out in one round of the event loop."""
-_NOT_WRITTEN = (Exception, Overtaken)
+_NOT_WRITTEN = (Exception, InboxMoved)
 """Outcomes after which a later commit of the same run would leave a gap; one that is fenced is so for good."""
 _BURST = 0.002
 """For how many seconds one commit after another is made before the event loop gets its turn."""
@@ -279,7 +279,7 @@ class Committer:
                     raise StoreError("an earlier commit of this run failed")
                 [outcome] = await self._store.apply([operation])
                 outcomes.append(outcome)
-                failed = isinstance(outcome, Fenced | Overtaken)
+                failed = isinstance(outcome, Fenced | InboxMoved)
             except Exception as error:
                 outcomes.append(error)
                 failed = True

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
-from holdfast.contract.turns import CommitTurn, Extras, PublishEvent, StartRun
+from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun, TurnEffects
 from holdfast.stores.postgres.statements import name_lock
 from holdfast.stores.rules.batch import ids_of, new_ids_of
 
@@ -46,19 +46,19 @@ class Locks:
             if turn.end is not None:
                 self.ending.add(turn.key)
                 self.parked[turn.key] = 0
-        if turn.extras is not None:
-            self._take_extras(turn.extras)
+        if turn.effects is not None:
+            self._take_effects(turn.effects)
 
-    def _take_extras(self, extras: Extras) -> None:
-        self.exclusive = self.exclusive or bool(extras.returns)  # what they are called is known only to the store
-        for wait in extras.waits:
+    def _take_effects(self, effects: TurnEffects) -> None:
+        self.exclusive = self.exclusive or bool(effects.returns)  # what they are called is known only to the store
+        for wait in effects.waits:
             self.names.update(name_lock("event", name) for name in wait.names)
             self.waited.update(wait.names)
-        for event in extras.publishes:
+        for event in effects.publishes:
             self._publish(event)
-        for take in extras.takes:
+        for take in effects.takes:
             self.names.add(name_lock("key", take.activity, take.key))
-        for left in extras.leaves:
+        for left in effects.leaves:
             self._free(left.activity, left.key)
 
     def _publish(self, event: PublishEvent) -> None:

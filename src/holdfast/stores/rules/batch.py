@@ -23,12 +23,12 @@ from holdfast.contract.operations import (
     Existing,
     Fenced,
     FinishTask,
+    InboxMoved,
     KeepResult,
     KeyAnswer,
     KeyHeld,
     Operation,
     Outcome,
-    Overtaken,
     Pause,
     PauseSchedule,
     Purge,
@@ -46,7 +46,7 @@ from holdfast.contract.operations import (
     Unpause,
 )
 from holdfast.contract.rows import FROM_OPERATOR, InboxKind, Message, Status
-from holdfast.contract.turns import Audit, CommitTurn, End, Extras, NewRun, PublishEvent, Send, StartRun, State
+from holdfast.contract.turns import Audit, CommitTurn, NewRun, PublishEvent, RunEnd, Send, StartRun, State, TurnEffects
 from holdfast.stores.rules.events import EventRules
 from holdfast.stores.rules.keys import KeyRules
 from holdfast.stores.rules.letters import LetterRules
@@ -82,7 +82,7 @@ class Batch:
         self._unique: dict[tuple[str, str], StoredRun] = {}
         self._unread: dict[int, tuple[int, list[Message]]] = {}
         """Inbox rows read before they were asked for, of each run those beyond a number."""
-        self._stirred: set[int] = set()
+        self._woken: set[int] = set()
         self._clear_pending()
         self.events = EventRules(self)
         self.keys = KeyRules(self)
@@ -120,7 +120,7 @@ class Batch:
                 if run is None or run.ended is not None or run.epoch != operation.epoch:
                     return Fenced(operation.key)
                 if operation.inbox is not None and operation.inbox != run.inbox:
-                    return Overtaken(operation.key)
+                    return InboxMoved(operation.key)
                 return await self._commit(run, operation)
             case StartRun():
                 started = await self._start(operation)
@@ -258,7 +258,7 @@ class Batch:
 
     async def _commit(self, run: StoredRun, turn: CommitTurn) -> Committed:
         key = run.key
-        self._stirred.clear()
+        self._woken.clear()
         if turn.renewal is not None:
             if self.letters.written:
                 await self.flush()  # they quote the input that is replaced here
@@ -276,7 +276,7 @@ class Batch:
         refused: dict[str, str] = {}
         refused_child = await self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
-        given = await self._do_extras(run, turn.extras, turn.at, refused, keys) if turn.extras is not None else None
+        given = await self._do_effects(run, turn.effects, turn.at, refused, keys) if turn.effects is not None else None
         if turn.reset_claims and run.claims:
             run.claims = 0
             self.touch(run, turn.at)
@@ -290,8 +290,8 @@ class Batch:
         if turn.end is not None:
             await self.end(run, turn.end)
         if turn.state is not None:
-            self._stirred.discard(key)  # otherwise its own new rows do not come back with the outcome
-        return Committed(key, messages, refused, keys, bool(self._stirred))
+            self._woken.discard(key)  # otherwise its own new rows do not come back with the outcome
+        return Committed(key, messages, refused, keys, bool(self._woken))
 
     async def _deliver_all(self, run: StoredRun, turn: CommitTurn, refused: dict[str, str]) -> bool:
         """Deliver what a turn sends and start its children; return whether a child was refused."""
@@ -314,41 +314,41 @@ class Batch:
             self._rewrites.append((run.key, child.location, child.seq, child.taken))
         return refused_child
 
-    async def _do_extras(
-        self, run: StoredRun, extras: Extras, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
+    async def _do_effects(
+        self, run: StoredRun, effects: TurnEffects, at: Instant, refused: dict[str, str], keys: dict[str, KeyAnswer]
     ) -> int | None:
         """Do what few turns ask for; return the inbox number seen if an event was given to this very run."""
-        if extras.forget_waits:
+        if effects.forget_waits:
             self.events.forget(run)
-        for location in extras.unwaits:
+        for location in effects.unwaits:
             self.events.unwait(run, location)
-        for event in extras.publishes:
+        for event in effects.publishes:
             if isinstance(await self.events.publish(event), Refused):
                 refused[event.location] = "full"
                 self._rewrites.append((run.key, event.location, event.seq, event.refusal))
-        for n in extras.returns:
+        for n in effects.returns:
             await self.events.give_back(run, n, at)
         given = None
-        for wait in extras.waits:
+        for wait in effects.waits:
             if await self.events.wait(run, wait, at):
                 given = wait.seen
-        for leave in extras.leaves:
+        for leave in effects.leaves:
             await self.keys.leave(run, leave, at)
-        for take in extras.takes:
+        for take in effects.takes:
             keys[take.location] = await self.keys.take(run, take, at)
-        if extras.untasks or extras.tasks:
-            await self.tasks.hand_out(run, extras, keys, at)
-        if extras.version and not run.version:
-            run.version = extras.version
+        if effects.untasks or effects.tasks:
+            await self.tasks.hand_out(run, effects, keys, at)
+        if effects.version and not run.version:
+            run.version = effects.version
             self.touch(run, run.updated)
-        if extras.attributes:
-            await self.operators.set_attributes(run, extras.attributes)
-        await self.trails.evidence(run.id, extras.evidence)
-        if extras.replies:
+        if effects.attributes:
+            await self.operators.set_attributes(run, effects.attributes)
+        await self.trails.evidence(run.id, effects.evidence)
+        if effects.replies:
             await self.statements.write(
-                "insert_replies", [(reply.message, run.key, reply.payload, at) for reply in extras.replies]
+                "insert_replies", [(reply.message, run.key, reply.payload, at) for reply in effects.replies]
             )
-        for letter in extras.letters:
+        for letter in effects.letters:
             self.letters.work(run, letter, at)
         return given
 
@@ -390,7 +390,7 @@ class Batch:
         elif acts and acts[-1] == InboxKind.PAUSE and run.status not in (Status.CANCELLING, Status.BLOCKED):
             run.status = Status.PAUSED
 
-    async def end(self, run: StoredRun, end: End) -> None:
+    async def end(self, run: StoredRun, end: RunEnd) -> None:
         """End a run: what it has not read goes where its rules say, and its parent is told."""
         self.touch(run, end.at)
         run.status, run.ended = end.status, end.at
@@ -470,7 +470,7 @@ class Batch:
                 run.due = wanted
         row = row._replace(n=run.inbox) if row.n != run.inbox else row
         self._inbox.setdefault(run.key, {})[run.inbox] = row
-        self._stirred.add(run.key)
+        self._woken.add(run.key)
         self.touch(run, now)
         return row
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Instant
 from holdfast.contract.operations import Published, Refused
 from holdfast.contract.rows import InboxKind, Message
-from holdfast.contract.turns import End, EventRule, PublishEvent, Wait
+from holdfast.contract.turns import EventRule, PublishEvent, RunEnd, Wait
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class EventRules:
                 if message.kind == InboxKind.EVENT:
                     await self.give_back(run, message.n, at)
 
-    async def left_unread(self, run: StoredRun, unread: Iterable[Message], end: End) -> None:
+    async def left_unread(self, run: StoredRun, unread: Iterable[Message], end: RunEnd) -> None:
         """Decide what becomes of what an ended run has not read."""
         for message in unread:
             if message.kind == InboxKind.EVENT:

@@ -76,7 +76,7 @@ def only_facts(operation: Operation) -> TypeGuard[CommitTurn]:
         and operation.state is None
         and operation.end is None
         and operation.renewal is None
-        and operation.extras is None
+        and operation.effects is None
         and operation.inbox is None
         and not (operation.reset_claims or operation.trims or operation.sends or operation.children)
         and not operation.consumed

@@ -20,7 +20,7 @@ from holdfast.contract.operations import (
     Unpause,
 )
 from holdfast.contract.rows import COMPENSATE, InboxKind, Message, Status
-from holdfast.contract.turns import End
+from holdfast.contract.turns import RunEnd
 from holdfast.stores.sql.tables import StoredRun
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class OperatorRules:
         batch = self._batch
         if run.epoch == 0 and run.owner is None:
             # Nobody ever had it: there is no code to tell.
-            end = End(
+            end = RunEnd(
                 status=Status.CANCELLED,
                 at=operation.at,
                 payload=operation.payload,
@@ -92,7 +92,7 @@ class OperatorRules:
             await self._cancel(child, operation)
         return row
 
-    async def cancel_following(self, run: StoredRun, end: End) -> None:
+    async def cancel_following(self, run: StoredRun, end: RunEnd) -> None:
         """Cancel what is still open of the children that go with their parent."""
         operation = RequestCancel(target="", at=end.at, payload=end.payload, unread=end.unread, rules=end.rules)
         async for child in self._following(run):

@@ -17,7 +17,7 @@ from holdfast.contract.operations import (
     Transact,
 )
 from holdfast.contract.rows import InboxKind
-from holdfast.contract.turns import Extras
+from holdfast.contract.turns import TurnEffects
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ class TaskRules:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    async def hand_out(self, run: StoredRun, extras: Extras, keys: Mapping[str, KeyAnswer], at: Instant) -> None:
+    async def hand_out(self, run: StoredRun, effects: TurnEffects, keys: Mapping[str, KeyAnswer], at: Instant) -> None:
         """Let attempts wait for a worker, in place of those at their locations."""
         statements = self._batch.statements
-        gone: list[Row] = [(run.key, location) for location in extras.untasks]
+        gone: list[Row] = [(run.key, location) for location in effects.untasks]
         if gone:
             await statements.write("delete_tasks", gone)
             if run.inbox:
-                await self._refuse(run, extras.untasks)
+                await self._refuse(run, effects.untasks)
         self._batch.leave_traces(run)
-        for task in extras.tasks:
+        for task in effects.tasks:
             answer = keys.get(task.location)
             if answer is None or answer.outcome == "taken":
                 what = (task.attempt, task.queue, task.activity, task.payload, task.priority, at)

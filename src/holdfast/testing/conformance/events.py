@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.contract.operations import Committed, Delivered, Fenced, Published
 from holdfast.contract.store import Store
-from holdfast.contract.turns import EventRule, Extras, Renewal
+from holdfast.contract.turns import EventRule, Renewal, TurnEffects
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     NOW,
@@ -224,9 +224,9 @@ class EventConformance:
         rule = EventRule(max_pending=1)
         facts = [entry(f"a{n}", n) for n in (1, 2, 3)]
         events = [event(str(n), rule=rule, location=f"a{n}", seq=n, refusal='"full"') for n in (1, 2, 3)]
-        outcome = await one(store, turn(run.key, entries=facts, extras=Extras(publishes=events)), Committed)
+        outcome = await one(store, turn(run.key, entries=facts, effects=TurnEffects(publishes=events)), Committed)
         assert outcome.refused == {"a3": "full"}
-        assert outcome.stirred
+        assert outcome.woke_others
         assert [fact.data for fact in await store.history(run.key)] == ["{}", "{}", '"full"']
         assert await given(store, other) == [("event", "1")]
         assert (await store.counts()).events == {"news": 1}
@@ -234,4 +234,4 @@ class EventConformance:
     async def test_a_turn_that_gives_others_nothing_says_so(self, store: Store) -> None:
         run = await started(store)
         outcome = await one(store, extra(run.key, publishes=[event(location="a0", seq=1)]), Committed)
-        assert not outcome.stirred
+        assert not outcome.woke_others

@@ -40,7 +40,6 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import (
     Audit,
     Evidence,
-    Extras,
     LeaveKey,
     NewLetter,
     Renewal,
@@ -49,6 +48,7 @@ from holdfast.contract.turns import (
     StartRun,
     State,
     TakeKey,
+    TurnEffects,
 )
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
@@ -97,7 +97,7 @@ class FencingConformance:
             {"end": ended()},
             {"renewal": Renewal(input="2", generation=1)},
             {"reset_claims": True},
-            {"extras": _everything()},
+            {"effects": _everything()},
         ]
         everything = {name: value for attempt in attempts for name, value in attempt.items()}
         for attempt in [*attempts, everything]:
@@ -219,9 +219,9 @@ class TerminalConformance:
         assert (await row(store, run.id)).status == Status.COMPLETED
 
 
-def _everything() -> Extras:
+def _everything() -> TurnEffects:
     key = TakeKey(activity="a", key="k", digest=1, location="a0")
-    return Extras(
+    return TurnEffects(
         waits=[wait()],
         unwaits=["a9"],
         returns=[1],

@@ -6,8 +6,8 @@ from holdfast.contract.operations import (
     Committed,
     Delivered,
     Fenced,
+    InboxMoved,
     Operation,
-    Overtaken,
     Pause,
     Refused,
     RequestCancel,
@@ -237,7 +237,7 @@ class MessageConformance:
         await one(store, message(run.id, '"theirs"'), Delivered)
         taking = turn(run.key, entries=[entry("a0", 1)], consumed=[1], state=parked(seen=1), inbox=1)
         outcomes = await store.apply([message(run.id, '"ours"'), taking, message(run.id, '"later"')])
-        assert outcomes[1] == Overtaken(run.key)
+        assert outcomes[1] == InboxMoved(run.key)
         assert [late.payload for late in await unread(store, run.key)] == ['"theirs"', '"ours"', '"later"']
         assert await store.history(run.key) == []
         await one(store, turn(run.key, entries=[entry("a0", 1)]), Committed)

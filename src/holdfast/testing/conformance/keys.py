@@ -103,7 +103,7 @@ class KeyConformance:
                 assert await ask(store, other) == HELD
                 await one(store, turn(other.key, state=parked()), Committed)
             outcome = await one(store, extra(holder.key, at=NOW + 5, leaves=[leave(result)]), Committed)
-            assert outcome.stirred
+            assert outcome.woke_others
             assert [await told(store, other) for other in others] == [[("a0", "k")]] * 3
             assert set(await store.due("w", NOW + 5)) >= {other.key for other in others}
             answers = [await ask(store, other) for other in others]

@@ -18,7 +18,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import Counts, LetterFilter, RunFilter, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import End, Extras, LeaveKey, NewLetter, Parent, Reply, StartRun, State, TakeKey
+from holdfast.contract.turns import LeaveKey, NewLetter, Parent, Reply, RunEnd, StartRun, State, TakeKey, TurnEffects
 from holdfast.testing.conformance.keys import ask, leave
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
@@ -47,8 +47,8 @@ from holdfast.testing.conformance.samples import (
 LATER = NOW + 60 * SECOND
 
 
-def _end(status: Status, at: Instant = LATER) -> End:
-    return End(status=status, at=at)
+def _end(status: Status, at: Instant = LATER) -> RunEnd:
+    return RunEnd(status=status, at=at)
 
 
 class PurgeConformance:
@@ -80,7 +80,7 @@ class PurgeConformance:
     async def test_nothing_of_a_purged_run_is_left_but_its_trail(self, store: Store) -> None:
         """S0-59: history, archive, results, attributes, replies, ids of its messages."""
         run = await optioned(store, attributes={"a": "1"}, unique_key="k")
-        extras = Extras(
+        effects = TurnEffects(
             waits=[wait(rule=EVERYBODY)],
             takes=[TakeKey(activity="charge", key="k", digest=1, location="a0")],
             replies=[Reply(message="q", payload="1")],
@@ -88,7 +88,7 @@ class PurgeConformance:
         )
         await store.apply(
             [
-                turn(run.key, entries=[entry("a0", 1)], extras=extras),
+                turn(run.key, entries=[entry("a0", 1)], effects=effects),
                 message(run.id, id="m", deduplicate=True),
                 Beat(key=run.key, epoch=1, location="a0", at=NOW, detail=""),
                 event("1", rule=EVERYBODY),

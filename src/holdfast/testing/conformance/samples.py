@@ -13,15 +13,15 @@ from holdfast.contract.rows import Claim, EntryRow, Message, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import (
     CommitTurn,
-    End,
     EventRule,
-    Extras,
     NewRun,
     PublishEvent,
+    RunEnd,
     RunOptions,
     Send,
     StartRun,
     State,
+    TurnEffects,
     Wait,
 )
 
@@ -59,9 +59,9 @@ def parked(due: Instant | None = None, *, seen: int = 0, released: bool = False)
     return State(status=Status.SUSPENDED, seen=seen, wait="message", due=due, released=released)
 
 
-def ended(status: Status = Status.COMPLETED, **fields: object) -> End:
+def ended(status: Status = Status.COMPLETED, **fields: object) -> RunEnd:
     """Return an end."""
-    return End(status=status, at=NOW, **fields)  # type: ignore[arg-type]  # fields of End
+    return RunEnd(status=status, at=NOW, **fields)  # type: ignore[arg-type]  # fields of RunEnd
 
 
 def message(target: str, payload: str = "1", *, at: Instant = NOW, **fields: object) -> SendMessage:
@@ -83,7 +83,7 @@ def wait(location: str = "a0", *names: str, since: Instant = NOW, rule: EventRul
 
 def extra(key: int, epoch: int = 1, *, at: Instant = NOW, state: State | None = None, **fields: object) -> CommitTurn:
     """Return a turn of a run that asks for what few turns do."""
-    return turn(key, epoch, at=at, state=state, extras=Extras(**fields))  # type: ignore[arg-type]  # its fields
+    return turn(key, epoch, at=at, state=state, effects=TurnEffects(**fields))  # type: ignore[arg-type]  # its fields
 
 
 def a_send(target: str, location: str = "a0", seq: int = 1, *, max_pending: int = 10_000) -> Send:

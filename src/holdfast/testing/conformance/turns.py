@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.contract.operations import Committed, Delivered, Fenced, Started
 from holdfast.contract.rows import RunFilter, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import Extras, Parent, Renewal, StartChild, StartRun
+from holdfast.contract.turns import Parent, Renewal, StartChild, StartRun, TurnEffects
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -93,8 +93,8 @@ class TurnConformance:
     async def test_a_turn_may_say_which_version_runs(self, store: Store) -> None:
         """For runs that were started by somebody who did not know."""
         runs = [await started(store, version="") for _ in range(2)]
-        await one(store, turn(runs[0].key, extras=Extras(version="7")), Committed)
-        await one(store, turn(runs[1].key, 9, extras=Extras(version="7")), Fenced)
+        await one(store, turn(runs[0].key, effects=TurnEffects(version="7")), Committed)
+        await one(store, turn(runs[1].key, 9, effects=TurnEffects(version="7")), Fenced)
         assert [(await row(store, run.id)).version for run in runs] == ["7", ""]
 
     async def test_a_released_run_has_no_owner(self, store: Store) -> None:

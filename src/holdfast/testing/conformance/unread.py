@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.contract.operations import Committed, Delivered, Done, Published, RequestCancel, Terminate
 from holdfast.contract.rows import LetterFilter, RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import End
+from holdfast.contract.turns import RunEnd
 from holdfast.testing.conformance.samples import (
     EVERYBODY,
     NOW,
@@ -125,5 +125,5 @@ class UnreadConformance:
         assert (await store.counts()).events == {"x": 2}
 
 
-def _end(status: Status, **fields: object) -> End:
-    return End(status=status, at=NOW + 5, **fields)  # type: ignore[arg-type]  # fields of End
+def _end(status: Status, **fields: object) -> RunEnd:
+    return RunEnd(status=status, at=NOW + 5, **fields)  # type: ignore[arg-type]  # fields of RunEnd

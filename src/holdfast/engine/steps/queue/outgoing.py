@@ -96,10 +96,10 @@ class QueuedSteps:
 
     def then_tell(self, resident: Resident, commit: CommitTurn | None, done: Done) -> Done:
         """Let this engine look for attempts, once a commit that puts some into queues is durable."""
-        if commit is None or commit.extras is None:
+        if commit is None or commit.effects is None:
             return done
         ours = False
-        for task in commit.extras.tasks:
+        for task in commit.effects.tasks:
             ours = self._runs.queues.takes(resident.queued[task.location].activity, resident.id) or ours
         if not ours:
             return done
