@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -68,7 +70,6 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("ops.*",),
     "prometheus_client": ("ops.*",),
     "psycopg": ("stores.*", "testing.*"),
-    "psycopg_pool": ("stores.*", "testing.*"),
     "pytest": ("testing", "testing.*"),
     "hypothesis": ("testing", "testing.*"),
 }
@@ -339,3 +340,13 @@ def test_the_public_names_are_few_sorted_and_there():
     assert names == sorted(set(names))
     assert len(names) <= 30
     assert [name for name in names if not hasattr(holdfast, name)] == []
+
+
+def test_every_extra_is_used():
+    """An extra brings packages that some module imports."""
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    packages = {"opentelemetry-api": "opentelemetry"}
+    imported = {package for module, tree in MODULES.items() for package in packages_imported(module, tree)}
+    for extra, requirements in project["optional-dependencies"].items():
+        names = [re.split(r"[\[<>=~]", requirement)[0] for requirement in requirements if extra != "dev"]
+        assert {packages.get(name, name.replace("-", "_")) for name in names} <= imported, extra
