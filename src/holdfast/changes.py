@@ -31,3 +31,12 @@ class Change:
     status: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     """More about it: error (type and message), result, name of a message, what a suspended run waits for, ..."""
+
+
+def step_name(path: str) -> str:
+    """Return the name of the step at a path, the same in every branch, iteration and repetition.
+
+    >>> step_name("orders/~3/charge#2")
+    'charge'
+    """
+    return path.rpartition("/")[2].partition("#")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import functools
 import hashlib
@@ -22,6 +21,7 @@ import msgspec
 
 from holdfast.clock import micros
 from holdfast.determinism.check import require_deterministic
+from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.errors import BadInput, DefinitionError, InvalidId, UnknownWorkflow
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
@@ -189,10 +189,10 @@ class Activity(Generic[P, R_co]):
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
-        if refuse is not None:
-            # Inside a turn the body would run again on every replay, unrecorded.
-            refuse(f"activity {self.name!r} is called directly in workflow code", f"write ctx.step({self.name}, ...)")
+        # Inside a turn the body would run again on every replay, unrecorded.
+        refuse_in_workflow_code(
+            f"activity {self.name!r} is called directly in workflow code", f"write ctx.step({self.name}, ...)"
+        )
         return self.function(*args, **kwargs)
 
     def options(self, **changes: Any) -> Activity[P, R_co]:
@@ -329,10 +329,16 @@ class Workflow(Generic[P, R_co]):
         self.check = check
         self.queue = check_queue(queue, f"queue of workflow {name!r}")
         """The queue whose workers advance its runs."""
+        self.declared_at = source_line(function)
+        """The file and line of its declaration."""
         self.hooks: Hooks | None = None
         """What to call when a run has ended."""
         self.activities: tuple[str, ...] = ()
         """The steps of a workflow that is declared as data, in order."""
+        self.in_order = True
+        """Whether it runs them one after the other."""
+        self.listed: tuple[Activity[..., Any], ...] = ()
+        """What they run, and what undoes them."""
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
             raise DefinitionError(
@@ -573,7 +579,9 @@ def _defaults(function: Callable[..., Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def source_line(function: Any) -> str:
-    """Return where a function is defined, as file:line."""
+    """Return where a function, an activity or a workflow is defined, as file:line."""
+    if isinstance(function, Workflow):
+        return function.declared_at
     code = getattr(inspect.unwrap(getattr(function, "function", function)), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else "?"
 

@@ -273,12 +273,12 @@ async def test_the_steps_of_a_run_show_what_became_of_each_task(make_engine):
 
 
 async def test_the_error_of_a_run_points_at_the_line_that_declares_it(make_engine):
-    """S0-58 The code that runs it is nobody's business."""
+    """S0-58 The lines of the code that runs it mean nothing to a reader."""
     line = inspect.currentframe().f_lineno + 1
     work = sequence("work", [does("a"), fail])
     engine = await make_engine(work)
     ended = await fails(await engine.start(work, {}))
-    assert f'test_sequences.py", line {line}, in run' in ended.error.traceback
+    assert f"in workflow 'work', declared at {__file__}:{line}" in ended.error.traceback
 
 
 # Going on.

@@ -14,11 +14,12 @@ from holdfast.changes import Change
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import AuditRow, EntryRow, EvidenceRow, LetterRow, RunRow, Status
 from holdfast.engine.views.changes import changes_of
-from holdfast.engine.views.steps import Step, names_of, steps_of
+from holdfast.engine.views.steps import Step, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.payloads.codec import encode, error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_rerun, cut_for_retry
+from holdfast.replay.past import names_of
 from holdfast.testing import TestEngine
 
 START = 1_700_000_000_000_000

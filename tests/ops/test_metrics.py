@@ -11,10 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from holdfast.changes import Change
+from holdfast.changes import Change, step_name
 from holdfast.errors import BadInput
 from holdfast.ops import metrics as module
-from holdfast.ops import step_name
 from holdfast.ops.metrics import Metrics
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

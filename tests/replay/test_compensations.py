@@ -25,7 +25,7 @@ from tests.support.driving import (
 from holdfast import Context, Rollback, activity, workflow
 from holdfast.context.api import Break, Continue
 from holdfast.context.code import Life
-from holdfast.context.compensations import find_activity
+from holdfast.context.references import find_activity
 from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry

@@ -112,7 +112,7 @@ class StepVerb(Verb):
                 continue
             self.attempt = mark.attempt
             if row.kind == entries.AttemptFailed.kind:
-                self.failures += "RetryAfter" not in mark.error.bases
+                self.failures += not mark.error.postpones
                 self.retry_at = mark.retry_at
             elif row.kind == entries.AttemptLost.kind:
                 self.crashes += mark.why == "crash"

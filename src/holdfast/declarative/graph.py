@@ -95,6 +95,7 @@ def graph(
 
     declared = Graph(run, name, version, [by_name[each] for each in order], needed, queue)
     declared.dependencies = needed
+    declared.in_order = False
     return declared
 
 

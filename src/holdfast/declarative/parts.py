@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from holdfast.definitions import (
@@ -230,10 +230,15 @@ class Declared(Workflow[Any, Any]):
             check_queue(queue, f"queue of workflow {name!r}")
         except ValueError as unfit:
             raise DefinitionError(str(unfit)) from None
-        super().__init__(_at_declaration(function), name, version, check=False, queue=queue)
+        place = _declaration()
+        run = _told_apart(function, f"in workflow {name!r}, declared at {place}")
+        super().__init__(run, name, version, check=False, queue=queue)
+        self.declared_at = place
         self.parts = tuple(parts)
         self._shape = repr(shape)
         self.activities = tuple(part.name for part in self.parts)
+        undoing = [part.compensate for part in self.parts if part.compensate is not None]
+        self.listed = (*(part.activity for part in self.parts), *undoing)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -250,21 +255,23 @@ class Declared(Workflow[Any, Any]):
         return digest.hexdigest()
 
 
-def _at_declaration(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that gives the line of the declaration as its own: that is where people have to look."""
+def _told_apart(function: Callable[..., Any], note: str) -> Callable[..., Any]:
+    """Return a workflow's function whose errors say where it is declared: its own lines mean nothing to a reader."""
+
+    @wraps(function)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await function(*args, **kwargs)
+        except Exception as error:
+            error.add_note(note)
+            raise
+
+    return run
+
+
+def _declaration() -> str:
+    """Return the file and line at which a workflow is declared: that is where a reader has to look."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    if frame is not None and isinstance(function, FunctionType):
-        code = function.__code__
-        function.__code__ = code.replace(
-            co_filename=frame.f_code.co_filename, co_firstlineno=frame.f_lineno, co_linetable=_one_line(code)
-        )
-    return function
-
-
-def _one_line(code: CodeType) -> bytes:
-    """Return a table that has all of the code on its first line, without columns."""
-    units = len(code.co_code) // 2
-    # Per entry up to eight units: kind 13, "no columns", and a line that is no other than the one before.
-    return b"".join(bytes([0x80 | 13 << 3 | min(8, units - at) - 1, 0]) for at in range(0, units, 8))
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,12 +1,14 @@
-"""Blocking I/O inside a turn, caught by an audit hook in development mode."""
+"""What workflow code must not do while it runs: blocking I/O, and calls that belong outside."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import sysconfig
 from threading import get_ident
 from types import CodeType, FrameType
+from typing import NoReturn
 
 from holdfast.errors import NonDeterministic
 
@@ -71,9 +73,30 @@ class TurnGuard:
         raise error
 
 
-# A mutable module-level object, of which the package has two: the audit hook belongs to the process and cannot be taken
-# back, so a guard for each engine would leave one more hook behind for each engine ever made.
+# A mutable module-level object: the audit hook belongs to the process and cannot be taken back, so a guard for each
+# engine would leave one more hook behind for each engine ever made.
 guard = TurnGuard()
+
+
+class WorkflowLoop:
+    """The event loop that workflow code runs in, as other code meets it there."""
+
+    __slots__ = ()
+
+    def refuse(self, what: str, advice: str) -> NoReturn:
+        """Refuse something that workflow code must not do."""
+        raise NotImplementedError
+
+
+def refuse_in_workflow_code(what: str, advice: str) -> None:
+    """Refuse something if workflow code does it.
+
+    Raises:
+        NonDeterministic: it does; the message names its line.
+    """
+    loop: object = asyncio._get_running_loop()
+    if isinstance(loop, WorkflowLoop):
+        loop.refuse(what, advice)
 
 
 def user_line(frame: FrameType | None = None, *, stop: FrameType | None = None) -> tuple[str, int] | None:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
-from holdfast.changes import Change
+from holdfast.changes import Change, step_name
 from holdfast.clock import micros, to_datetime
 from holdfast.contract.operations import Acknowledge, Done, Purge, Refused, ReplayEvent
 from holdfast.contract.rows import LetterFilter, LetterRow
 from holdfast.definitions import check_plain, check_run_id
 from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
 from holdfast.events import Events
-from holdfast.ops import step_name
 from holdfast.ops.port import Port, audited, call_back
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData

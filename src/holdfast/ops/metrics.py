@@ -7,10 +7,9 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
-from holdfast.changes import Change
+from holdfast.changes import Change, step_name
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.errors import BadInput
-from holdfast.ops import step_name
 
 _COUNTED = ("started", "completed", "failed", "cancelled", "blocked", "reopened")
 _GAUGES = {"dead_letters": "open_dead_letters"}

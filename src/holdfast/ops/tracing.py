@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from holdfast.ops import step_name
+from holdfast.changes import step_name
 
 _logger = logging.getLogger("holdfast.ops")
 

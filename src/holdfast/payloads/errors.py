@@ -32,6 +32,15 @@ class ErrorData(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     members: list[ErrorData] = []
 
+    @property
+    def postpones(self) -> bool:
+        """Whether it is a RetryAfter, which asks to be tried again later and counts as no failure."""
+        return "RetryAfter" in self.bases
+
+    def brief(self) -> dict[str, Any]:
+        """Return what is told of it: its type and message."""
+        return {"type": self.type, "message": self.message}
+
 
 def qualified_name(cls: type) -> str:
     """Return `module.qualname` of a class, and the bare name of a builtin."""

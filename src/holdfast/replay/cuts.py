@@ -18,10 +18,10 @@ from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
-from holdfast.replay.location import DEADLINE, Names, is_undoing
+from holdfast.replay.location import DEADLINE, is_undoing
+from holdfast.replay.past import names_of
 
-_STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
-_OF_STEPS = _STEP_ENDS | {
+_OF_STEPS = entries.STEP_ENDS | {
     entries.StepBegun.kind,
     entries.AttemptBegun.kind,
     entries.AttemptFailed.kind,
@@ -110,7 +110,7 @@ class CutFinder:
     def __init__(self, rows: list[EntryRow], run_id: str) -> None:
         self.rows = rows
         self.run_id = run_id
-        self.names = Names()
+        self.names = names_of(rows)
         self.calls: dict[str, EntryRow] = {}
         self.compensations = [row for row in rows if row.kind == entries.CompensationAdded.kind]
         self.ends: dict[str, EntryRow] = {}
@@ -121,8 +121,6 @@ class CutFinder:
             elif row.kind in entries.FACTS:
                 self.ends[row.location] = row
                 self.facts.append(row)
-            elif row.kind == entries.Name.kind:
-                self.names.add(decode_entry(row.kind, row.data).name)
 
     # Where to cut.
 
@@ -340,7 +338,7 @@ def _lost(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
         else:
             begun = row.kind in (entries.StepBegun.kind, entries.AttemptBegun.kind)
             failed = row.kind == entries.StepFailed.kind or (
-                row.kind == entries.AttemptFailed.kind and "RetryAfter" not in entry.error.bases
+                row.kind == entries.AttemptFailed.kind and not entry.error.postpones
             )
             skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(OVER_LIMIT)
             told = Earlier(entry.attempt if begun else 0, int(failed), int(skipped))

@@ -327,6 +327,7 @@ class Withheld(Entry, frozen=True):
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
 FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)
+STEP_ENDS = frozenset({StepCompleted.kind, StepFailed.kind})
 BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
 
 encoder = msgspec.json.Encoder()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.changes import step_name
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
@@ -502,4 +503,4 @@ PREFIXES = {
 
 
 def _call_name(path: str, word: str) -> str:
-    return path.rpartition("/")[2].partition("#")[0].removeprefix(PREFIXES.get(word, ""))
+    return step_name(path).removeprefix(PREFIXES.get(word, ""))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from holdfast.clock import FAR_FUTURE
-from holdfast.determinism.guard import user_line
+from holdfast.determinism.guard import WorkflowLoop, user_line
 from holdfast.errors import BadInput, BusyLoop, NonDeterministic
 from holdfast.replay.location import DEADLINE, Scope, number
 
@@ -101,7 +101,7 @@ class RunTask(asyncio.Task[Any]):
         return self is other
 
 
-class RunLoop:
+class RunLoop(WorkflowLoop):
     """One run's event loop. See the module's docstring."""
 
     __slots__ = (

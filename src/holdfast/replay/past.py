@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.contract.rows import EntryRow
@@ -25,7 +25,6 @@ ATTEMPT_KINDS = frozenset(
         entries.Reopened.kind,
     }
 )
-STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 
 
 class RecordedStep(NamedTuple):
@@ -80,7 +79,7 @@ class Past:
         """Yield the steps right under a prefix that the code has not called yet, in order of call."""
         if not self.calls:
             return
-        ends = {row.location: row.seq for row in self.facts if row.kind in STEP_ENDS}
+        ends = {row.location: row.seq for row in self.facts if row.kind in entries.STEP_ENDS}
         facts = [row.seq for row in self.facts]
         added = (row.seq for (_, kind), row in self.marks.items() if kind == entries.CompensationAdded.kind)
         acted = max(*(row.seq for row in self.calls.values()), 0, *added)
@@ -108,6 +107,15 @@ class Past:
 
 NOTHING_LEFT = Past()
 """The past of every run that has none left: only read, never written."""
+
+
+def names_of(rows: Iterable[EntryRow]) -> Names:
+    """Return the names a history gives to its locations."""
+    names = Names()
+    for row in rows:
+        if row.kind == entries.Name.kind:
+            names.add(decode_entry(row.kind, row.data).name)
+    return names
 
 
 def after_checkpoints(rows: Sequence[EntryRow]) -> Sequence[EntryRow]:

@@ -20,6 +20,7 @@ from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited
 from holdfast.payloads import codec
+from holdfast.payloads.codec import error_to_data
 from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
@@ -323,8 +324,7 @@ class Schedules:
         again = None if spec is None else next_tick(spec, now)
         self._put_off[row.id] = (row.updated, again if again is not None else now + _UNKNOWN_TICK)
         _logger.error("schedule %s cannot start workflow %s: %s", row.id, row.workflow, error)
-        said = {"type": codec.qualified_name(type(error)), "message": str(error)}
-        data = {"schedule": row.id, "error": said}
+        data = {"schedule": row.id, "error": error_to_data(error).brief()}
         self._port.notify(
             Change(type="run.blocked", at=to_datetime(now), workflow=row.workflow, status="blocked", data=data)
         )

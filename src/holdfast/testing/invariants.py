@@ -12,7 +12,6 @@ from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
 
 _PAGE = 500
-_STEP_ENDS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
 _ONCE = frozenset(kind for kind, cls in entries.KINDS.items() if cls.role == entries.FACT) - {
     entries.CancelRequested.kind  # asked again to undo, or out of its grace
 }
@@ -77,7 +76,7 @@ def _of_location(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
     for kind in _ONCE:
         if kinds.count(kind) > 1:
             yield f"{kinds.count(kind)} times {entries.KINDS[kind].word}"
-    if len(_STEP_ENDS.intersection(kinds)) > 1:
+    if len(entries.STEP_ENDS.intersection(kinds)) > 1:
         yield "both completed and failed"
     if entries.StepBegun.kind in kinds:
         yield from _of_step(facts)
@@ -103,7 +102,7 @@ def _of_step(facts: list[tuple[EntryRow, Any]]) -> Iterator[str]:
             current, open_ = max(current, entry.step.attempt), False
         elif row.kind == entries.AttemptSkipped.kind:
             current, open_ = current - 1, False
-        elif row.kind in (entries.AttemptFailed.kind, entries.AttemptLost.kind, *_STEP_ENDS):
+        elif row.kind in (entries.AttemptFailed.kind, entries.AttemptLost.kind, *entries.STEP_ENDS):
             if entry.attempt != current:
                 yield f"{entries.KINDS[row.kind].word} names attempt {entry.attempt}, not {current}"
             open_ = False

@@ -11,10 +11,10 @@ from holdfast.contract.store import Store
 from holdfast.engine.client.waiting import NewsWaiters
 from holdfast.engine.views.changes import changes_of
 from holdfast.engine.views.observers import Observers
-from holdfast.engine.views.steps import names_of
 from holdfast.errors import NoSuchRun
 from holdfast.payloads.codec import ErrorData, decode
 from holdfast.replay.entry import Reopened
+from holdfast.replay.past import names_of
 
 _Seen = tuple[str, str, int, int]
 
@@ -69,8 +69,7 @@ def _kept(rows: list[EntryRow], renewed: bool) -> int:
 def _status(row: RunRow) -> Change:
     data: dict[str, object] = {"waiting_for": row.wait} if row.wait else {}
     if row.error is not None:
-        error = decode(row.error, ErrorData)
-        data["error"] = {"type": error.type, "message": error.message}
+        data["error"] = decode(row.error, ErrorData).brief()
     return Change(
         type=f"run.{row.status}",
         at=to_datetime(row.updated),

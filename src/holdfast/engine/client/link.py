@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, S
 from holdfast.contract.rows import RunRow
 from holdfast.contract.store import Store
 from holdfast.contract.turns import PublishEvent
+from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Done, outcome_of
 from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
@@ -55,9 +55,7 @@ class Link:
             raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
         if os.getpid() != self._process:
             raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
-        refuse = getattr(asyncio._get_running_loop(), "refuse", None)
-        if refuse is not None:
-            refuse("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
+        refuse_in_workflow_code("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
 
     async def row(self, run_id: str) -> RunRow:
         """Return a run as the store has it.

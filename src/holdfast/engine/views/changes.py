@@ -9,7 +9,6 @@ from holdfast.changes import Change
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow, Status
 from holdfast.payloads import codec
-from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 from holdfast.replay.location import Names, is_undoing
@@ -59,19 +58,15 @@ def _nothing(entry: Any) -> Data:
     return {}
 
 
-def _error(error: ErrorData) -> Data:
-    return {"type": error.type, "message": error.message}
-
-
 _OF_COMPENSATIONS = frozenset({"step.started", "step.completed", "step.failed"})
 
 _REPORTS: dict[int, _Report] = {
     entries.StepBegun.kind: _Report("step.started", _nothing),
     entries.AttemptBegun.kind: _Report("step.started", _nothing),
     entries.StepCompleted.kind: _Report("step.completed", lambda entry: {"result": codec.decode(bytes(entry.result))}),
-    entries.StepFailed.kind: _Report("step.failed", lambda entry: {"error": _error(entry.error)}),
+    entries.StepFailed.kind: _Report("step.failed", lambda entry: {"error": entry.error.brief()}),
     entries.AttemptFailed.kind: _Report(
-        "attempt.failed", lambda entry: {"error": _error(entry.error), "retry_at": to_datetime(entry.retry_at)}
+        "attempt.failed", lambda entry: {"error": entry.error.brief(), "retry_at": to_datetime(entry.retry_at)}
     ),
     entries.AttemptLost.kind: _Report("attempt.lost", lambda entry: {"why": entry.why}),
     entries.AttemptSkipped.kind: _Report(

@@ -8,7 +8,7 @@ from datetime import datetime
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow
 from holdfast.replay import entry as entries
-from holdfast.replay.location import Names
+from holdfast.replay.past import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,7 @@ class HistoryEntry:
 
 def readable(rows: list[EntryRow]) -> list[HistoryEntry]:
     """Return stored facts with paths and words instead of keys and numbers."""
-    names = Names()
-    for row in rows:
-        if row.kind == entries.Name.kind:
-            names.add(entries.decode_entry(row.kind, row.data).name)
+    names = names_of(rows)
     return [
         HistoryEntry(
             seq=row.seq,

@@ -201,8 +201,7 @@ class Reporter:
         if outcome is None:
             self._status(resident, at)
         elif outcome.ending.value in TERMINAL:
-            error = {"type": outcome.error.type, "message": outcome.error.message} if outcome.error else None
-            data = {"error": error} if error else {}
+            data = {"error": outcome.error.brief()} if outcome.error else {}
             self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
             if outcome.ending is Ending.FAILED:
                 self.tell("deadletter.added", resident, {"kind": "work", **data}, at)

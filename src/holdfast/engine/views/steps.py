@@ -8,6 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from holdfast.changes import step_name
 from holdfast.clock import Instant, to_datetime
 from holdfast.context.steps import key_for
 from holdfast.contract.rows import EntryRow
@@ -16,7 +17,8 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry
-from holdfast.replay.location import Names, is_undoing
+from holdfast.replay.location import is_undoing
+from holdfast.replay.past import names_of
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
 _COMPENSATION = entries.CompensationAdded.kind
@@ -125,7 +127,7 @@ def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | N
     following = known[-1] + 1 if known else 0
     begun = [step.name for step in own if step.status != "completed"]
     now = min(begun, key=lambda name: places.get(name, following), default=None)
-    if hasattr(workflow, "dependencies"):
+    if not workflow.in_order:
         index = following = len(completed)
         now = now or next((name for name in places if name not in completed), None)
     else:
@@ -137,20 +139,11 @@ def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | N
     )
 
 
-def names_of(rows: list[EntryRow]) -> Names:
-    """Return the names a history gives to its locations."""
-    names = Names()
-    for row in rows:
-        if row.kind == entries.Name.kind:
-            names.add(decode_entry(row.kind, row.data).name)
-    return names
-
-
 def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
     at = to_datetime(row.at)
     return Step(
         path=path,
-        name=path.rpartition("/")[2].partition("#")[0],
+        name=step_name(path),
         status="running",
         attempts=decode_entry(row.kind, row.data).attempt,
         failures=earlier.failures,
@@ -182,7 +175,7 @@ def _attempt_failed(step: Step, mark: entries.AttemptFailed, at: datetime) -> di
     return {
         **_ran(step, mark.attempt, at),
         "status": "waiting",
-        "failures": step.failures + ("RetryAfter" not in mark.error.bases),
+        "failures": step.failures + (not mark.error.postpones),
         "next_attempt_at": to_datetime(mark.retry_at),
         "error": mark.error,
     }

@@ -11,12 +11,12 @@ import msgspec
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import AuditRow, EntryRow, EvidenceRow, LetterRow, RunRow
-from holdfast.engine.views.steps import names_of
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
 from holdfast.replay.location import DEADLINE, Names, is_undoing
+from holdfast.replay.past import names_of
 
 Detail = dict[str, Any]
 
@@ -67,7 +67,7 @@ def _ended(run: RunRow) -> Iterator[TimelineItem]:
         return
     detail: Detail = {"status": run.status.value}
     if run.error is not None:
-        detail["error"] = _error(codec.decode(run.error, ErrorData))
+        detail["error"] = codec.decode(run.error, ErrorData).brief()
     if run.compensation is not None:
         detail["compensation"] = _value(run.compensation)
     yield TimelineItem(to_datetime(run.ended), f"run {run.status.value}", "", detail)
@@ -78,7 +78,7 @@ def _evidence(row: EvidenceRow) -> Detail:
 
 
 def _letter(row: LetterRow) -> Detail:
-    error = {"error": _error(codec.decode(row.error, ErrorData))} if row.error else {}
+    error = {"error": codec.decode(row.error, ErrorData).brief()} if row.error else {}
     about = {"id": row.id, "kind": row.kind, "name": row.name, "attempts": row.attempts, "outcome": row.outcome}
     return _filled(about) | error
 
@@ -228,13 +228,13 @@ def _timer_fired(entry: Any, place: _Place) -> Words:
 
 
 def _attempt_failed(entry: entries.AttemptFailed, place: _Place) -> Words:
-    detail = {"attempt": entry.attempt, "error": _error(entry.error), "retry_at": to_datetime(entry.retry_at)}
+    detail = {"attempt": entry.attempt, "error": entry.error.brief(), "retry_at": to_datetime(entry.retry_at)}
     return "attempt failed", detail
 
 
 def _step_failed(entry: entries.StepFailed, place: _Place) -> Words:
     what = place.kind("compensation failed", "step failed")
-    return what, {"attempt": entry.attempt, "error": _error(entry.error)}
+    return what, {"attempt": entry.attempt, "error": entry.error.brief()}
 
 
 def _step_completed(entry: entries.StepCompleted, place: _Place) -> Words:
@@ -262,7 +262,7 @@ def _send_done(entry: entries.SendDone, place: _Place) -> Words:
 def _child_ended(entry: entries.ChildEnded, place: _Place) -> Words:
     begun = decode_entry(place.call.kind, place.call.data) if place.call else None
     about = {"id": begun.id if begun else "", "status": entry.status}
-    return "child ended", _filled(about) | ({"error": _error(entry.error)} if entry.error else {})
+    return "child ended", _filled(about) | ({"error": entry.error.brief()} if entry.error else {})
 
 
 def _loop_state(entry: entries.LoopCheckpoint, place: _Place) -> Words:
@@ -325,10 +325,6 @@ _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
     entries.Reopened.kind: _plain("run reopened", "how"),
     entries.Ended.kind: _run_failed,
 }
-
-
-def _error(error: ErrorData) -> Detail:
-    return {"type": error.type, "message": error.message}
 
 
 def _value(json: str | msgspec.Raw) -> Any:
