@@ -10,6 +10,8 @@ from holdfast.stores.sql.tables import TABLES
 QUERY = """
 SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 """
+OWN = {("event_queues", "last")}
+"""Columns that SQLite does not need: it numbers events by itself."""
 KINDS = {"bigint": "int", "text": "text"}
 
 
@@ -19,6 +21,7 @@ async def test_the_columns_that_are_listed_are_those_of_the_database(database: s
     await store.open()
     await store.close()
     with psycopg.connect(database.partition("schema=")[0].rstrip("?&")) as connection:
-        for table, columns in TABLES.items():
+        for table, (columns, _) in TABLES.items():
             made = connection.execute(QUERY, (store.schema, table)).fetchall()
-            assert sorted(columns) == sorted((name, KINDS[kind]) for name, kind in made), table
+            ours = [(name, KINDS[kind]) for name, kind in made if (table, name) not in OWN]
+            assert sorted(columns) == sorted(ours), table

@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: moving house."""
+"""`holdfast export` and `holdfast import`: runs from one database to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving house: runs, live and finished, from one database to a file and from a file into another database."""
+"""Export and import: runs, live and finished, from one database to a file and from a file into another database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.stores.sql.statements import Statements
 from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.exporter import Export, Which
 from holdfast.transfer.file import Footer, Header, Reader, Writer
-from holdfast.transfer.importer import Arrival
+from holdfast.transfer.importer import Import
 from holdfast.transfer.matching import Terms
 from holdfast.transfer.tables import COLUMNS
 
@@ -61,7 +61,7 @@ async def export_runs(
         NoSuchRun: a run that was named is not there.
     """
     with Writer(file) as writer:
-        export = Export(writer, which, progress or _nobody)
+        export = Export(writer, which, progress or _quietly)
         sha256 = await export.write(Endpoint(store), version("holdfast"), (clock or Clock()).now())
     rows = dict(writer.rows)
     return Report(runs=rows.get("runs", 0), open_runs=export.open, rows=rows, snapshot=export.snapshot, sha256=sha256)
@@ -109,7 +109,7 @@ async def import_runs(
     now = (clock or Clock()).now()
 
     async def change(db: Statements) -> Report:
-        for (at,) in await db.read("moved_before", [(footer.sha256,)]):
+        for (at,) in await db.read("imported_before", [(footer.sha256,)]):
             when = to_datetime(int(at or 0))
             return Report(
                 runs=0,
@@ -120,13 +120,13 @@ async def import_runs(
                 imported=when,
             )
         terms = Terms(skip_existing=skip_existing, by=by, now=now, snapshot=header.snapshot)
-        arrival = Arrival(db, terms, progress or _nobody)
-        await arrival.write(checked.reader, header, footer)
+        importing = Import(db, terms, progress or _quietly)
+        await importing.write(checked.reader, header, footer)
         return Report(
-            runs=arrival.runs,
-            open_runs=arrival.open,
-            skipped=arrival.skipped,
-            rows=dict(arrival.rows),
+            runs=importing.runs,
+            open_runs=importing.open,
+            skipped=importing.skipped,
+            rows=dict(importing.rows),
             snapshot=header.snapshot,
             sha256=footer.sha256,
         )
@@ -134,5 +134,5 @@ async def import_runs(
     return await Endpoint(store).change(change)
 
 
-def _nobody(runs: int, rows: int) -> None:
-    """Tell nobody."""
+def _quietly(runs: int, rows: int) -> None:
+    """Report no progress."""

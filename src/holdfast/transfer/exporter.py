@@ -1,4 +1,4 @@
-"""Moving out: one consistent look at a database, written to a file page by page."""
+"""Export: one consistent look at a database, written to a file page by page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from holdfast.errors import CannotMove, NoSuchRun
 from holdfast.stores.liveness import Fate
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, StoredRun
+from holdfast.stores.sql.transfer import BY_ID, OF_RUNS, OTHERS, beginning_of, position_of
 from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.file import FORMAT, Header, Writer
-from holdfast.transfer.tables import BY_ID, COLUMNS, OF_RUNS, STRAYS, ExportedWorker
+from holdfast.transfer.tables import COLUMNS, ExportedWorker, place_of
 
 RUNS_AT_ONCE = 200
 
@@ -96,7 +97,7 @@ class Export:
         return self._writer.end()
 
     def _refuse_living(self, workers: Sequence[ExportedWorker]) -> None:
-        """Refuse to move runs that somebody may go on with here: they would run in both houses."""
+        """Refuse to move runs that a worker may go on with here: they would run in both databases."""
         if self.snapshot:
             return
         for worker in workers:
@@ -110,20 +111,20 @@ class Export:
     async def _all(self, db: Statements) -> None:
         self.open = 0
         if self._which.whole:
-            await self._strays(db, "event_queues", ("",))
+            await self._others(db, "event_queues")
             await self._events(db)
         async for runs in self._runs(db):
             self.open += sum(run.ended is None for run in runs)
             self._writer.put("runs", [astuple(run) for run in runs])
-            for table, start in OF_RUNS.items():
-                await self._of_runs(db, table, start, runs)
+            for table in OF_RUNS:
+                await self._of_runs(db, table, runs)
         if self._which.whole:
-            for table, start in STRAYS.items():
-                await self._strays(db, table, start)
+            for table in OTHERS:
+                await self._others(db, table)
 
     async def _count(self, db: Statements) -> int:
         if self._which.whole:
-            return int((await db.read("count_moving", [()]))[0][0] or 0)
+            return int((await db.read("count_all_runs", [()]))[0][0] or 0)
         return sum([len(runs) async for runs in self._runs(db)])
 
     async def _runs(self, db: Statements) -> AsyncIterator[list[StoredRun]]:
@@ -131,7 +132,7 @@ class Export:
         ranges = [(key, key) for key in await self._keys(db)] if self._which.runs else [(-1, FAR)]
         for first, last in ranges:
             after = first - 1
-            while rows := await db.read("copy_runs", [(first, last, after, RUNS_AT_ONCE)]):
+            while rows := await db.read("export_runs", [(first, last, after, RUNS_AT_ONCE)]):
                 runs = [StoredRun(*row) for row in rows]  # type: ignore[arg-type]  # columns as in StoredRun
                 for together in _neighbours(runs, self._which.takes):
                     yield together
@@ -139,24 +140,25 @@ class Export:
 
     async def _keys(self, db: Statements) -> list[int]:
         wanted = dict.fromkeys(self._which.runs)
-        found = {str(id): int(key or 0) for id, key in await db.read("there_runs", [(id,) for id in wanted])}
+        found = {str(id): int(key or 0) for id, key in await db.read("existing_runs", [(id,) for id in wanted])}
         for id in wanted:
             if id not in found:
                 raise NoSuchRun(id)
         return sorted(found.values())
 
-    async def _of_runs(self, db: Statements, table: str, start: Row, runs: Sequence[StoredRun]) -> None:
+    async def _of_runs(self, db: Statements, table: str, runs: Sequence[StoredRun]) -> None:
         first, last = runs[0].key, runs[-1].key
         keys = {run.key for run in runs}
-        position: Row = (first - 1, *start)
-        while rows := await db.read(f"copy_{table}", [(first, last, *position, self._size.get(table, 20))]):
-            position = rows[-1][: len(position)]
-            self._put(table, [row[1:] if table in BY_ID else row for row in rows if row[0] in keys])
+        position: Row = (first - 1, *beginning_of(table))
+        while rows := await db.read(f"export_{table}", [(first, last, *position, self._size.get(table, 20))]):
+            own = [row[1:] for row in rows] if table in BY_ID else rows
+            position = (rows[-1][0], *_position(table, own[-1]))
+            self._put(table, [row for found, row in zip(rows, own, strict=True) if found[0] in keys])
 
-    async def _strays(self, db: Statements, table: str, position: Row) -> None:
-        skip = 1 if COLUMNS[table][0] == ("run", "int") else 0  # 0: that of no run, and no part of the order
-        while rows := await db.read(f"stray_{table}", [(*position, self._size.get(table, 20))]):
-            position = rows[-1][skip : skip + len(position)]
+    async def _others(self, db: Statements, table: str) -> None:
+        position = beginning_of(table)
+        while rows := await db.read(f"export_other_{table}", [(*position, self._size.get(table, 20))]):
+            position = _position(table, rows[-1])
             self._put(table, rows)
 
     async def _events(self, db: Statements) -> None:
@@ -166,7 +168,7 @@ class Export:
             last = numbers[-1]
             while numbers:
                 size = self._size.get("events", 20)
-                rows = await db.read("stray_events", numbers[:size])
+                rows = await db.read("export_events", numbers[:size])
                 self._put("events", sorted(rows, key=lambda row: (row[1], row[0])))
                 numbers = numbers[size:]
 
@@ -175,6 +177,11 @@ class Export:
         if rows:
             self._size[table] = max(1, min(_ROWS, _BYTES * len(rows) // size))
         self._progress(self._writer.rows["runs"], self._writer.rows.total())
+
+
+def _position(table: str, row: Row) -> Row:
+    """Return where in the order of its table a row stands."""
+    return tuple(row[place_of(table, column)] for column in position_of(table))
 
 
 def _neighbours(runs: Sequence[StoredRun], takes: Callable[[StoredRun], bool]) -> Iterator[list[StoredRun]]:

@@ -1,4 +1,4 @@
-"""Moving in: the rows of a file that was checked, written in one transaction: all of them or none."""
+"""Import: the rows of a file that was checked, written in one transaction: all of them or none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from holdfast.chains import chained
 from holdfast.errors import CannotMove
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.tables import Row, Value
+from holdfast.stores.sql.tables import TABLES, Row, Value
+from holdfast.stores.sql.transfer import OF_RUNS
 from holdfast.transfer.file import Footer, Header, Reader
-from holdfast.transfer.matching import Terms, Together
-from holdfast.transfer.tables import OF_RUNS, lost_with
+from holdfast.transfer.matching import RunGroup, Terms
+from holdfast.transfer.tables import lost_with, place_of
 
 _ROWS, _BYTES = 500, 1 << 20
 """How much of a table is written at a time."""
@@ -23,21 +24,21 @@ _ROWS, _BYTES = 500, 1 << 20
 _MOST_RUNS = 10_000
 """How many runs may stand together in a file."""
 
-_NOBODY = "moving"
-"""Who has the tasks of a snapshot, until it is recorded that nobody runs them."""
+_NO_WORKER = "import"
+"""The owner of the tasks of a snapshot, until it is recorded that no worker runs them."""
 
-# What must not be there twice: the columns that name a row, those that may differ, and what it is called.
-_UNIQUE: dict[str, tuple[tuple[int, ...], tuple[int, ...], str]] = {
-    "replies": ((1,), (0,), "the answer to request"),
-    "keys": ((1, 2), (0, 7), "idempotency key"),
-    "dead_letters": ((0,), (), "dead letter"),
-    "evidence": ((0, 1), (), "the evidence of run"),
-    "tombstones": ((0,), (), "the id of a purged run,"),
-    "schedules": ((0,), (), "schedule"),
+# What must not be there twice: what it is called, and the columns in which the two may differ.
+_UNIQUE: dict[str, tuple[str, frozenset[str]]] = {
+    "replies": ("the answer to request", frozenset({"run"})),
+    "keys": ("idempotency key", frozenset({"run", "waiting"})),
+    "dead_letters": ("dead letter", frozenset()),
+    "evidence": ("the evidence of run", frozenset()),
+    "tombstones": ("the id of a purged run,", frozenset()),
+    "schedules": ("schedule", frozenset()),
 }
 
 
-class Arrival:
+class Import:
     """One file on its way into one transaction."""
 
     def __init__(self, db: Statements, terms: Terms, progress: Callable[[int, int], None]) -> None:
@@ -45,7 +46,7 @@ class Arrival:
         self._terms = terms
         self._progress = progress
         self._fates: dict[str, str] = {}
-        self._together = Together(db, terms, self._fates)
+        self._group = RunGroup(db, terms, self._fates)
         self._owners: set[str] = set()
         self._linked = False
         self._trail = (0, "")
@@ -64,7 +65,7 @@ class Arrival:
         db = self._db
         self._trail = next(((int(n or 0), str(end)) for n, end in await db.read("last_audit", [()])), (0, ""))
         self._first = not self._trail[0]
-        merging = bool(await db.read("anybody_waits", [()]))
+        merging = bool(await db.read("has_events_or_waiters", [()]))
         table, rows, size = "", list[Row](), 0
         for name, row in reader.rows(footer.sha256):
             full = len(rows) >= _ROWS or size >= _BYTES
@@ -76,7 +77,7 @@ class Arrival:
             rows.append(row)
             size += sum(len(value) for value in row if isinstance(value, str))
         await self._take(table, rows)
-        await self._together.compare()
+        await self._group.compare()
         if self._linked:
             await db.change("join_families", ())
         if merging and (self.rows["events"] or self.rows["waiters"]):
@@ -97,7 +98,7 @@ class Arrival:
         elif table:
             rows = self._kept(table, rows)
             if table in OF_RUNS:
-                rows = self._together.sort(table, rows)
+                rows = self._group.sort(table, rows)
             if table in _UNIQUE:
                 rows = await self._missing(table, rows)
             await self._bring(table, await self._seen(rows) if table == "cursors" else rows)
@@ -105,30 +106,32 @@ class Arrival:
 
     async def _bring(self, table: str, rows: Sequence[Row]) -> None:
         if rows:
-            await self._db.write(f"bring_{table}", rows)
+            await self._db.write(f"import_{table}", rows)
             self.rows[table] += len(rows)
 
     async def _take_runs(self, rows: Sequence[Row]) -> None:
-        await self._together.compare()
-        self._together = Together(self._db, self._terms, self._fates)
-        fresh = await self._together.begin(rows)
+        await self._group.compare()
+        self._group = RunGroup(self._db, self._terms, self._fates)
+        fresh = await self._group.begin(rows)
         self.runs += len(fresh)
-        self.skipped += self._together.known
+        self.skipped += self._group.known
         self.open += sum(run.ended is None for run in fresh)
         self._linked = self._linked or any(run.parent for run in fresh)
         await self._bring("runs", [astuple(run) for run in fresh])
 
     async def _missing(self, table: str, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that are not here; refuse those that are here otherwise."""
-        names, loose, word = _UNIQUE[table]
+        word, loose = _UNIQUE[table]
+        columns, key = TABLES[table]
+        places = [place_of(table, column) for column in key]
 
         def name(row: Row) -> Row:
-            return tuple(row[column] for column in names)
+            return tuple(row[place] for place in places)
 
         def strict(row: Row) -> list[Value]:
-            return [value for column, value in enumerate(row) if column not in loose]
+            return [value for (column, _), value in zip(columns, row, strict=True) if column not in loose]
 
-        found = await self._db.read(f"there_{table}", [*map(name, rows)]) if rows else []
+        found = await self._db.read(f"existing_{table}", [*map(name, rows)]) if rows else []
         here = {name(row): strict(row) for row in found}
         missing = []
         for row in rows:
@@ -148,18 +151,19 @@ class Arrival:
         return missing
 
     def _kept(self, table: str, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return rows as they are to be here: of a snapshot nothing begins by itself, and nobody waits for it."""
+        """Return rows as they are to be here: of a snapshot nothing begins by itself, and nothing waits."""
         if self._terms.snapshot:
             if table == "key_waiters":
                 return []
             if table == "keys":
-                return [row for row in rows if row[5] is not None]
+                return [row for row in rows if row[place_of("keys", "result")] is not None]
             if table == "schedules":
-                return [(*row[:5], 1, *row[6:]) for row in rows]
+                return [_with(row, "schedules", paused=1) for row in rows]
             if table == "tasks":
-                rows = [(*row[:-1], _NOBODY) for row in rows]
+                rows = [_with(row, "tasks", owner=_NO_WORKER) for row in rows]
         if table == "tasks":
-            self._owners.update(str(row[-1]) for row in rows if row[-1] is not None)
+            owners = (row[place_of("tasks", "owner")] for row in rows)
+            self._owners.update(str(owner) for owner in owners if owner is not None)
         return rows
 
     async def _seen(self, rows: Sequence[Row]) -> list[Row]:
@@ -178,8 +182,8 @@ class Arrival:
         self.rows["events"] += len(rows)
 
     async def _take_audit(self, rows: Sequence[Row]) -> None:
-        """Bring in a trail: as it is into a house that has none, else behind the one that is here, chained anew."""
-        here = {row[0]: row[1] for row in await self._db.read("there_audit", [row[:1] for row in rows])}
+        """Bring in a trail: as it is where there is none, else behind the one that is there, and chained to it."""
+        here = {row[0]: row[-1] for row in await self._db.read("existing_audit", [row[:1] for row in rows])}
         new: list[Row] = []
         for row in rows:
             n, *said, previous, end = row
@@ -215,4 +219,12 @@ class Arrival:
         detail = {"runs": self.runs, "skipped": self.skipped, "snapshot": header.snapshot, "exported": header.exported}
         text = msgspec.json.encode(detail).decode()
         row = self._chained(self._terms.now, self._terms.by, "import", footer.sha256, text)
-        await self._db.write("bring_audit", [row])
+        await self._db.write("import_audit", [row])
+
+
+def _with(row: Row, table: str, **changed: Value) -> Row:
+    """Return a row with some columns changed."""
+    values = [*row]
+    for column, value in changed.items():
+        values[place_of(table, column)] = value
+    return tuple(values)

@@ -1,4 +1,4 @@
-"""What moves: the tables and their columns, and what becomes of a row that arrives in another house."""
+"""What is transferred: the tables and their columns, and what becomes of a run that arrives in another database."""
 
 from __future__ import annotations
 
@@ -9,49 +9,12 @@ from msgspec.structs import astuple, replace
 
 from holdfast.contract.rows import Status
 from holdfast.stores.liveness import Fate
-from holdfast.stores.sql.files import statements
-from holdfast.stores.sql.tables import Row, StoredRun
+from holdfast.stores.sql.tables import TABLES, Columns, Row, StoredRun, columns_named
 
-COLUMNS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    name.removeprefix("bring_"): statement.columns
-    for name, statement in statements("sql/transfer").items()
-    if name.startswith("bring_")
-} | {"workers": (("id", "text"), ("pid", "int"), ("host", "text"), ("fate", "text"))}
-"""The columns of each table of a file, and their types."""
-
-OF_RUNS: Mapping[str, Row] = {
-    "inputs": (),
-    "results": (),
-    "entries": ("", -1),
-    "archive": (-1, -1, ""),
-    "inbox": (-1,),
-    "attributes": ("", ""),
-    "message_ids": ("",),
-    "replies": ("",),
-    "waiters": ("", ""),
-    "cursors": ("",),
-    "keys": ("", ""),
-    "key_waiters": ("", "", ""),
-    "heartbeats": ("",),
-    "tasks": ("",),
-    "dead_letters": ("",),
-    "evidence": ("", -1),
+COLUMNS: Mapping[str, Columns] = {name: table.columns for name, table in TABLES.items()} | {
+    "workers": columns_named("id text, pid int, host text, fate text")
 }
-"""The tables that have rows of runs. A position in one is the key of a run and what is said here, in that order."""
-
-BY_ID = frozenset({"dead_letters", "evidence"})
-"""Those that know a run by its public id: rows of them outlive it."""
-
-STRAYS: Mapping[str, Row] = {
-    "message_ids": ("",),
-    "keys": ("", ""),
-    "dead_letters": ("",),
-    "evidence": ("", -1),
-    "tombstones": ("",),
-    "schedules": ("",),
-    "audit": (-1,),
-}
-"""What belongs to no run that is there, and the position before the first row."""
+"""The columns of each table of a file."""
 
 _LOSING = frozenset({Fate.DIED, Fate.VANISHED, Fate.LAPSED})
 
@@ -72,14 +35,14 @@ class ExportedWorker(NamedTuple):
 
 
 def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredRun:
-    """Return a run as it stands in another house: nobody's, and due as if its worker had left or was found dead.
+    """Return a run as it stands in another database: without owner, and due as if its worker had left or died.
 
-    An open run of a snapshot goes on in the old house, so here it is paused, or blocked until it is named.
+    An open run of a snapshot goes on where it came from, so here it is paused, or blocked until it is named.
     """
     if run.ended is not None:
         return run
     owner = run.owner
-    # A run that nobody ever had stays so: it is not driven before it begins.
+    # A run that no worker ever had stays so: it is not driven before it begins.
     run = replace(run, owner=None, epoch=run.epoch + 1 if run.epoch else 0)
     if snapshot:
         if run.status == Status.BLOCKED:
@@ -93,6 +56,11 @@ def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredR
     if run.status in DRIVEN:
         run = replace(run, due=run.updated, lost=lost)
     return run
+
+
+def place_of(table: str, column: str) -> int:
+    """Return where in a row of a table a column stands."""
+    return [name for name, _ in COLUMNS[table]].index(column)
 
 
 def lost_with(fate: str | None) -> str:

@@ -15,9 +15,10 @@ from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 from psycopg.rows import tuple_row
 
 from holdfast.clock import new_number
-from holdfast.stores.sql.files import Statement, statements
+from holdfast.stores.sql.files import Statement
 from holdfast.stores.sql.statements import in_pieces
 from holdfast.stores.sql.tables import Row, Value
+from holdfast.stores.sql.transfer import with_transfers
 
 NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
@@ -66,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 @cache
 def sql(schema: str) -> Mapping[str, str]:
     """Return every statement by name, its tables those of a schema."""
-    return MappingProxyType({name: _filled(statement, schema) for name, statement in statements(*_FILES).items()})
+    return MappingProxyType({name: _filled(statement, schema) for name, statement in with_transfers(*_FILES).items()})
 
 
 def _filled(statement: Statement, schema: str) -> str:
@@ -151,7 +152,7 @@ class PostgresStatements:
     async def ask(self, name: str, rows: Sequence[Row]) -> list[AsyncRawCursor[Any]]:
         """Run a statement whose rows are looked at later."""
         self._check(name, rows)
-        if statements(*_FILES)[name].columns:
+        if with_transfers(*_FILES)[name].columns:
             return [await self.execute(name, (encoded(rows),))]
         return [await self.execute(name, _texts(row)) for row in rows]
 
@@ -159,7 +160,7 @@ class PostgresStatements:
         self._check(name, rows)
         if name == "insert_runs":
             rows = sorted(rows, key=lambda row: str(row[1]))  # two who insert the same ids meet in the same order
-        if statements(*_FILES)[name].columns:
+        if with_transfers(*_FILES)[name].columns:
             for parameter in in_pieces(rows, encoded):
                 await self.execute(name, (parameter,))
         else:

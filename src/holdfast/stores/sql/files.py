@@ -14,7 +14,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
 
-from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Column, Columns
+from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Columns, columns_named
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _ROWS = re.compile(r"^-- rows: (.*)$", re.MULTILINE)
@@ -56,7 +56,7 @@ def _columns(said: str) -> Columns:
     """Return the columns of rows: those of a table, those of a run that change, or the ones that are named."""
     if said == "changes of runs":
         return CHANGING
-    return TABLES.get(said) or tuple(Column(*column.split()) for column in said.split(","))
+    return TABLES[said].columns if said in TABLES else columns_named(said)
 
 
 @cache

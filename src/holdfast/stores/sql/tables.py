@@ -120,18 +120,61 @@ CHANGING = tuple(
 changes_of = attrgetter(*(name for name, _ in CHANGING))
 """Return the columns of a run that change, as a row."""
 
-_OF_RUN = Column("run", "int")
 
-TABLES: Mapping[str, Columns] = {
-    "runs": RUN,
-    "entries": (_OF_RUN, *columns_of(EntryRow)),
-    "inbox": (_OF_RUN, *columns_of(Message)),
-    "dead_letters": columns_of(LetterRow),
-    "audit": columns_of(AuditRow),
-    "evidence": columns_of(EvidenceRow),
-    "schedules": columns_of(ScheduleRow),
+class Table(NamedTuple):
+    """The columns of a table, and those that name one row."""
+
+    columns: Columns
+    key: tuple[str, ...]
+
+
+def _table(columns: str, key: str) -> Table:
+    return Table(columns_named(columns), tuple(key.split()))
+
+
+def columns_named(said: str) -> Columns:
+    """Return columns that are written as `name type, name type`."""
+    return tuple(Column(*column.split()) for column in said.split(","))
+
+
+def _of_run(record: type, key: str) -> Table:
+    return Table((Column("run", "int"), *columns_of(record)), ("run", *key.split()))
+
+
+TABLES: Mapping[str, Table] = {
+    "runs": Table(RUN, ("key",)),
+    "inputs": _table("run int, input text", "run"),
+    "results": _table("run int, output text, error text, compensation text", "run"),
+    "entries": _of_run(EntryRow, "location seq"),
+    "archive": _table(
+        "run int, reopens int, seq int, location text, kind int, at int, data text", "run reopens seq location"
+    ),
+    "inbox": _of_run(Message, "n"),
+    "attributes": _table("run int, name text, value text", "run name value"),
+    "message_ids": _table("run int, id text, at int", "run id"),
+    "replies": _table("run int, message text, payload text, at int", "message"),
+    "waiters": _table("run int, location text, name text, since int", "run location name"),
+    "cursors": _table("run int, name text, n int", "run name"),
+    "keys": _table(
+        "run int, activity text, key text, digest int, location text, result text, expires int, waiting int",
+        "activity key",
+    ),
+    "key_waiters": _table("run int, activity text, key text, location text", "run activity key location"),
+    "heartbeats": _table("run int, location text, at int, detail text", "run location"),
+    "tasks": _table(
+        "run int, location text, attempt int, queue text, activity text, payload text, priority int, at int, "
+        "owner text",
+        "run location",
+    ),
+    "dead_letters": Table(columns_of(LetterRow), ("id",)),
+    "evidence": Table(columns_of(EvidenceRow), ("run", "n")),
+    "tombstones": _table("id text, workflow text, digest int, expires int", "id"),
+    "schedules": Table(columns_of(ScheduleRow), ("id",)),
+    "events": _table("name text, n int, id text, payload text, at int", "name n"),
+    "event_queues": _table("name text, pending int", "name"),
+    "audit": Table(columns_of(AuditRow), ("n",)),
 }
-"""The columns of each table."""
+"""Every table that both databases have, but for the workers: those are the database's own."""
 
 
 def _listed(table: str, record: type, exceptions: Mapping[str, str] | None = None) -> str:
@@ -170,6 +213,7 @@ LISTS: Mapping[str, str] = {
     "entry": _listed("entries", EntryRow),
     "archived_entry": _listed("archive", EntryRow),
     "message": _listed("inbox", Message),
+    "event": ", ".join(f"events.{name}" for name, _ in TABLES["events"].columns),
     "letter": _listed("dead_letters", LetterRow),
     "audit_row": _listed("audit", AuditRow),
     "evidence_row": _listed("evidence", EvidenceRow),

@@ -9,9 +9,10 @@ from types import MappingProxyType
 import apsw
 import msgspec
 
-from holdfast.stores.sql.files import Statement, statements
+from holdfast.stores.sql.files import Statement
 from holdfast.stores.sql.statements import in_pieces
 from holdfast.stores.sql.tables import Row, Value
+from holdfast.stores.sql.transfer import with_transfers
 
 _WORDS = {
     "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
@@ -33,7 +34,7 @@ def _many_rows(statement: Statement) -> str:
     return statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", values)})
 
 
-_READ = statements(
+_READ = with_transfers(
     "sql/batch",
     "sql/many",
     "sql/claims",
