@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.acts_cases import Flaky, MortalStore, crash
+from tests.support.acts_cases import Flaky
 from tests.support.waiting import LONG, eventually
 
 from holdfast import ChildFailed, Context, RunCancelled, Status, step_context, workflow
@@ -134,17 +134,17 @@ async def test_a_cancelled_child_counts_as_failed_for_its_parent(make_engine):
 
 @restarts
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_process_that_dies_while_it_cancels_a_family_cancels_all_or_none(make_engine, tmp_path, moment):
+async def test_a_process_that_dies_while_it_cancels_a_family_cancels_all_or_none(make_engine, moment):
     """B18 G10 The request to the parent and to its children is one commit."""
-    store = MortalStore(str(tmp_path / "family.db"))
-    engine = await make_engine(family, waits, store=store)
+    engine = await make_engine(family, waits)
+    faults = engine.faults
     run = await engine.start(family, 2, id="top")
     await engine.settle()
-    store.dies_at, store.moment = store.commits + 1, moment
+    faults.die(1, moment)
     with pytest.raises(StoreError):
         await run.cancel()
-    await crash(engine)
-    engine = await make_engine(family, waits, store=MortalStore(str(tmp_path / "family.db")), clock=engine.jumping)
+    await engine.crash()
+    engine = await make_engine(family, waits, clock=engine.jumping)
     await engine.settle()
     expected = Status.CANCELLED if moment == "after" else Status.SUSPENDED
     assert [await engine.get(name).status() for name in ("top", "follows-2", "follows-1")] == [expected] * 3

@@ -11,9 +11,7 @@ import pytest
 from tests.support.waiting import LONG
 
 from holdfast import ChildFailed, Context, Event, NonRetryable, Retry, RunFailed, Status, activity, workflow
-from holdfast.contract.rows import LetterFilter, LetterRow
 from holdfast.errors import BadInput, CannotReopen, Critical, NoSuchLetter, NoSuchRun, Rollback, RunTerminal
-from holdfast.stores.sqlite.store import SQLiteStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -150,36 +148,22 @@ async def test_many_ask_for_one_replay_and_it_happens_once(make_engine):
     assert shop.ran == ["charge"]
 
 
-class SlowReader(SQLiteStore):
-    """A real store whose answers about letters arrive late."""
-
-    read: asyncio.Event
-    go_on: asyncio.Event
-
-    async def letters(self, wanted: LetterFilter) -> list[LetterRow]:
-        found = await super().letters(wanted)
-        self.read.set()
-        await self.go_on.wait()
-        return found
-
-
 @pytest.mark.parametrize("mode", ["file"])
-async def test_a_slow_replay_does_not_run_what_another_replay_has_run(make_engine, tmp_path):
+async def test_a_slow_replay_does_not_run_what_another_replay_has_run(make_engine):
     """S4-24 G12 It saw the letter open; meanwhile somebody replayed it, and the run failed again."""
     shop = Shop()
     first = await make_engine(shop.fulfil)
-    store = SlowReader(str(tmp_path / "test.db"))
-    store.read, store.go_on = asyncio.Event(), asyncio.Event()
-    slow = await make_engine(shop.fulfil, store=store, run_workflows=False, clock=first.jumping)
+    slow = await make_engine(shop.fulfil, run_workflows=False, clock=first.jumping)
     run = await first.start(shop.fulfil, Order(7, "Oslo"))
     await failed(run)
     (letter,) = await first.dead_letters.list()
+    reading = slow.faults.hold(at="letters", moment="after")
     late = asyncio.ensure_future(slow.dead_letters.replay(letter.id))
-    await store.read.wait()
+    await reading.happened()
     await first.dead_letters.replay(letter.id)
     await failed(run)
     shop.ran.clear()
-    store.go_on.set()
+    reading.release()
     with pytest.raises(NoSuchLetter):
         await late
     await first.settle()

@@ -13,8 +13,8 @@ from tests.support.event_cases import HOUR, SECOND, late, queued, received, rest
 from tests.support.waiting import LONG
 
 from holdfast import Context, Event, RunCancelled, RunTerminal, Status, workflow
+from holdfast.contract.turns import PublishEvent
 from holdfast.errors import StoreError
-from holdfast.stores.sqlite.store import SQLiteStore
 
 
 @restarts
@@ -200,30 +200,13 @@ async def test_many_waits_of_many_names_in_one_run_lose_nothing(make_engine, see
     assert sorted([*taken, *left, *letters]) == sent
 
 
-class LosesTheAnswer(SQLiteStore):
-    """A real store that once fails after the commit."""
-
-    failing = False
-
-    async def apply(self, operations):
-        outcomes = await super().apply(operations)
-        if self.failing:
-            self.failing = False
-            raise StoreError("the outcome is unknown")
-        return outcomes
-
-    def apply_now(self, operations):
-        return None
-
-
 @restarts
-async def test_a_publication_of_unknown_outcome_is_repeated_with_its_id(make_engine, tmp_path):
+async def test_a_publication_of_unknown_outcome_is_repeated_with_its_id(make_engine):
     """G8 G14 The commit was durable and its answer lost: the second one reaches nobody twice."""
-    store = LosesTheAnswer(str(tmp_path / "unlucky.db"))
-    engine = await make_engine(take, store=store, events=[Event(name="price", consume_on_read=False)])
+    engine = await make_engine(take, events=[Event(name="price", consume_on_read=False)])
     runs = [await engine.start(take, "price", 2) for _ in range(3)]
     await engine.settle()
-    store.failing = True
+    engine.faults.lose_answer(only=PublishEvent)
     with pytest.raises(StoreError):
         await engine.publish("price", 1, id="e1")
     assert await engine.publish("price", 1, id="e1") == 0

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.acts_cases import Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Gate, moments
 from tests.support.waiting import eventually
 
 from holdfast import Context, NoSuchRun, Retry, RunHandle, Status, activity, step_context, workflow
@@ -292,22 +292,20 @@ ACTS = [
 @pytest.mark.parametrize("mode", ["evict"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(("status", "verb", "following"), ACTS, ids=[f"{verb}-{status}" for status, verb, _ in ACTS])
-async def test_a_process_that_dies_while_acting_has_done_all_or_nothing(
-    make_engine, tmp_path, moment, status, verb, following
-):
+async def test_a_process_that_dies_while_acting_has_done_all_or_nothing(make_engine, moment, status, verb, following):
     """B8 G6 GUARANTEES 5 Audit: the deed and its audit record are one commit, whatever dies around it."""
-    store = MortalStore(str(tmp_path / "acts.db"))
-    engine = await make_engine(*WORKFLOWS, store=store)
+    engine = await make_engine(*WORKFLOWS)
+    faults = engine.faults
     run = await brought_to(engine, status, "r")
     reopened = (await run.describe()).reopened
     audited = len(await engine.audit.records())
     await moments(3)
     asked = 2 if (status, verb) == ("cancelled", "resume") else 1  # it is asked first whether it is paused
-    store.dies_at, store.moment = store.commits + asked, moment
+    faults.die(asked, moment)
     with pytest.raises(StoreError):
         await do(engine, run, verb)
-    await crash(engine)
-    engine = await make_engine(*WORKFLOWS, store=MortalStore(str(tmp_path / "acts.db")), clock=engine.jumping)
+    await engine.crash()
+    engine = await make_engine(*WORKFLOWS, clock=engine.jumping)
     run = engine.get("r")
     await engine.settle()
     done = moment == "after"

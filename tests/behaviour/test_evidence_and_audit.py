@@ -7,7 +7,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,9 +15,7 @@ from tests.support.paths import SCRIPTS
 from tests.support.waiting import LONG
 
 from holdfast import Context, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
-from holdfast.contract.operations import Operation, Outcome
-from holdfast.errors import BadInput, StoreError
-from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.errors import BadInput
 
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -86,42 +83,25 @@ async def test_evidence_is_neither_lost_nor_doubled_when_an_engine_stops(make_en
     assert (await third.audit.verify_evidence("loan")).ok
 
 
-class UnluckyStore(SQLiteStore):
-    """A real store that fails again and again: before the commit, or after it."""
-
-    armed = False
-    commits = 0
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        self.commits += self.armed
-        if self.armed and self.commits % 6 == 1:
-            raise StoreError("nothing was written")
-        outcomes = await super().apply(operations)
-        if self.armed and self.commits % 6 == 4:
-            raise StoreError("the outcome is unknown")
-        return outcomes
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        return None
-
-
 @pytest.mark.parametrize("mode", ["file"])
-async def test_evidence_is_recorded_with_the_turn_that_gave_it_or_not_at_all(make_engine, tmp_path, monkeypatch):
+async def test_evidence_is_recorded_with_the_turn_that_gave_it_or_not_at_all(make_engine, monkeypatch):
     """S3-19 G3 Every third commit fails, half of them after it was made."""
     monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
     monkeypatch.setattr("holdfast.engine.runs.departures._FIRST_PAUSE", 0.001)
-    store = UnluckyStore(str(tmp_path / "unlucky.db"))
-    engine = await make_engine(loan, store=store)
+    engine = await make_engine(loan)
+    refused = lost = 0
     for number in range(5):
-        store.armed = False
+        engine.faults.heal()
         run = await engine.start(loan, 500, id=f"loan{number}")
         await run.send("authorization", "kim")
-        store.armed = True
+        faults = engine.faults.fail(None, every=6), engine.faults.lose_answer(None, skip=number % 3, every=6)
         assert await asyncio.wait_for(run.result(), LONG) == "granted"
         assert [item.kind for item in await engine.audit.evidence(run.id)] == KINDS
         assert (await engine.audit.verify_evidence(run.id)).ok
-    store.armed = False
-    assert store.commits >= 10  # so both kinds of fault were met
+        refused, lost = refused + faults[0].injected, lost + faults[1].injected
+    engine.faults.heal()
+    assert refused >= 5
+    assert lost >= 3
 
 
 async def test_each_run_has_a_chain_of_its_own(make_engine):

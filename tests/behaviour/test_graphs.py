@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, dead_or_done, moments
 from tests.support.driving import assert_deterministic, assert_replays, finished, live
 from tests.support.waiting import eventually
 
@@ -389,15 +389,15 @@ async def test_a_graph_survives_a_crash_at_any_commit(make_engine, tmp_path):
     for dies_at in range(1, 40):
         log.clear()
         path = str(tmp_path / f"{dies_at}.db")
-        store = MortalStore(path)
-        engine = await make_engine(work, store=store)
-        store.dies_at, store.moment = store.commits + dies_at, "after" if dies_at % 2 else "before"
+        engine = await make_engine(work, database=path)
+        faults = engine.faults
+        faults.die(dies_at, "after" if dies_at % 2 else "before")
         ended = asyncio.ensure_future(_completed(engine, work))
-        await asyncio.wait([asyncio.ensure_future(store.died.wait()), ended], return_when=asyncio.FIRST_COMPLETED)
-        lived = not store.dead
+        await dead_or_done(faults, ended)
+        lived = not faults.dead
         ended.cancel()
-        await crash(engine)
-        engine = await make_engine(work, store=MortalStore(path), clock=engine.jumping)
+        await engine.crash()
+        engine = await make_engine(work, database=path, clock=engine.jumping)
         run = await engine.start(work, id="r")
         assert await run.result() == {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
         assert len(log) <= 4 + 2, log

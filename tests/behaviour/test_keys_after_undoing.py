@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.acts_cases import Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Gate, dead_or_done, moments
 from tests.support.waiting import eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, activity, step_context, workflow
@@ -419,19 +419,19 @@ async def test_whenever_the_worker_dies_a_retried_order_is_paid_and_refunded_as_
         provider.__init__()
         provider.failing = {"parcel"}
         path = str(tmp_path / f"{moment}{dies_at}.db")
-        store = MortalStore(path)
-        engine = await make_engine(order, store=store)
+        engine = await make_engine(order, database=path)
+        faults = engine.faults
         run = await engine.start(order, id="o")
         await fails(run)
-        store.dies_at, store.moment = store.commits + dies_at, moment
+        faults.die(dies_at, moment)
         again = asyncio.create_task(retried(run))
-        await store.died_during(again)
-        died += store.dead
+        await dead_or_done(faults, again)
+        died += faults.dead
         again.cancel()
         await asyncio.wait([again])
-        if store.dead:
-            await crash(engine)
-            engine = await make_engine(order, store=MortalStore(path), clock=engine.jumping)
+        if faults.dead:
+            await engine.crash()
+            engine = await make_engine(order, database=path, clock=engine.jumping)
             run = engine.get("o")
             if (dies_at, moment) == (1, "before"):
                 await run.retry()
@@ -439,7 +439,7 @@ async def test_whenever_the_worker_dies_a_retried_order_is_paid_and_refunded_as_
         assert (provider.charged.count("it"), provider.refunded) == (2, ["it", "it"])
         assert {key for key in provider.asked if "charge" in key} == {"o:charge", "o:charge~2"}
         await engine.stop()
-        if not store.dead:
+        if not faults.dead:
             break
     assert died >= 4, "the worker must have died at each commit of the retry"
 

@@ -12,6 +12,7 @@ from tests.support.waiting import LONG
 from holdfast import Context, Event, NoSuchRun, RunTerminal, Status, workflow
 from holdfast.errors import BadInput, QueueFull, StoreError
 from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.testing import Faults
 
 HOUR = timedelta(hours=1)
 
@@ -133,38 +134,23 @@ async def test_an_id_that_is_none_is_refused(make_engine, wrong):
     assert await run.result() == [2]
 
 
-class LosesAnswers(SQLiteStore):
-    """A real store that loses the answer to every third commit, after it."""
-
-    commits = 0
-
-    async def apply(self, operations):
-        outcomes = await super().apply(operations)
-        self.commits += 1
-        if self.commits % 3 == 0:
-            raise StoreError("the outcome is unknown")
-        return outcomes
-
-    def apply_now(self, operations):
-        return None
-
-
 @restarts
 async def test_a_send_of_unknown_outcome_is_repeated_with_its_id(make_engine, tmp_path):
     """G7 G14 Two hundred messages, many acknowledged only at the second or third try: each is taken once, in order."""
     worker = await make_engine(take, database=f"sqlite:///{tmp_path / 'one.db'}")
     run = await worker.start(take, "item", 100)
-    store = LosesAnswers(str(tmp_path / "one.db"))
-    client = await make_engine(take, store=store, run_workflows=False, clock=worker.jumping)
-    lost = 0
+    client = await make_engine(
+        take, database=f"sqlite:///{tmp_path / 'one.db'}", run_workflows=False, clock=worker.jumping
+    )
+    lost = client.faults.lose_answer(None, skip=2, every=3)
     for number in range(100):
         while True:
             try:
                 await client.get(run.id).send("item", number, id=f"m{number}")
                 break
             except StoreError:
-                lost += 1
-    assert lost >= 30, "answers must have been lost"
+                continue
+    assert lost.injected >= 30, "answers must have been lost"
     assert await asyncio.wait_for(run.result(), LONG) == list(range(100))
 
 
@@ -283,16 +269,6 @@ async def test_a_dead_letter_is_asked_for_but_not_needed(make_engine):
 # From several sides.
 
 
-class CountsLooks(SQLiteStore):
-    """A real store that counts how often inboxes are read."""
-
-    looks = 0
-
-    async def inboxes(self, after):
-        self.looks += 1
-        return await super().inboxes(after)
-
-
 @restarts
 async def test_a_claimed_run_has_all_its_messages_at_once(make_engine, tmp_path):
     """S1-17 They are loaded with its history when it is claimed; taking them asks the store for nothing."""
@@ -301,10 +277,12 @@ async def test_a_claimed_run_has_all_its_messages_at_once(make_engine, tmp_path)
     for number in range(100):
         await run.send("item", number)
     await client.stop()
-    store = CountsLooks(str(tmp_path / "one.db"))
+    store = SQLiteStore(str(tmp_path / "one.db"))
+    faults = Faults(store)
     worker = await make_engine(take, store=store, clock=client.jumping)
     assert await worker.get(run.id).result() == list(range(100))
-    assert store.looks == 0
+    assert faults.calls["claim"] > 0
+    assert faults.calls["inboxes"] == 0
 
 
 @restarts

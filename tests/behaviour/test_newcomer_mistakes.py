@@ -85,7 +85,7 @@ async def test_a_step_that_is_never_awaited_is_reported(make_engine, caplog):
     assert any("without awaiting step 'charge'" in line for line in caplog.messages)
 
 
-async def test_the_engine_is_refused_in_workflow_code(tmp_path: Path):
+async def test_the_engine_is_refused_in_workflow_code():
     """Started from there a run would be started again by every replay."""
     engines: list[Engine] = []
 

@@ -8,13 +8,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, moments
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, workflow
-from holdfast.clock import Instant
 from holdfast.errors import BadInput, InvalidDuration
-from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(milliseconds=10)
@@ -379,17 +377,8 @@ async def test_steps_that_wait_for_a_place_do_not_begin(make_engine):
     assert [step.failures for step in await run.steps()] == [0, 0, 0]
 
 
-class SlowToNotice(SQLiteStore):
-    """A real store that takes its time to say which runs have news."""
-
-    async def due(self, worker: str, now: Instant) -> list[int]:
-        found = await super().due(worker, now)
-        await asyncio.sleep(0.05)
-        return found
-
-
 @pytest.mark.parametrize("mode", ["file"])
-async def test_nothing_begins_after_the_pause_was_acknowledged(make_engine, tmp_path):
+async def test_nothing_begins_after_the_pause_was_acknowledged(make_engine):
     """B25 In the middle of many quick steps; at most the one that was being committed begins."""
     ran: list[int] = []
 
@@ -402,7 +391,8 @@ async def test_nothing_begins_after_the_pause_was_acknowledged(make_engine, tmp_
             await ctx.step(quick, number)
         return len(ran)
 
-    engine = await make_engine(busy, store=SlowToNotice(str(tmp_path / "slow.db")))
+    engine = await make_engine(busy)
+    engine.faults.call(lambda: asyncio.sleep(0.05), None, at="due", moment="after")
     run = await engine.start(busy)
     await eventually(lambda: len(ran) > 20)
     assert await run.pause()
@@ -442,7 +432,7 @@ async def test_many_quick_steps_are_paused_in_their_midst_and_none_is_lost(make_
 
 @restarts
 @pytest.mark.parametrize("how", ["crash", "stop"])
-async def test_a_paused_run_stays_paused_whatever_becomes_of_its_worker(make_engine, tmp_path, how):
+async def test_a_paused_run_stays_paused_whatever_becomes_of_its_worker(make_engine, how):
     """B25 S4-25 Also while its last body runs: that is lost with its worker and runs again after the pause."""
     gate = Gate()
 
@@ -450,14 +440,14 @@ async def test_a_paused_run_stays_paused_whatever_becomes_of_its_worker(make_eng
     async def work(ctx: Context) -> str:
         return await ctx.step("one", gate, "one")
 
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), stop_grace=SOON)
+    engine = await make_engine(work, stop_grace=SOON)
     run = await engine.start(work, id="r")
     await gate.entered("one")
     assert await run.pause()
     await moments()
-    await (crash(engine) if how == "crash" else engine.stop())
+    await (engine.crash() if how == "crash" else engine.stop())
     gate.open("one")
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), clock=engine.jumping)
+    engine = await make_engine(work, clock=engine.jumping)
     run = engine.get("r")
     await engine.settle()
     assert await run.status() is Status.PAUSED
@@ -470,7 +460,7 @@ async def test_a_paused_run_stays_paused_whatever_becomes_of_its_worker(make_eng
 @restarts
 @pytest.mark.parametrize("how", ["crash", "stop"])
 @pytest.mark.parametrize("timed", [False, True], ids=["endless", "timed"])
-async def test_a_pause_survives_its_worker_while_a_step_is_under_way(make_engine, tmp_path, how, timed):
+async def test_a_pause_survives_its_worker_while_a_step_is_under_way(make_engine, how, timed):
     """B25 S4-25 S4-30 Two bodies, of which one has ended and been recorded when the worker goes."""
     gate = Gate()
 
@@ -479,7 +469,7 @@ async def test_a_pause_survives_its_worker_while_a_step_is_under_way(make_engine
         await asyncio.gather(ctx.step("a", gate, "a"), ctx.step("b", gate, "b"))
         return await ctx.step("after", gate, "after")
 
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), stop_grace=SOON)
+    engine = await make_engine(work, stop_grace=SOON)
     run = await engine.start(work, id="r")
     await gate.entered("b")
     assert await run.pause(duration=HOUR if timed else None)
@@ -490,9 +480,9 @@ async def test_a_pause_survives_its_worker_while_a_step_is_under_way(make_engine
         return [step.status for step in await run.steps()] == ["completed", "running"]
 
     await eventually(recorded)
-    await (crash(engine) if how == "crash" else engine.stop())
+    await (engine.crash() if how == "crash" else engine.stop())
     gate.open("b")
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), clock=engine.jumping)
+    engine = await make_engine(work, clock=engine.jumping)
     run = engine.get("r")
     await engine.settle()
     assert await run.status() is Status.PAUSED

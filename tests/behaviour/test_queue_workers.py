@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +13,9 @@ import pytest
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
-from holdfast.contract.operations import Fenced, FinishTask, Operation, Outcome
+from holdfast.contract.operations import Fenced, FinishTask
 from holdfast.contract.rows import Task
-from holdfast.errors import StepCrashed, StoreError
+from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
@@ -282,62 +282,33 @@ async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_ow
 # Stores that fail.
 
 
-class UnsureStore(SQLiteStore):
-    """A real store that fails what is told, before it is done or after (its outcome is then unknown)."""
-
-    broken: str = ""
-    after = False
-    bitten = 0
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        if self.broken == "finish" and any(isinstance(each, FinishTask) for each in operations):
-            self.bitten += 1
-            if self.after:
-                await super().apply(operations)
-            raise StoreError("this commit fails")
-        return await super().apply(operations)
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        return None if self.broken == "finish" else super().apply_now(operations)
-
-    async def claim_tasks(self, *args: Any) -> list[Task]:
-        found = await super().claim_tasks(*args)
-        if found and self.broken == "claim":
-            self.bitten += 1
-            self.broken = ""
-            raise StoreError("this claim fails")
-        return found
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["not written", "written"])
-async def test_a_worker_tells_how_an_attempt_ended_however_long_the_store_fails(make_engine, tmp_path, after):
+async def test_a_worker_tells_how_an_attempt_ended_however_long_the_store_fails(make_engine, after):
     """S4-28 G3 Whether or not the commits that failed were written."""
     bodies = Bodies()
     train = training(bodies)
-    store = UnsureStore(tmp_path / "test.db")
-    engine = await make_engine(calling(train), store=store, queues=BOTH)
+    engine = await make_engine(calling(train), queues=BOTH)
     run = await engine.start("caller")
     await eventually(lambda: bodies)
-    store.broken, store.after = "finish", after
+    faults = engine.faults
+    fault = (faults.lose_answer if after else faults.fail)(None, only=FinishTask)
     bodies.gate.set()
-    await eventually(lambda: store.bitten)
-    store.broken = ""
-    assert await asyncio.wait_for(run.result(), LONG) == "trained 1"  # sooner than anything else makes the worker look
-    assert store.bitten >= 1
+    await fault.happened()
+    fault.heal()
+    assert await asyncio.wait_for(run.result(), LONG) == "trained 1"
     assert bodies == [1]
 
 
-async def test_an_attempt_that_a_worker_has_without_knowing_is_handed_back(make_engine, tmp_path):
+async def test_an_attempt_that_a_worker_has_without_knowing_is_handed_back(make_engine):
     """G4 The claim was written, but its answer was lost."""
     bodies = Bodies()
     bodies.gate.set()
     train = training(bodies)
-    store = UnsureStore(tmp_path / "test.db")
-    store.broken = "claim"
-    engine = await make_engine(calling(train), store=store, queues=BOTH)
+    engine = await make_engine(calling(train), queues=BOTH)
+    lost = engine.faults.lose_answer(at="claim_tasks")
     run = await engine.start("caller")
     assert await result_of(engine, run) == "trained 2"
-    assert store.bitten == 1
+    assert lost.injected == 1
     assert await losses(engine, run) == [(1, "handed back")]
 
 

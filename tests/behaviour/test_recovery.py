@@ -6,17 +6,14 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, NoSuchRun, RunBlocked, Status, workflow
-from holdfast.contract.operations import Operation, Outcome
 from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
-from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -538,49 +535,10 @@ async def test_a_worker_survives_a_file_that_another_process_keeps_locked(make_e
     assert len(bodies) == 50
 
 
-class FlakyStore(SQLiteStore):
-    """A real store whose commits, claims and reads fail while told to."""
-
-    failing: Exception | None = None
-    failures = 0
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.failed_often = asyncio.Event()
-
-    def fail(self, error: Exception | None) -> None:
-        """Raise this from now on; None: work again."""
-        self.failing, self.failures = error, 0
-
-    def _maybe_fail(self) -> None:
-        if self.failing is not None:
-            self.failures += 1
-            if self.failures == 3:
-                self.failed_often.set()
-            raise self.failing
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        self._maybe_fail()
-        return await super().apply(operations)
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        self._maybe_fail()
-        return super().apply_now(operations)
-
-    async def claim(self, *args: Any, **kwargs: Any) -> Any:
-        self._maybe_fail()
-        return await super().claim(*args, **kwargs)
-
-    async def load(self, *args: Any, **kwargs: Any) -> Any:
-        self._maybe_fail()
-        return await super().load(*args, **kwargs)
-
-
 @pytest.mark.parametrize("error", [StoreBusy("locked"), StoreError("disk on fire"), RuntimeError("a bug of the store")])
-async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tmp_path, error):
+async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, error):
     """B21 S2-34 G14 Running and parked runs, a cancel and a retry in the outage: all end as they should."""
     bodies = Bodies()
-    store = FlakyStore(str(tmp_path / "test.db"))
     entered = asyncio.Event()
     outage_over = asyncio.Event()
 
@@ -601,16 +559,16 @@ async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tm
         await ctx.sleep(HOUR)
         return await ctx.step("after", bodies, "after")
 
-    engine = await make_engine(work, sleepy, store=store)
+    engine = await make_engine(work, sleepy)
     run = await engine.start(work)
     sleeping = await engine.start(sleepy)
     await asyncio.wait_for(entered.wait(), LONG)
-    store.fail(error)
+    outage = [engine.faults.fail(None, at=method, error=error) for method in ("apply", "claim", "load")]
     engine.jumping.advance(2 * HOUR)
     engine._working().wake()
     outage_over.set()
-    await asyncio.wait_for(store.failed_often.wait(), LONG)
-    store.fail(None)
+    await eventually(lambda: sum(fault.injected for fault in outage) >= 3)
+    engine.faults.heal()
     assert await asyncio.wait_for(run.result(), LONG) == "2"
     assert await asyncio.wait_for(sleeping.result(), LONG) == "after"
     assert bodies.count("1") == 1
@@ -618,44 +576,22 @@ async def test_a_worker_survives_a_store_that_raises_for_a_while(make_engine, tm
     assert bodies.count("after") == 1
 
 
-async def test_a_start_during_an_outage_is_told_and_leaves_nothing(make_engine, tmp_path):
+async def test_a_start_during_an_outage_is_told_and_leaves_nothing(make_engine):
     """B21 G1 G14 The caller gets the store's error; the engine works again when the store does."""
 
     @workflow
     async def quick(ctx: Context) -> str:
         return "done"
 
-    store = FlakyStore(str(tmp_path / "test.db"))
-    engine = await make_engine(quick, store=store)
-    store.fail(StoreError("disk on fire"))
+    engine = await make_engine(quick)
+    engine.faults.fail(None, error=StoreError("disk on fire"))
     with pytest.raises(StoreError, match="disk on fire"):
         await engine.start(quick, id="r")
     with pytest.raises(StoreError):
         await engine.get("r").send("word")
-    store.fail(None)
+    engine.faults.heal()
     assert await engine.runs() == []
     assert await engine.execute(quick, id="r") == "done"
-
-
-class FailingOnce(SQLiteStore):
-    """A real store that fails one commit, the n-th: before it is written, or after (the outcome is then unknown)."""
-
-    at = -1
-    count = 0
-    bitten = 0
-    written = False
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        self.count += 1
-        if self.count != self.at:
-            return await super().apply(operations)
-        self.bitten += 1
-        if self.written:
-            await super().apply(operations)
-        raise StoreError("this one commit fails")
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        return None
 
 
 @workflow
@@ -704,16 +640,14 @@ async def test_a_failure_of_any_single_commit_delays_a_run_and_nothing_else(make
     """
     bitten = 0
     for at in range(2, 60):
-        store = FailingOnce(str(tmp_path / f"{at}.db"))
-        store.written = written
-        engine = await make_engine(everything, helper, store=store)
+        engine = await make_engine(everything, helper, database=str(tmp_path / f"{at}.db"))
         run = await engine.start(everything, 1, id="r")
-        store.at = store.count + at - 1
+        fault = (engine.faults.lose_answer if written else engine.faults.fail)(skip=at - 2)
         result = await asyncio.wait_for(run.result(), LONG)
         assert result == [3, 3, 3, "late"], at
-        bitten += store.bitten
+        bitten += fault.injected
         await engine.stop()
-        if not store.bitten:
+        if not fault.injected:
             break
     else:
         pytest.fail("the run never got through without a failure")
@@ -725,38 +659,36 @@ async def test_a_failure_of_any_single_commit_does_not_leave_a_run_between_its_s
     """B21 B7 G13 A cancel with cleanup beyond its grace, and a run that must be blocked: both arrive."""
     bitten = 0
     for at in range(1, 40):
-        store = FailingOnce(str(tmp_path / f"{at}.db"))
-        engine = await make_engine(stubborn, hopeless, store=store)
+        engine = await make_engine(stubborn, hopeless, database=str(tmp_path / f"{at}.db"))
         run = await engine.start(stubborn if which == "cancelled" else hopeless, id="r")
         await engine.settle()
         if which == "cancelled":
             await run.cancel()
-        store.at = store.count + at
+        fault = engine.faults.fail(skip=at - 1)
         for _ in range(100):
             await engine.advance(HOUR)
             if str(await run.status()) == which:
                 break
             await asyncio.sleep(0.02)
         assert str(await run.status()) == which, at
-        bitten += store.bitten
+        bitten += fault.injected
         await engine.stop()
-        if not store.bitten:
+        if not fault.injected:
             break
     else:
         pytest.fail("the run never got through without a failure")
     assert bitten >= 1
 
 
-async def test_a_failure_to_let_go_of_a_parked_run_does_not_lose_it(make_engine, tmp_path):
+async def test_a_failure_to_let_go_of_a_parked_run_does_not_lose_it(make_engine):
     """B21 G1 Eviction that cannot be committed: the run still wakes at its time."""
-    store = FailingOnce(str(tmp_path / "evicted.db"))
-    engine = await make_engine(helper, store=store, max_resident=8)
+    engine = await make_engine(helper, max_resident=8)
     runs = [await engine.start(helper, number) for number in range(9)]
     await engine.settle()
-    store.at = store.count + 1
+    fault = engine.faults.fail()
     engine._working()._evict()
     await engine.settle()
-    assert store.bitten == 1
+    assert fault.injected == 1
     assert [await asyncio.wait_for(run.result(), LONG) for run in runs] == [*range(9)]
 
 
@@ -766,7 +698,7 @@ async def nap(ctx: Context, number: int) -> int:
     return number
 
 
-async def test_many_that_wait_at_once_do_not_add_up_in_memory(make_engine, tmp_path):
+async def test_many_that_wait_at_once_do_not_add_up_in_memory(make_engine):
     """S4-30 W7 Started together or woken together: beyond a quarter more than may stay, they leave as they park."""
     engine = await make_engine(nap, max_resident=8)
     runs = await engine.start_many(nap, range(100))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.acts_cases import Flaky, Gate, dead_or_done
 from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
@@ -708,22 +708,22 @@ async def test_a_worker_that_dies_at_any_commit_after_a_retry_loses_and_repeats_
     for dies_at in range(1, 12):
         body.failing, body.ran = {"pay"}, []
         path = str(tmp_path / f"{moment}{dies_at}.db")
-        store = MortalStore(path)
-        engine = await make_engine(order, store=store)
+        engine = await make_engine(order, database=path)
+        faults = engine.faults
         run = await engine.start(order, id="r")
         await run.send("word", "hello")
         await fails(run)
         body.failing.clear()
-        store.dies_at, store.moment = store.commits + dies_at, moment
+        faults.die(dies_at, moment)
         retrying = asyncio.create_task(retried(run))
-        await store.died_during(retrying)
-        died += store.dead
+        await dead_or_done(faults, retrying)
+        died += faults.dead
         retrying.cancel()
         await asyncio.wait([retrying])
-        if not store.dead:
+        if not faults.dead:
             break
-        await crash(engine)
-        engine = await make_engine(order, store=MortalStore(path), clock=engine.jumping)
+        await engine.crash()
+        engine = await make_engine(order, database=path, clock=engine.jumping)
         run = engine.get("r")
         if (dies_at, moment) == (1, "before"):
             assert await run.status() is Status.FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +10,7 @@ from tests.support.acts_cases import Flaky, Gate, moments
 
 from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
 from holdfast.contract.operations import Purge
-from holdfast.contract.rows import RunRow
 from holdfast.errors import CannotReopen
-from holdfast.stores.sqlite.store import SQLiteStore
 
 restarts = pytest.mark.parametrize("mode", ["file", "evict"])
 
@@ -92,24 +89,10 @@ async def test_a_child_that_is_under_way_again_is_waited_for(make_engine, failin
     assert await run.result() == "parent of work"
 
 
-class TellingStore(SQLiteStore):
-    """A real store in which something happens just after the child was looked at."""
-
-    then: Callable[[], Awaitable[Any]] | None = None
-
-    async def get(self, run_id: str) -> RunRow | None:
-        row = await super().get(run_id)
-        if self.then is not None and run_id == "kid":
-            then, self.then = self.then, None
-            await then()
-        return row
-
-
 @restarts
-async def test_a_child_that_ends_while_its_parent_is_retried_is_heard(make_engine, tmp_path, failing_family):
+async def test_a_child_that_ends_while_its_parent_is_retried_is_heard(make_engine, failing_family):
     """B8 G10 It was open when the retry looked and has ended when the retry is written: no lost wake-up."""
-    store = TellingStore(str(tmp_path / "telling.db"))
-    engine = await make_engine(parent, child, store=store)
+    engine = await make_engine(parent, child)
     run = await engine.start(parent)
     await fails(run)
     failing_family.failing = {"gated"}
@@ -120,8 +103,9 @@ async def test_a_child_that_ends_while_its_parent_is_retried_is_heard(make_engin
         gate.open("work")
         await engine.get("kid").result()
 
-    store.then = end
+    looked = engine.faults.call(end, at="get", moment="after", only=lambda row: row is not None and row.id == "kid")
     await run.retry()
+    assert looked.injected == 1
     await engine.settle()
     assert await run.status() is Status.COMPLETED
 

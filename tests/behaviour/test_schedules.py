@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 from tests.support.waiting import eventually
 
 from holdfast import Context, Status, workflow
-from holdfast.contract.operations import Operation, Outcome, Tick
-from holdfast.contract.rows import ScheduleRow
-from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, StoreError, UnknownWorkflow
-from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.contract.operations import Tick
+from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, UnknownWorkflow
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -123,36 +120,14 @@ async def test_ticks_passed_while_no_engine_was_there_are_made_up_for_as_the_sch
     assert await runs_of(second, "s") == [f"20260301T{hour:02}0000Z" for hour in [*hours, 7]]
 
 
-class FaultyStore(SQLiteStore):
-    """A real store that fails when a schedule ticks: before the commit, or after it."""
-
-    faults: Sequence[str] = ()
-    bitten = 0
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        ticking = any(isinstance(operation, Tick) for operation in operations)
-        fault, self.faults = (self.faults[0], self.faults[1:]) if ticking and self.faults else ("", self.faults)
-        self.bitten += bool(fault)
-        if fault == "before":
-            raise StoreError("nothing was written")
-        outcomes = await super().apply(operations)
-        if fault == "after":
-            raise StoreError("the outcome is unknown")
-        return outcomes
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        return None
-
-
 @shared
-async def test_a_tick_whose_commit_fails_is_neither_lost_nor_started_twice(make_engine, tmp_path):
+async def test_a_tick_whose_commit_fails_is_neither_lost_nor_started_twice(make_engine):
     """S0-54 G14 Before the commit it is tried again; after it the run is there and the schedule has moved on."""
-    store = FaultyStore(str(tmp_path / "faulty.db"))
-    engine = await make_engine(report, store=store, start=BEGIN)
+    engine = await make_engine(report, start=BEGIN)
     await engine.schedules.put("s", report, every=HOUR, overlap="allow")
-    store.faults = ("before", "before", "after")
+    refused, lost = engine.faults.fail(2, only=Tick), engine.faults.lose_answer(only=Tick)
     await engine.advance(HOUR + timedelta(minutes=1))
-    assert store.bitten == 3
+    assert (refused.injected, lost.injected) == (2, 1)
     assert await runs_of(engine, "s") == ["20260301T010000Z"]
     await engine.advance(HOUR)
     assert await runs_of(engine, "s") == ["20260301T010000Z", "20260301T020000Z"]
@@ -332,43 +307,30 @@ async def test_a_schedule_declared_at_every_start_of_the_service_stays_as_it_is(
     ]
 
 
-class TalkativeStore(SQLiteStore):
-    """A real store that lets somebody else act between a reading of the schedules and what follows it."""
-
-    meanwhile: Callable[[], Awaitable[Any]] | None = None
-
-    async def schedules(self, due: Any = None) -> list[ScheduleRow]:
-        rows = await super().schedules(due)
-        if due is None and self.meanwhile is not None:
-            act, self.meanwhile = self.meanwhile, None
-            await act()
-        return rows
-
-
 @shared
-async def test_a_pause_is_not_undone_by_a_schedule_that_is_put_meanwhile(make_engine, tmp_path):
+async def test_a_pause_is_not_undone_by_a_schedule_that_is_put_meanwhile(make_engine):
     """S0-54 S0-60 Two people at once: what was acknowledged to one is not undone by the other."""
-    store = TalkativeStore(str(tmp_path / "talk.db"))
-    engine = await make_engine(report, store=store, start=BEGIN)
+    engine = await make_engine(report, start=BEGIN)
     await engine.schedules.put("s", report, every=HOUR)
     await engine.settle()
-    store.meanwhile = lambda: engine.schedules.pause("s")
+    meanwhile = engine.faults.call(lambda: engine.schedules.pause("s"), at="schedules", moment="after")
     await engine.schedules.put("s", report, "south", every=HOUR)
-    assert store.meanwhile is None
+    assert meanwhile.injected == 1
     seen = await engine.schedules.get("s")
     assert (seen.paused, seen.input["region"]) == (True, "south")
 
 
 @shared
-async def test_a_change_is_not_undone_by_a_pause_made_meanwhile(make_engine, tmp_path):
+async def test_a_change_is_not_undone_by_a_pause_made_meanwhile(make_engine):
     """S0-54 S0-60 The other way round."""
-    store = TalkativeStore(str(tmp_path / "talk.db"))
-    engine = await make_engine(report, store=store, start=BEGIN)
+    engine = await make_engine(report, start=BEGIN)
     await engine.schedules.put("s", report, every=HOUR)
     await engine.settle()
-    store.meanwhile = lambda: engine.schedules.put("s", report, "south", every=HOUR)
+    meanwhile = engine.faults.call(
+        lambda: engine.schedules.put("s", report, "south", every=HOUR), at="schedules", moment="after"
+    )
     await engine.schedules.pause("s")
-    assert store.meanwhile is None
+    assert meanwhile.injected == 1
     seen = await engine.schedules.get("s")
     assert (seen.paused, seen.input["region"]) == (True, "south")
 

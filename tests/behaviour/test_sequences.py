@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 import pytest
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, dead_or_done, moments
 from tests.support.driving import assert_deterministic, finished, live
 from tests.support.waiting import eventually
 
@@ -812,7 +812,7 @@ async def test_an_activity_that_has_just_ended_may_get_a_compensation(deploy):
 
 
 @pytest.mark.parametrize("mode", ["file", "evict"])
-async def test_an_activity_lost_in_a_crash_is_held_too_if_nobody_knows_it(make_engine, tmp_path):
+async def test_an_activity_lost_in_a_crash_is_held_too_if_nobody_knows_it(make_engine):
     """B20 B1 Whoever does not know it does not give it up, either."""
     gate = Gate()
 
@@ -820,12 +820,12 @@ async def test_an_activity_lost_in_a_crash_is_held_too_if_nobody_knows_it(make_e
         await gate("upload")
 
     old = sequence("work", [does("a"), step(upload, retry=Retry(crash_limit=1))])
-    engine = await make_engine(old, store=MortalStore(str(tmp_path / "mortal.db")))
+    engine = await make_engine(old)
     await engine.start(old, {}, id="r")
     await gate.entered("upload")
-    await crash(engine)
+    await engine.crash()
     new = sequence("work", [does("a")])
-    engine = await make_engine(new, store=MortalStore(str(tmp_path / "mortal.db")), clock=engine.jumping)
+    engine = await make_engine(new, clock=engine.jumping)
     await engine.advance(5 * MINUTE)
     assert await engine.get("r").status() is Status.SUSPENDED
     assert (await engine.get("r").steps())[1].status == "skipped"
@@ -864,17 +864,17 @@ async def test_a_run_survives_a_crash_at_any_commit(make_engine, tmp_path, momen
     for dies_at in range(1, 40):
         log.clear()
         path = str(tmp_path / f"{dies_at}.db")
-        store = MortalStore(path)
-        engine = await make_engine(work, store=store)
-        store.dies_at, store.moment = store.commits + dies_at, moment
+        engine = await make_engine(work, database=path)
+        faults = engine.faults
+        faults.die(dies_at, moment)
         started = asyncio.ensure_future(engine.start(work, {}, id="r"))
         ended = asyncio.ensure_future(_until_over(engine, started))
-        await asyncio.wait([asyncio.ensure_future(store.died.wait()), ended], return_when=asyncio.FIRST_COMPLETED)
-        lived = not store.dead
+        await dead_or_done(faults, ended)
+        lived = not faults.dead
         for task in (started, ended):
             task.cancel()
-        await crash(engine)
-        engine = await make_engine(work, store=MortalStore(path), clock=engine.jumping)
+        await engine.crash()
+        engine = await make_engine(work, database=path, clock=engine.jumping)
         run = await engine.start(work, {}, id="r")
         await fails(run)
         assert all(log.count(name) <= 2 for name in ("a", "b", "c", "d", "fail")), log

@@ -236,7 +236,7 @@ async def test_a_step_marked_critical_is_caught_as_itself(make_engine):
     assert caught == []
 
 
-async def test_a_retry_survives_a_restart_with_its_time_and_its_count(make_engine, mode, tmp_path):
+async def test_a_retry_survives_a_restart_with_its_time_and_its_count(make_engine, mode):
     """B4 B15 S0-23 S1-22 G4 The budget is not reset, the absolute time is kept, and the jitter is not drawn again."""
     if mode == "memory":
         pytest.skip("nothing survives in memory")

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash, moments
+from tests.support.acts_cases import Flaky, Gate, moments
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, RunCancelled, RunTerminal, Status, step_context, workflow
@@ -220,7 +220,7 @@ async def test_a_run_terminated_by_another_engine_stops_there_too(make_engine):
 
 
 @restarts
-async def test_a_worker_that_dies_after_a_terminate_brings_nothing_back(make_engine, tmp_path):
+async def test_a_worker_that_dies_after_a_terminate_brings_nothing_back(make_engine):
     """B7 G6 The end is in the store; the body that was under way is nobody's."""
     gate = Gate()
 
@@ -228,12 +228,12 @@ async def test_a_worker_that_dies_after_a_terminate_brings_nothing_back(make_eng
     async def work(ctx: Context) -> str:
         return await ctx.step("one", gate, "one")
 
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), stop_grace=timedelta(0))
+    engine = await make_engine(work, stop_grace=timedelta(0))
     run = await engine.start(work, id="r")
     await gate.entered("one")
     assert await run.terminate()
-    await crash(engine)
-    engine = await make_engine(work, store=MortalStore(str(tmp_path / "a.db")), clock=engine.jumping)
+    await engine.crash()
+    engine = await make_engine(work, clock=engine.jumping)
     await engine.advance(HOUR)
     assert await engine.get("r").status() is Status.CANCELLED
     assert gate.begun == ["one"]

@@ -17,7 +17,7 @@ from tests.support.waiting import LONG, eventually
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
 from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.declarative import sequence, step
-from holdfast.errors import BadInput, DefinitionError, HoldfastError, NotSerializable, StepTimeout, StoreError
+from holdfast.errors import BadInput, DefinitionError, HoldfastError, NotSerializable, StepTimeout
 from holdfast.replay import entry as entries
 from holdfast.stores.sqlite.store import SQLiteStore
 
@@ -565,26 +565,9 @@ async def test_an_engine_that_stops_just_before_a_commit_does_not_call_it_lost(e
 # Stores that fail.
 
 
-class UnsureStore(SQLiteStore):
-    """A real store whose transactions of steps fail as told: before they are done, or after they were committed."""
-
-    failing = ""
-    bitten = 0
-
-    def transact(self, attempt: Transact, body: Any, now: Any, expired: Any) -> Delivered | Fenced:
-        failing, self.failing = self.failing, ""
-        self.bitten += bool(failing)
-        if failing == "before":
-            raise StoreError("this transaction fails")
-        outcome = super().transact(attempt, body, now, expired)
-        if failing == "after":
-            raise StoreError("this one was committed, and nobody knows")
-        return outcome
-
-
 @pytest.mark.parametrize("mode", ["file", "evict"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_transaction_whose_outcome_is_unknown_is_not_done_twice(engine_for, ledger, tmp_path, when):
+async def test_a_transaction_whose_outcome_is_unknown_is_not_done_twice(engine_for, ledger, when):
     """G3 G4 S4-28 The run is let go, and whoever claims it looks what is there."""
 
     @activity(transaction=True, retry=NEVER)
@@ -592,10 +575,9 @@ async def test_a_transaction_whose_outcome_is_unknown_is_not_done_twice(engine_f
         ledger.write("paid")
         return step_context().attempt
 
-    store = UnsureStore(tmp_path / "test.db")
-    engine = await engine_for(calling(pay), store=store)
-    store.failing = when
+    engine = await engine_for(calling(pay))
+    fault = {"before": engine.faults.fail, "after": engine.faults.lose_answer}[when](at="transact")
     run = await engine.start("caller")
     assert await result_of(engine, run) == {"before": 2, "after": 1}[when]
-    assert store.bitten == 1
+    assert fault.injected == 1
     assert await ledger.rows() == ["paid"]

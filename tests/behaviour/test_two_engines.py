@@ -10,7 +10,6 @@ import pytest
 from tests.support.waiting import LONG
 
 from holdfast import Context, RunCancelled, Status, step_context, workflow
-from holdfast.stores.sqlite.store import SQLiteStore
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -204,34 +203,22 @@ async def test_a_run_waits_quietly_while_both_engines_are_idle(make_engine):
     assert before.status is Status.SUSPENDED
 
 
-class CountsQuestions(SQLiteStore):
-    """A real store that counts how often it is asked where runs stand, and about how many."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.asked: list[int] = []
-
-    async def standings(self, run_ids):
-        self.asked.append(len(run_ids))
-        return await super().standings(run_ids)
-
-
 async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tmp_path):
     """S2-10 No read per waiting result: their ends are looked for together, and those of runs here are simply told."""
     database = str(tmp_path / "one.db")
-    store = CountsQuestions(database)
-    worker = await make_engine(ask, quick, store=store)
+    worker = await make_engine(ask, quick, database=database)
+    asked = worker.faults.watch("standings")
     client = await make_engine(ask, database=f"sqlite:///{database}", clock=worker.jumping, run_workflows=False)
     runs = [await client.start(ask) for _ in range(300)]
     waiting = asyncio.gather(*(worker.get(run.id).result() for run in runs))
     await worker.settle()
-    assert 1 <= len(store.asked) <= 10
+    assert 1 <= len(asked) <= 10
     for run in runs:
         await run.send("word", "hello")
     assert set(await asyncio.wait_for(waiting, LONG)) == {"hello"}
-    store.asked.clear()
+    asked.clear()
     assert await asyncio.gather(*(worker.execute(quick, number) for number in range(50))) == [*range(50)]
-    assert sum(store.asked) <= 50
+    assert sum(len(run_ids) for (run_ids,) in asked) <= 50
 
 
 async def test_a_waiter_hears_that_a_run_it_waits_for_here_was_ended_or_taken_elsewhere(make_engine, tmp_path):
@@ -287,33 +274,14 @@ async def test_a_message_to_a_run_that_waits_here_is_one_commit(make_engine, tmp
     async def collect(ctx: Context, count: int) -> list[int]:
         return [await ctx.receive("item", int) for _ in range(count)]
 
-    store = CountsBatches(str(tmp_path / "one.db"))
-    engine = await make_engine(collect, store=store, max_resident=100)
+    engine = await make_engine(collect, database=str(tmp_path / "one.db"), max_resident=100)
+    batches = engine.faults.batches
     runs = [await engine.start(collect, 3) for _ in range(count)]
     await engine.settle()
     for number in range(2):
-        store.batches.clear()
+        batches.clear()
         await asyncio.gather(*(run.send("item", number) for run in runs))
-        assert store.batches == [2 * count]
+        assert [len(batch) for batch in batches] == [2 * count]
         for run in runs:
             assert [entry.kind for entry in await run.history()][-2:] == ["message", "receive"]
             assert (await run.describe()).due_at is None
-
-
-class CountsBatches(SQLiteStore):
-    """A real store that counts the operations of each commit."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.batches: list[int] = []
-
-    def apply_now(self, operations):
-        outcomes = super().apply_now(operations)
-        if outcomes is not None:
-            self.batches.append(len(operations))
-        return outcomes
-
-    async def apply(self, operations):
-        outcomes = await super().apply(operations)
-        self.batches.append(len(operations))
-        return outcomes

@@ -13,10 +13,9 @@ from tests.support.paths import ROOT
 
 from holdfast import Context, Engine, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.clock import Clock
-from holdfast.contract.rows import RunRow
 from holdfast.errors import BadInput
 from holdfast.stores.sqlite.store import SQLiteStore
-from holdfast.testing import TestEngine
+from holdfast.testing import Faults, TestEngine
 from holdfast.testing.clock import JumpingClock
 
 HOUR = timedelta(hours=1)
@@ -246,7 +245,7 @@ async def test_recover_reports_what_it_found(make_engine):
 
 
 @pytest.mark.parametrize("mode", ["file"])
-async def test_recover_finds_the_work_of_the_dead_and_tries_blocked_runs_again(make_engine, tmp_path):
+async def test_recover_finds_the_work_of_the_dead_and_tries_blocked_runs_again(make_engine):
     """S2-7 B24 By a new engine it happens when it opens; asked again there is nothing left to report."""
     stuck = True
 
@@ -277,24 +276,18 @@ def test_there_are_runbooks_for_pause_resume_replay_and_incident():
 async def test_clock_and_store_are_parts_that_can_be_replaced():
     """S2-40 The test engine is an engine with another clock; a store is given like a database."""
 
-    class CountingStore(SQLiteStore):
-        reads = 0
-
-        async def get(self, run_id: str) -> RunRow | None:
-            self.reads += 1
-            return await super().get(run_id)
-
     class SlowClock(Clock):
         def now(self) -> int:
             return 1_000_000
 
-    store = CountingStore(":memory:")
+    store = SQLiteStore(":memory:")
+    faults = Faults(store)
     async with Engine(workflows=[waits], store=store, clock=SlowClock(), retention=None) as engine:
         run = await engine.start(waits, "x")
         await run.send("word", "hello")
         assert await run.result() == "hello"
         assert (await run.describe()).ended_at == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
-    assert store.reads
+    assert faults.calls["get"]
     async with TestEngine(workflows=[waits], clock=JumpingClock(START)) as engine:
         assert engine.clock.now() == engine.jumping.now()
 

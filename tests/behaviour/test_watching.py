@@ -8,7 +8,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from tests.support.acts_cases import Flaky, Gate, MortalStore, crash
+from tests.support.acts_cases import Flaky, Gate
 from tests.support.paths import ROOT
 from tests.support.waiting import LONG, eventually
 
@@ -142,7 +142,7 @@ async def test_what_comes_later_has_no_earlier_time(make_engine):
 
 
 @restarts
-async def test_nothing_is_told_again_on_replay(make_engine, tmp_path):
+async def test_nothing_is_told_again_on_replay(make_engine):
     """S0-46 The next engine, after a crash, tells only what it does itself."""
     body, first, second = Flaky(), Told(), Told()
 
@@ -152,12 +152,11 @@ async def test_nothing_is_told_again_on_replay(make_engine, tmp_path):
         await ctx.sleep(HOUR)
         return await ctx.step("pack", body.body, "pack")
 
-    engine = await make_engine(order, store=MortalStore(str(tmp_path / "w.db")), on_change=first)
+    engine = await make_engine(order, on_change=first)
     await engine.start(order, id="r")
     await engine.settle()
-    await crash(engine)
-    again = MortalStore(str(tmp_path / "w.db"))
-    engine = await make_engine(order, store=again, on_change=[second], clock=engine.jumping)
+    await engine.crash()
+    engine = await make_engine(order, on_change=[second], clock=engine.jumping)
     assert await engine.get("r").result() == "pack"
     told = [(change.type, change.step) for change in (*first, *second) if change.type != "run.suspended"]
     assert told == [

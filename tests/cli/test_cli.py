@@ -240,7 +240,7 @@ def test_generated_arguments_never_give_a_traceback(shop, run):
 PROGRAM = "import sys; from holdfast.cli.main import main; sys.exit(main())"
 
 
-def test_progress_is_shown_on_a_terminal_only(shop, tmp_path):
+def test_progress_is_shown_on_a_terminal_only(shop):
     slow = "import holdfast.cli.transfer as m; m.PROGRESS_EVERY = -1; " + PROGRAM
     piped = subprocess.run(
         [sys.executable, "-c", slow, "export", "shop.db", "a.holdfast"], capture_output=True, text=True, check=True

@@ -15,6 +15,7 @@ from holdfast import Context, Engine, workflow
 from holdfast.contract.store import Store
 from holdfast.engine.worker.lease import LeaseKeeper
 from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.testing import Faults
 
 SHORT = timedelta(milliseconds=300)
 
@@ -84,14 +85,8 @@ async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
 ) -> None:
     """B24 The lease is left to lapse; when the loop is back it is renewed, or the worker hears that it was lost."""
     monkeypatch.setattr("holdfast.engine.worker.lease._BLOCKED_FOR_GOOD", -1.0)
-    renewed: list[str] = []
-
-    class Counting(SQLiteStore):
-        def renew(self, worker: str) -> bool:
-            renewed.append(worker)
-            return super().renew(worker)
-
-    store = Counting(tmp_path / "shop.db")
+    store = SQLiteStore(tmp_path / "shop.db")
+    renewed = Faults(store).watch("renew")
     await store.open()
     await store.join("w", SHORT)
     keeper = LeaseKeeper(store, "w", SHORT / 100, lambda: None)

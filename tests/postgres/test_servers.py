@@ -243,7 +243,7 @@ def test_programs_that_the_servers_account_cannot_reach_are_copied(tmp_path):
             server.stop()
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path):
+def test_a_server_that_cannot_start_says_why():
     with own_server("18") as server:
         with (server.folder / "data" / "postgresql.conf").open("a") as settings:
             settings.write("max_connections = 'many'\n")

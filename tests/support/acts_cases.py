@@ -1,75 +1,19 @@
-"""What the tests of acting on runs share: an engine that dies in the middle of a commit, and bodies that wait."""
+"""What the tests of acting on runs share: bodies that wait, and bodies that fail."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from tests.support.waiting import eventually
 
 from holdfast import Retry, activity
-from holdfast.contract.operations import Operation, Outcome
-from holdfast.errors import StoreError
-from holdfast.stores.sqlite.store import SQLiteStore
-from holdfast.testing import TestEngine
+from holdfast.testing import Faults
 
 
-class MortalStore(SQLiteStore):
-    """A real store of a process that dies: nothing it does afterwards reaches the database.
-
-    It dies when told to, or before or after its n-th commit; after a commit, nobody hears of it.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.died = asyncio.Event()
-        self.commits = 0
-        self.dies_at = -1
-        self.moment = "before"
-
-    @property
-    def dead(self) -> bool:
-        """Whether nothing is written any more."""
-        return self.died.is_set()
-
-    async def died_during(self, task: asyncio.Task[Any]) -> None:
-        """Wait until it is dead, or the task is done."""
-        await eventually(lambda: self.dead or task.done())
-
-    def _breathe(self) -> None:
-        if self.dead:
-            raise StoreError("this process is dead")
-
-    async def apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        self._breathe()
-        self.commits += 1
-        if self.commits == self.dies_at and self.moment == "before":
-            self.died.set()
-        self._breathe()
-        outcomes = await super().apply(operations)
-        if self.commits == self.dies_at:
-            self.died.set()
-        self._breathe()
-        return outcomes
-
-    def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
-        return None  # every commit takes the way above
-
-    async def claim(self, *args: Any, **kwargs: Any) -> Any:
-        self._breathe()
-        return await super().claim(*args, **kwargs)
-
-    async def leave(self, worker: str) -> None:
-        self._breathe()
-        await super().leave(worker)
-
-
-async def crash(engine: TestEngine) -> None:
-    """Let an engine on a MortalStore die; what it had in memory is gone, its lock is free."""
-    assert isinstance(engine.store, MortalStore)
-    engine.store.died.set()
-    await engine.stop()
+async def dead_or_done(faults: Faults, task: asyncio.Future[Any]) -> None:
+    """Wait until a store is dead, or what it was used for is done."""
+    await eventually(lambda: faults.dead or task.done())
 
 
 class Gate:

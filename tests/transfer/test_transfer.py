@@ -18,7 +18,6 @@ import msgspec
 import psycopg
 import pytest
 from tests.postgres import servers
-from tests.support.acts_cases import MortalStore, crash
 from tests.support.transfer_cases import (
     DAY,
     WORKFLOWS,
@@ -412,8 +411,7 @@ def announce(database: str) -> None:
 async def test_a_run_of_a_worker_that_crashed_is_taken_as_lost_by_the_crash(files):
     """B1, G4"""
     old = files.old()
-    store = MortalStore(old.database.removeprefix("sqlite:///"))
-    engine = old.engine(store=store)
+    engine = old.engine()
     await engine.open()
     run = await engine.start(single, "thing", id="holder")
     await engine.start(sleeper, 3, id="one")
@@ -422,7 +420,7 @@ async def test_a_run_of_a_worker_that_crashed_is_taken_as_lost_by_the_crash(file
         return any(step.progress is not None for step in await run.steps())
 
     await eventually(beats)
-    await crash(engine)
+    await engine.crash()
     await move_out(old, files.file)
     new = files.new(old)
     await move_in(files.file, new)

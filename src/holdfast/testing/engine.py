@@ -74,6 +74,14 @@ class TestEngine(Engine):
         """What lets the store of this engine fail."""
         return Faults(self.store)
 
+    async def crash(self) -> None:
+        """End as if the process were killed: nothing more reaches the database, and what was in memory is gone.
+
+        The next engine on that database takes over what this one was running.
+        """
+        self.faults.die()
+        await self.stop(grace=timedelta(0))
+
     def substitute(self, activity: Any, stand_in: Callable[..., Any]) -> None:
         """Run another function wherever a workflow calls this activity."""
         target = activity.function if isinstance(activity, Activity) else activity

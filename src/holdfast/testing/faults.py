@@ -129,6 +129,7 @@ class Faults:
         self.dead = False
         """Whether nothing reaches the database any more."""
         self._faults: list[Fault] = []
+        self._watched: dict[str, list[tuple[Any, ...]]] = {}
         self._inside: Sequence[Operation] | None = None
         for name, method in inspect.getmembers(Store, inspect.isfunction):
             if not name.startswith("_") and name not in ("open", "close"):
@@ -197,13 +198,17 @@ class Faults:
         self._faults.append(fault)
         return fault
 
+    def watch(self, at: str) -> list[tuple[Any, ...]]:
+        """Return a list to which the arguments of every further call are added."""
+        return self._watched.setdefault(at, [])
+
     def die(self, commits: int | None = None, moment: Moment = "before") -> None:
         """Let nothing reach the database any more, as if the process were killed: now, or at its n-th commit from now.
 
         After a commit, nobody hears of it.
         """
         if commits is None:
-            self._end()
+            self.dead = True
         else:
             self.call(self._end, moment=moment, skip=commits - 1)
 
@@ -272,6 +277,8 @@ class Faults:
     def _due(self, name: str, moment: Moment, arguments: Sequence[Any], answer: Any) -> list[Callable[[], Any]]:
         if moment == "before":
             self.calls[name] += 1
+            if name in self._watched:
+                self._watched[name].append(tuple(arguments))
         if name in _WRITING:
             self._breathe()
         met = [fault for fault in self._faults if fault.at == name and fault.moment == moment]
