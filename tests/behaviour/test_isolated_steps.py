@@ -56,7 +56,9 @@ async def test_results_and_errors_cross_from_the_child(make_engine):
     assert died == "StepCrashed: the child process of step 'work#4' died (exit code 9)"
     assert killed == "StepCrashed: the child process of step 'work#5' died (killed by SIGKILL)"
     assert doubled == "42"
-    failed = {fact.path: fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.StepFailed)}
+    failed = {
+        fact.path: fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.StepFailure)
+    }
     assert failed["work#2"].notes == ["in the child"]
     assert "steps_bodies.py" in failed["work#2"].traceback
 

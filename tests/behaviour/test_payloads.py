@@ -260,7 +260,7 @@ async def test_a_body_that_recurses_without_end_fails_like_any_other(make_engine
     with pytest.raises(RunFailed, match="RecursionError") as failed:
         await run.result()
     assert isinstance(failed.value.__cause__, RecursionError)
-    (fact,) = [fact for fact in await run.history() if isinstance(fact.entry, entries.StepFailed)]
+    (fact,) = [fact for fact in await run.history() if isinstance(fact.entry, entries.StepFailure)]
     assert len(fact.row.data) < 30_000
     assert await run.status() is Status.FAILED
 

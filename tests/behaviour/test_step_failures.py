@@ -37,7 +37,7 @@ async def attempts_in(run: Any) -> list[tuple[str, int]]:
         entries.AttemptFailed,
         entries.AttemptLost,
         entries.StepCompleted,
-        entries.StepFailed,
+        entries.StepFailure,
     )
     return [(fact.kind, fact.entry.attempt) for fact in await run.history() if isinstance(fact.entry, kinds)]
 

@@ -424,7 +424,7 @@ def test_watchers_are_told_of_compensations_by_types_of_their_own():
     story.add("^0/release", entries.StepBegun(0))
     story.add("^0/release", entries.AttemptFailed(1, ERROR, START + 900))
     story.add("^0/release", entries.AttemptBegun(2))
-    story.add("^0/release", entries.StepFailed(2, ERROR))
+    story.add("^0/release", entries.StepFailure(2, ERROR))
     assert [(change.type, change.step, change.attempt) for change in changes(story)] == [
         ("compensation.started", "undo#1/refund", 1),
         ("compensation.completed", "undo#1/refund", 1),

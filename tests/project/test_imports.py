@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "holdfast"
 
 # Module names are written without the leading "holdfast."; the package itself is "". "replay.*" is what is inside
 # replay, "replay" its __init__.
-FOUNDATIONS = ("errors", "clock", "policy", "definitions", "changes", "chains", "events", "limits")
+FOUNDATIONS = ("errors", "clock", "policy", "definitions", "definitions.*", "changes", "chains", "events", "limits")
 PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
 ROWS = ("contract", "contract.rows", "contract.turns", "contract.operations")

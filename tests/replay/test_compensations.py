@@ -24,7 +24,7 @@ from tests.support.driving import (
 
 from holdfast import Context, Rollback, activity, workflow
 from holdfast.context.api import Break, Continue
-from holdfast.context.code import Life
+from holdfast.context.code import WorkflowCode
 from holdfast.context.references import find_activity
 from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
@@ -202,7 +202,7 @@ def test_what_the_code_left_running_is_stopped_before_anything_is_undone():
     run = execution(leaving)
     turn = run.begin()
     started = {run.journal.names.path(verb.location): verb.location for verb in turn.started}
-    turn = run.apply(started["fail"], entries.StepFailed(1, _error("no")), START + 1)
+    turn = run.apply(started["fail"], entries.StepFailure(1, _error("no")), START + 1)
     assert log == ["closed"]
     assert turn.outcome is None
     assert run.journal.compensating
@@ -315,7 +315,7 @@ def test_a_deadline_of_the_code_does_not_fire_while_it_is_undone():
 
     run = execution(timed)
     begun = run.begin()
-    run.apply(begun.started[0].location, entries.StepFailed(1, _error("no")), START + 1)
+    run.apply(begun.started[0].location, entries.StepFailure(1, _error("no")), START + 1)
     assert run.journal.compensating
     assert run.next_due() is None
     assert_deterministic(timed)
@@ -423,8 +423,8 @@ def test_a_new_life_takes_the_stack_over():
 
 
 def _life(flow: Any, *args: Any, activities: Any = None) -> Execution:
-    life = Life(flow, args, {})
-    run = Execution(RunInfo("run-1", flow.name, 1, 77, 1), life, deque(), START, {}, True)
+    code = WorkflowCode(flow, args, {})
+    run = Execution(RunInfo("run-1", flow.name, 1, 77, 1), code, deque(), START, {}, True)
     run.journal.activities = activities or {}
     return run
 
@@ -529,12 +529,12 @@ def test_a_function_that_cannot_be_found_blocks_the_run_until_it_is_given():
     box.clear()
     run = _life(flow, 1)
     begun = run.begin(rows)
-    turn = run.apply(begun.started[0].location, entries.StepFailed(1, _error("no")), START + 1)
+    turn = run.apply(begun.started[0].location, entries.StepFailure(1, _error("no")), START + 1)
     assert turn.outcome.ending is Ending.BLOCKED
     assert "Engine(activities=[...])" in turn.outcome.error.message
     run = _life(flow, 1, activities={"unbook": unbook})
     begun = run.begin(rows)
-    turn = run.apply(begun.started[0].location, entries.StepFailed(1, _error("no")), START + 1)
+    turn = run.apply(begun.started[0].location, entries.StepFailure(1, _error("no")), START + 1)
     assert turn.outcome is None
     assert turn.started[0].activity is unbook
 

@@ -78,7 +78,7 @@ class Story:
         return self.add(path, entries.StepCompleted(1, NULL))
 
     def failed(self, path: str) -> int:
-        return self.add(path, entries.StepFailed(1, ERROR))
+        return self.add(path, entries.StepFailure(1, ERROR))
 
     def compensation(self, index: int, name: str, undoes: str = "") -> int:
         where, step = self.at(f"compensate {name}"), self.at(undoes) if undoes else ""
@@ -116,7 +116,7 @@ def test_a_failed_run_is_cut_at_the_failure_of_the_step_that_ended_it():
     story.add("charge", entries.StepBegun(0))
     story.add("charge", entries.AttemptFailed(1, ERROR, 5))
     story.add("charge", entries.AttemptBegun(2))
-    failure = story.add("charge", entries.StepFailed(2, ERROR))
+    failure = story.add("charge", entries.StepFailure(2, ERROR))
     story.ended("charge")
     cut = cut_for_retry(story.rows, LATER)
     assert (cut.seq, cut.messages, cut.children) == (failure, [], ())
@@ -690,7 +690,7 @@ def test_a_retried_run_completes_with_what_it_had():
     assert recording.outcome is not None
     assert recording.outcome.ending is Ending.FAILED
     rows = recording.rows
-    failure = next(row for row in rows if row.kind == entries.StepFailed.kind)
+    failure = next(row for row in rows if row.kind == entries.StepFailure.kind)
     cut = cut_for_retry(rows, LATER)
     assert (cut.seq, cut.entries[0].location) == (failure.seq, failure.location)
     run = execution(order)

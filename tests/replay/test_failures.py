@@ -116,7 +116,7 @@ def test_the_attempts_of_the_step_that_failed_are_told():
     turn = run.apply(first.started[0].location, entries.StepCompleted(1, b"1"), START)
     verb = turn.started[0]
     verb.attempt = 3
-    turn = run.apply(verb.location, entries.StepFailed(3, error_to_data(ValueError("no"))), START)
+    turn = run.apply(verb.location, entries.StepFailure(3, error_to_data(ValueError("no"))), START)
     assert (turn.outcome.failed, turn.outcome.attempts) == ((verb.location,), 3)
 
 

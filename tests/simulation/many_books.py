@@ -148,6 +148,6 @@ def undoing(rows: Sequence[EntryRow]) -> tuple[list[str], list[str]]:
         if row.kind == entries.CompensationAdded.kind:
             entry: Any = entries.decode_entry(row.kind, row.data)
             added[row.location] = bytes(entry.args).decode()
-        elif row.kind in (entries.StepCompleted.kind, entries.StepFailed.kind) and row.location.startswith("^"):
+        elif row.kind in (entries.StepCompleted.kind, entries.StepFailure.kind) and row.location.startswith("^"):
             ended.append(added.get(row.location.partition("/")[0], f"nobody's {row.location}"))
     return list(added.values()), ended

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.context.children import ChildVerb
-from holdfast.context.code import Life
+from holdfast.context.code import WorkflowCode
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
 from holdfast.contract.rows import EntryRow, Message
@@ -29,7 +29,7 @@ SECOND = 1_000_000
 SEED = 77
 
 
-class Unchecked(Life):
+class Unchecked(WorkflowCode):
     """A life whose result may be anything."""
 
     __slots__ = ()
@@ -47,9 +47,9 @@ def execution(
     check: bool = False,
 ) -> Execution:
     """Return a run that has not begun."""
-    life = (Life if check else Unchecked)(workflow, args, {})
+    code = (WorkflowCode if check else Unchecked)(workflow, args, {})
     info = RunInfo("run-1", workflow.name, 1, SEED, 1, reopens, deadline)
-    return Execution(info, life, deque(), START, errors or {}, guarded)
+    return Execution(info, code, deque(), START, errors or {}, guarded)
 
 
 @dataclass
@@ -164,7 +164,7 @@ def answer(verb: Any) -> entries.Entry:
     try:
         return entries.StepCompleted(1, msgspec.Raw(codec.encode(verb.activity.function(*args, **kwargs))))
     except Exception as error:
-        return entries.StepFailed(1, error_to_data(error))
+        return entries.StepFailure(1, error_to_data(error))
 
 
 def assert_replays(recording: Recording, workflow: Workflow[Any, Any] | None = None) -> None:

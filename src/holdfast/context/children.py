@@ -73,27 +73,17 @@ def child(
     options: RunOptions = NO_OPTIONS,
 ) -> ChildVerb:
     """Start a child, or find it in history; `said` has the options of `ctx.child` that were given."""
-    run_id, propagate = said.get("id"), said.get("propagate", True)
     if isinstance(workflow, Workflow):
         name, version, result_type = workflow.name, workflow.version, workflow.result_type
         workflow.refuse_ambiguous("ctx.child", said, len(args))
         encoded, digest = workflow.encode_input(args, kwargs)
-    elif isinstance(workflow, str):
-        if args:
-            raise BadInput(f"child {workflow!r} is named by a string: pass its arguments by keyword")
-        name, version, result_type = workflow, "", Any
-        data, digest = codec.encode_with_digest(kwargs, f"the input of child {workflow!r}")
-        encoded = data.decode()
     else:
-        raise BadInput(f"ctx.child needs a workflow or its name, not {function_name(workflow)!r}")
+        name, version, result_type = workflow, "", Any
+        encoded, digest = _input_of_unknown(workflow, args, kwargs)
     location = journal.locate(scope, check_name(name, "workflow name"), False)
     verb = ChildVerb(journal, location)
-    if run_id is not None:
-        verb.id = check_run_id(run_id)
-    else:
-        before = journal.recorded(location, entries.ChildBegun.kind)
-        verb.id = before.id if before is not None else _child_id(journal, location)
-    verb.result_type, verb.propagate, verb.refused = result_type, propagate, ""
+    verb.id = _child_id(journal, location, said.get("id"))
+    verb.result_type, verb.propagate, verb.refused = result_type, said.get("propagate", True), ""
     call = entries.ChildBegun(verb.id, digest)
     recorded = journal.begin(location, call)
     if journal.violation is not None:
@@ -128,6 +118,16 @@ def child(
     return verb
 
 
+def _input_of_unknown(workflow: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int]:
+    """Return the input of a child whose code is not here, with its digest."""
+    if not isinstance(workflow, str):
+        raise BadInput(f"ctx.child needs a workflow or its name, not {function_name(workflow)!r}")  # type: ignore[arg-type]  # whatever it is
+    if args:
+        raise BadInput(f"child {workflow!r} is named by a string: pass its arguments by keyword")
+    data, digest = codec.encode_with_digest(kwargs, f"the input of child {workflow!r}")
+    return data.decode(), digest
+
+
 def child_options(cancel_with_parent: Any, priority: Any, attributes: Mapping[str, Any] | None) -> RunOptions:
     """Return what is said about a child when it is started."""
     if not isinstance(cancel_with_parent, bool) or not isinstance(priority, int) or isinstance(priority, bool):
@@ -150,7 +150,12 @@ def hash_location(location: str) -> int:
     return int.from_bytes(location.encode()[-7:], "big")
 
 
-def _child_id(journal: Journal, location: str) -> str:
+def _child_id(journal: Journal, location: str, given: str | None) -> str:
+    if given is not None:
+        return check_run_id(given)
+    before = journal.recorded(location, entries.ChildBegun.kind)
+    if before is not None:
+        return str(before.id)
     run = journal.run
     return derived_id(run.id, run.generation, run.reopens, journal.names.path(location))
 

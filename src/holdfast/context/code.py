@@ -18,7 +18,7 @@ from holdfast.replay.location import DEADLINE
 from holdfast.replay.loop import Timer
 
 
-class Life:
+class WorkflowCode:
     """A workflow and its input, in the form that an `Execution` takes."""
 
     __slots__ = ("_args", "_kwargs", "_workflow")

@@ -70,16 +70,7 @@ def graph(
     if not parts:
         raise DefinitionError(f"graph {name!r} has no nodes")
     require_unique(name, parts.values())
-    find = partial(_find, name, _handles(parts))
-    needed = {
-        parts[item].name: tuple(
-            dict.fromkeys(
-                find(parts[item].name, each)
-                for each in require_list(needs, f"graph {name!r}: the dependencies of {parts[item].name!r} are a list")
-            )
-        )
-        for item, needs in nodes.items()
-    }
+    needed = _needed(name, nodes, parts)
     order = _sorted(name, needed)
     by_name = {part.name: part for part in parts.values()}
     plan = Plan(
@@ -97,6 +88,17 @@ def graph(
     declared.dependencies = needed
     declared.in_order = False
     return declared
+
+
+def _needed(graph: str, nodes: Mapping[Any, Any], parts: Mapping[Any, Part]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the nodes that each node depends on."""
+    find = partial(_find, graph, _handles(parts))
+    needed: dict[str, tuple[str, ...]] = {}
+    for item, needs in nodes.items():
+        name = parts[item].name
+        listed = require_list(needs, f"graph {graph!r}: the dependencies of {name!r} are a list")
+        needed[name] = tuple(dict.fromkeys(find(name, each) for each in listed))
+    return needed
 
 
 # What is refused.

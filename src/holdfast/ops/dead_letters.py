@@ -84,7 +84,7 @@ class LetterQuery(TypedDict, total=False):
 Letters = list[DeadLetter]
 
 
-Retry = Callable[[str, str, str], Awaitable[None]]
+RetryRun = Callable[[str, str, str], Awaitable[None]]
 """Lets a failed run go on: its id, who asks, and the letter on whose behalf, unless that was dealt with meanwhile."""
 
 
@@ -95,7 +95,7 @@ class DeadLetters:
     Each letter is replayed at most once, whoever asks however often.
     """
 
-    def __init__(self, port: Port, events: Events, retry: Retry) -> None:
+    def __init__(self, port: Port, events: Events, retry: RetryRun) -> None:
         self._port = port
         self._events = events
         self._retry = retry

@@ -158,7 +158,7 @@ class CutFinder:
         """Return what to cut so that a failed call is tried again."""
         end = self.ends.get(call.location)
         if call.kind == entries.StepBegun.kind:
-            return end if end is not None and end.kind == entries.StepFailed.kind else None
+            return end if end is not None and end.kind == entries.StepFailure.kind else None
         if call.kind == entries.ChildBegun.kind and not decode_entry(call.kind, call.data).refused:
             return end
         return call  # so that its deadline is set anew, and its refusal forgotten
@@ -337,7 +337,7 @@ def _lost(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
             told = entry.step
         else:
             begun = row.kind in (entries.StepBegun.kind, entries.AttemptBegun.kind)
-            failed = row.kind == entries.StepFailed.kind or (
+            failed = row.kind == entries.StepFailure.kind or (
                 row.kind == entries.AttemptFailed.kind and not entry.error.postpones
             )
             skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(OVER_LIMIT)

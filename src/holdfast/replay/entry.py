@@ -51,7 +51,7 @@ class StepCompleted(Entry, frozen=True):
     result: msgspec.Raw
 
 
-class StepFailed(Entry, frozen=True):
+class StepFailure(Entry, frozen=True):
     """A step failed for good."""
 
     kind, role, word = 3, FACT, "step failed"
@@ -327,7 +327,7 @@ class Withheld(Entry, frozen=True):
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
 FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)
-STEP_ENDS = frozenset({StepCompleted.kind, StepFailed.kind})
+STEP_ENDS = frozenset({StepCompleted.kind, StepFailure.kind})
 BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
 
 encoder = msgspec.json.Encoder()

@@ -111,27 +111,31 @@ class Schedules:
         encoded, _ = definition.encode_input(args, kwargs)
         now = self._port.clock.now()
         wanted = checked_spec(now=now, **{name: value for name, value in said.items() if name != "by"})
-        row = await self._find(id)
+        put = PutSchedule(
+            id=id,
+            workflow=definition.name,
+            spec="",
+            input=encoded,
+            next=None,
+            paused=False,
+            at=now,
+            audit=audited(self._port, by, "schedule.put", workflow=definition.name, cron=cron, every=every),
+        )
+        return await self._put(put, wanted, starting is not None)
+
+    async def _put(self, put: PutSchedule, wanted: ScheduleSpec, anchored: bool) -> Schedule:
+        """Write a schedule; it keeps the next tick of the one there is if their timetables are the same."""
+        row = await self._find(put.id)
         old = None if row is None else readable_spec(row)
-        if row is None or old is None or not _same_ticks(old, wanted, starting is not None):
-            upcoming = next_tick(wanted, now)
+        if row is None or old is None or not _same_ticks(old, wanted, anchored):
+            upcoming = next_tick(wanted, put.at)
         else:
             wanted = msgspec.structs.replace(wanted, anchor=old.anchor)
-            if wanted == old and (row.workflow, row.input) == (definition.name, encoded):
+            if wanted == old and (row.workflow, row.input) == (put.workflow, put.input):
                 return schedule_of(row)
-            upcoming = _kept_tick(row.next, old, wanted, now)
-        return await self._write(
-            PutSchedule(
-                id=id,
-                workflow=definition.name,
-                spec=codec.encode(wanted).decode(),
-                input=encoded,
-                next=upcoming,
-                paused=row is not None and row.paused,
-                at=now,
-                audit=audited(self._port, by, "schedule.put", workflow=definition.name, cron=cron, every=every),
-            )
-        )
+            upcoming = _kept_tick(row.next, old, wanted, put.at)
+        spec, paused = codec.encode(wanted).decode(), row is not None and row.paused
+        return await self._write(msgspec.structs.replace(put, spec=spec, next=upcoming, paused=paused))
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any]:
         given: object = workflow

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.context.code import Life
+from holdfast.context.code import WorkflowCode
 from holdfast.contract.rows import EntryRow
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
@@ -63,11 +63,11 @@ def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | Non
         HistoryMismatch: the code does not do what was recorded; the message shows both.
     """
     args, kwargs = workflow.decode_input(recorded.input)
-    life = Life(workflow, args, kwargs)
+    code = WorkflowCode(workflow, args, kwargs)
     info = RunInfo(
         recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
     )
-    execution = Execution(info, life, deque(), recorded.created, {}, True)
+    execution = Execution(info, code, deque(), recorded.created, {}, True)
 
     def drive() -> Turn:
         try:

@@ -170,7 +170,7 @@ async def inspect(path: str, out: str) -> None:
 
 
 ADDED = entries.CompensationAdded.kind
-ENDS = (entries.StepCompleted.kind, entries.StepFailed.kind)
+ENDS = (entries.StepCompleted.kind, entries.StepFailure.kind)
 
 
 def kill_at_each(work: Path, first: int, step: int) -> None:

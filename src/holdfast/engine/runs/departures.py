@@ -26,7 +26,7 @@ from holdfast.replay.turn import Turn
 _logger = logging.getLogger("holdfast.engine")
 _ALL_SEEN = 1 << 62
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
-_STICKY_FACTS = frozenset({entries.StepCompleted.kind, entries.StepFailed.kind})
+_STICKY_FACTS = frozenset({entries.StepCompleted.kind, entries.StepFailure.kind})
 
 
 class Departures:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.clock import Instant, micros
-from holdfast.context.code import Life
+from holdfast.context.code import WorkflowCode
 from holdfast.contract.rows import Claim, EntryRow, RunRow
 from holdfast.contract.turns import NewRun
 from holdfast.definitions import Registry, Workflow
@@ -65,7 +65,7 @@ class RunLoader:
         """Return a stand-in for a run that cannot even begin, enough to say so."""
         info = RunInfo(claim.id, claim.workflow, claim.generation, claim.seed, claim.key)
         workflow = self._registry.get(claim.workflow)
-        execution = Execution(info, Life(workflow, (), {}), self._ready, claim.created, {}, False)
+        execution = Execution(info, WorkflowCode(workflow, (), {}), self._ready, claim.created, {}, False)
         return Resident(claim.id, claim.key, claim.epoch, workflow, execution, 0)
 
     def look_into(self, row: RunRow, history: Sequence[EntryRow]) -> Execution:
@@ -79,7 +79,7 @@ class RunLoader:
 
     def _execution(self, info: RunInfo, workflow: Workflow[Any, Any], encoded: str, begun: Instant) -> Execution:
         args, kwargs = workflow.decode_input(encoded)
-        life = Life(workflow, args, kwargs)
-        execution = Execution(info, life, self._ready, begun, self._registry.errors, self._guarded)
+        code = WorkflowCode(workflow, args, kwargs)
+        execution = Execution(info, code, self._ready, begun, self._registry.errors, self._guarded)
         execution.journal.activities = self._registry.activities
         return execution

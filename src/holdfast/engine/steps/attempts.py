@@ -220,11 +220,11 @@ class Attempts:
         if answer.outcome == "hit":
             unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)
             if unfit is not None:
-                self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(unfit)), keep_key=True)
+                self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(unfit)), keep_key=True)
             return
         path = resident.execution.journal.names.path(verb.location)
         error = KeyConflict(f"step {path!r}: its idempotency key {key_of(verb)!r} was used with other arguments")
-        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)), keep_key=True)
+        self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)), keep_key=True)
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""
@@ -235,7 +235,7 @@ class Attempts:
             path = resident.execution.journal.names.path(verb.location)
             reason = f": {why.reason}" if why.reason else ""
             error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
-            self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+            self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
             return
         self.put_off(resident, verb, why.reason, now + micros(why.retry_in))
 
@@ -392,7 +392,7 @@ class Attempts:
         if hopeless or not policy.allows(raised, verb.failures):
             if hopeless or not policy.is_retryable(raised):
                 data = msgspec.structs.replace(data, retryable=False)
-            self._end(resident, verb, entries.StepFailed(verb.attempt, data))
+            self._end(resident, verb, entries.StepFailure(verb.attempt, data))
             return
         retry_at = now + micros(policy.delay(verb.failures, self._draw()))
         step = resident.execution.journal.names.path(verb.location)
@@ -430,7 +430,7 @@ class Attempts:
         """
         if verb.activity.settings.idempotency_key is not None and not keep_key:
             self._give_up_key(resident, verb, self._runs.clock.now(), result)
-        if result is None and isinstance(fact, entries.StepFailed) and verb.location.startswith("^"):
+        if result is None and isinstance(fact, entries.StepFailure) and verb.location.startswith("^"):
             path = resident.execution.journal.names.path(verb.location)
             failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
             resident.add_letter(failure)
@@ -482,7 +482,7 @@ class Attempts:
         error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
         resident.active.discard(verb.location)
         self.call_back(resident, verb, self.context(resident, verb))
-        self._end(resident, verb, entries.StepFailed(verb.attempt, error_to_data(error)))
+        self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
 
 
 def _convicted(verb: StepVerb) -> bool:

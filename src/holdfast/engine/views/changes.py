@@ -64,7 +64,7 @@ _REPORTS: dict[int, _Report] = {
     entries.StepBegun.kind: _Report("step.started", _nothing),
     entries.AttemptBegun.kind: _Report("step.started", _nothing),
     entries.StepCompleted.kind: _Report("step.completed", lambda entry: {"result": codec.decode(bytes(entry.result))}),
-    entries.StepFailed.kind: _Report("step.failed", lambda entry: {"error": entry.error.brief()}),
+    entries.StepFailure.kind: _Report("step.failed", lambda entry: {"error": entry.error.brief()}),
     entries.AttemptFailed.kind: _Report(
         "attempt.failed", lambda entry: {"error": entry.error.brief(), "retry_at": to_datetime(entry.retry_at)}
     ),

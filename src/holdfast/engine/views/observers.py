@@ -18,7 +18,7 @@ from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
-from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailed, decode_entry
+from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
 from holdfast.replay.turn import Ending, Turn
 
 if TYPE_CHECKING:
@@ -229,13 +229,13 @@ class Reporter:
                 self._call(resident, settings.on_success, context, activity.decode(bytes(entry.result)))
             elif isinstance(entry, AttemptFailed):
                 self._call(resident, settings.on_failure, context, entry.error)
-            elif isinstance(entry, StepFailed):
+            elif isinstance(entry, StepFailure):
                 if entry.error.type != _SKIPPED:  # no attempt failed: none was made
                     self._call(resident, settings.on_failure, context, entry.error)
                 self._call(resident, settings.on_failed, context, entry.error)
             elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(OVER_LIMIT):
                 self._call(resident, settings.on_skipped, context, entry.reason)
-            if isinstance(entry, StepCompleted | StepFailed):
+            if isinstance(entry, StepCompleted | StepFailure):
                 callbacks.pop(row.location, None)
 
     def state_of(self, resident: Resident) -> Any:

@@ -204,7 +204,7 @@ def _completed(step: Step, fact: entries.StepCompleted, at: datetime) -> dict[st
     return {**ended, "status": "completed", "finished_at": at, "next_attempt_at": None, "result": result}
 
 
-def _failed(step: Step, fact: entries.StepFailed, at: datetime) -> dict[str, Any]:
+def _failed(step: Step, fact: entries.StepFailure, at: datetime) -> dict[str, Any]:
     return {
         **_ran(step, fact.attempt, at),
         "status": "failed",
@@ -239,7 +239,7 @@ _CHANGES: dict[int, Callable[[Step, Any, datetime], dict[str, Any]]] = {
     entries.AttemptLost.kind: _attempt_lost,
     entries.AttemptSkipped.kind: _attempt_skipped,
     entries.StepCompleted.kind: _completed,
-    entries.StepFailed.kind: _failed,
+    entries.StepFailure.kind: _failed,
     entries.Cancelled.kind: _cancelled,
     entries.Reopened.kind: _reopened,
 }

@@ -232,7 +232,7 @@ def _attempt_failed(entry: entries.AttemptFailed, place: _Place) -> Words:
     return "attempt failed", detail
 
 
-def _step_failed(entry: entries.StepFailed, place: _Place) -> Words:
+def _step_failed(entry: entries.StepFailure, place: _Place) -> Words:
     what = place.kind("compensation failed", "step failed")
     return what, {"attempt": entry.attempt, "error": entry.error.brief()}
 
@@ -297,7 +297,7 @@ _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
     entries.AttemptLost.kind: _plain("attempt lost", "attempt", "why"),
     entries.AttemptSkipped.kind: _skipped,
     entries.StepCompleted.kind: _step_completed,
-    entries.StepFailed.kind: _step_failed,
+    entries.StepFailure.kind: _step_failed,
     entries.Cancelled.kind: _plain("given up"),
     entries.SleepBegun.kind: lambda entry, _: ("sleep begun", {"until": to_datetime(entry.deadline)}),
     entries.TimerFired.kind: _timer_fired,

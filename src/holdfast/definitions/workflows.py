@@ -1,0 +1,230 @@
+"""@workflow: durable processes, their input and the fingerprint of their code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast.definitions.activities import Activity
+from holdfast.definitions.functions import (
+    Definition,
+    check_plain,
+    function_name,
+    return_type,
+    source_line,
+    type_hints,
+)
+from holdfast.definitions.names import DEFAULT_QUEUE, check_queue
+from holdfast.errors import BadInput, DefinitionError
+from holdfast.payloads import codec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What to call when a run of a workflow has ended, once that is durable.
+
+    They are called by the engine that ended the run, and not again if its process dies before it comes to that: what
+    must happen belongs in a step. What they raise is logged and reported, and changes nothing.
+    """
+
+    on_complete: Callable[[str, Any], object] | None = None
+    on_failed: Callable[[str, Any, Any], object] | None = None
+    on_cancelled: Callable[[str, Any], object] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("on_complete", "on_failed", "on_cancelled"):
+            check_plain(getattr(self, field), f"{field} of a workflow")
+
+
+class Workflow(Definition, Generic[P, R_co]):
+    """A durable process, defined as an async function that takes a Context first."""
+
+    __holdfast_workflow__ = True
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[Any, P], Awaitable[R_co]],
+        name: str,
+        version: str,
+        check: bool,
+        queue: str = DEFAULT_QUEUE,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.version = version
+        self.check = check
+        self.queue = check_queue(queue, f"queue of workflow {name!r}")
+        """The queue whose workers advance its runs."""
+        self.hooks: Hooks | None = None
+        """What to call when a run has ended."""
+        self.activities: tuple[str, ...] = ()
+        """The steps of a workflow that is declared as data, in order."""
+        self.in_order = True
+        """Whether it runs them one after the other."""
+        self.listed: tuple[Activity[..., Any], ...] = ()
+        """What they run, and what undoes them."""
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise DefinitionError(
+                f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument"
+            )
+        self._parameters = parameters[1:]
+        for parameter in self._parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DefinitionError(
+                    f"workflow {name!r} ({source_line(function)}) takes *{parameter.name}: name its parameters, "
+                    "so that its stored input stays readable"
+                )
+
+    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R_co]:
+        return self.function(ctx, *args, **kwargs)
+
+    def refuse_ambiguous(self, verb: str, given: Iterable[str], positional: int) -> None:
+        """Refuse options of a verb that are named like parameters which were not given by position.
+
+        Raises:
+            BadInput: whether the option or the parameter was meant cannot be told.
+        """
+        for name in given:
+            for place, parameter in enumerate(self._parameters):
+                if parameter.name == name and (place >= positional or parameter.kind is parameter.KEYWORD_ONLY):
+                    raise BadInput(
+                        f"workflow {self.name!r} has a parameter {name!r}, which is an option of {verb}() too: "
+                        "pass it by position, or rename it"
+                    )
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the arguments of a call as JSON, by parameter name, with their digest.
+
+        Raises:
+            BadInput: they do not fit the signature, or the types it declares.
+        """
+        signature = inspect.Signature(self._parameters)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadInput(f"workflow {self.name!r}{signature}: {error}") from None
+        bound.apply_defaults()
+        where = f"the input of workflow {self.name!r}"
+        given = codec.encode(bound.arguments, where)
+        # Through the types and back, so that 1 and 1.0 for a float are the same input.
+        encoded, digest = codec.encode_with_digest(codec.decode(given, self._input_type, where), where)
+        return encoded.decode(), digest
+
+    def decode_input(self, encoded: bytes | str) -> tuple[list[Any], dict[str, Any]]:
+        """Return stored input as arguments of the annotated types."""
+        values = codec.decode(encoded, self._input_type, f"the input of workflow {self.name!r}")
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter in self._parameters:
+            value = getattr(values, parameter.name)
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+    @functools.cached_property
+    def _input_type(self) -> Any:
+        hints = type_hints(self.function)
+        fields: list[Any] = []
+        for parameter in self._parameters:
+            hint = hints.get(parameter.name, Any)
+            if parameter.default is parameter.empty:
+                fields.append((parameter.name, hint))
+            else:
+                fields.append((parameter.name, hint, msgspec.field(default_factory=partial(_same, parameter.default))))
+        return msgspec.defstruct("Input", fields, kw_only=True)
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        """The annotated type of the result; Any when there is none."""
+        return return_type(self.function)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A digest of the function's code, of its file, and of the project's files that it uses directly."""
+        digest = hashlib.blake2b(digest_size=12)
+        _digest_code(self.function.__code__, digest)
+        for path in sorted(_files_used(self.function)):
+            try:
+                with open(path, "rb") as file:
+                    digest.update(file.read())
+            except OSError:
+                continue
+        return digest.hexdigest()
+
+
+@overload
+def workflow(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: str = "1", check: bool = True, queue: str = DEFAULT_QUEUE
+) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "1",
+    check: bool = True,
+    queue: str = DEFAULT_QUEUE,
+) -> Any:
+    """Declare an async function as a workflow.
+
+    `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
+    advanced only by engines that serve its `queue`.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
+        if isinstance(fn, Definition):
+            raise DefinitionError(f"{fn.name!r} is already decorated ({source_line(fn)})")
+        if isinstance(fn, str):
+            raise DefinitionError(f"write @workflow(name={fn!r})")
+        if not inspect.iscoroutinefunction(fn):
+            raise DefinitionError(f"workflow {function_name(fn)!r} ({source_line(fn)}) must be `async def`")
+        return Workflow(fn, name or function_name(fn), version, check, queue)
+
+    return decorate if function is None else decorate(function)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _files_used(function: Callable[..., Any]) -> set[str]:
+    """Return the source files of a function and of the modules its globals come from, installed packages left out."""
+    target: Any = inspect.unwrap(function)
+    modules = {target.__module__}
+    for value in target.__globals__.values():
+        name = getattr(value, "__module__", None) or getattr(value, "__name__", None)
+        if isinstance(name, str):
+            modules.add(name)
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    installed = tuple(sysconfig.get_paths().values())
+    return {path for path in files if path and path.endswith(".py") and not path.startswith(installed)}
+
+
+def _digest_code(code: CodeType, digest: Any) -> None:
+    digest.update(code.co_code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _digest_code(constant, digest)
+        elif not isinstance(constant, frozenset):
+            digest.update(repr(constant).encode())
+    digest.update(repr(code.co_names).encode())
