@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
 from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun, TurnEffects
 from holdfast.stores.postgres.statements import name_lock
-from holdfast.stores.rules.batch import ids_of, new_ids_of
+from holdfast.stores.rules.rows import ids_of, new_ids_of
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 from holdfast.contract.operations import (
     Beat,
@@ -23,6 +23,13 @@ from holdfast.stores.sql.tables import Row
 
 _SHARED = (CommitTurn, StartRun, SendMessage, PublishEvent, Beat, BeatTask, FinishTask, KeepResult)
 """What neither ends nor cuts the runs of others."""
+
+
+class InsertingStatements(Statements, Protocol):
+    """Statements that also tell how many rows were inserted: as many as were given unless a run is fenced."""
+
+    async def insert(self, name: str, rows: Sequence[Row]) -> int:
+        """Insert rows and return how many there are now that were not there before."""
 
 
 class Split:
@@ -49,13 +56,14 @@ class Split:
         return [outcome_of(next(turns), fenced) if fact else next(rest) for fact in self._facts]
 
 
-async def apply(statements: Statements, operations: Sequence[Operation]) -> list[Outcome]:
-    """Apply a batch that nobody can write beside."""
+async def apply(statements: InsertingStatements, operations: Sequence[Operation]) -> list[Outcome]:
+    """Apply a batch beside which nothing else is written."""
     split = Split(operations)
     fenced: set[Row] = set()
     if split.turns:
-        fenced.update(await statements.read("fenced_facts", [(turn.key, turn.epoch) for turn in split.turns]))
-        await statements.write("insert_facts", facts_of(split.turns))
+        facts = facts_of(split.turns)
+        if await statements.insert("insert_facts", facts) < len(facts):
+            fenced.update(await statements.read("fenced_facts", [(turn.key, turn.epoch) for turn in split.turns]))
     return split.outcomes(fenced, await Batch(statements).apply(split.others) if split.others else ())
 
 

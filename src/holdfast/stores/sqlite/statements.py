@@ -98,3 +98,8 @@ class SetStatements(PlainStatements):
             return
         for parameter in in_pieces(rows, json_rows):
             self._db.execute(sql, (parameter,))
+
+    async def insert(self, name: str, rows: Sequence[Row]) -> int:
+        before = self._db.total_changes()
+        await self.write(name, rows)
+        return self._db.total_changes() - before

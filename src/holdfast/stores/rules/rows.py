@@ -1,0 +1,255 @@
+"""The rows of one batch: those that were read, as its operations have left them, and those that are to be written.
+
+Nothing is decided here. The rules ask for a run or for what it has not read, change it in memory, and note what is to
+be inserted, rewritten or deleted; `write_rows` writes all of that in a few statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+
+from msgspec.structs import astuple
+
+from holdfast.clock import Instant
+from holdfast.contract.operations import (
+    Operation,
+    Pause,
+    Reopen,
+    RequestCancel,
+    SendMessage,
+    SetAttributes,
+    Terminate,
+    Unpause,
+)
+from holdfast.contract.rows import Message
+from holdfast.contract.turns import CommitTurn, StartRun
+from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, StoredRun, changes_of
+
+
+class BatchRows:
+    """What a batch has read and will write."""
+
+    def __init__(self, statements: Statements) -> None:
+        self.statements = statements
+        self._last_key: int | None = None
+        self._runs: dict[int, StoredRun] = {}
+        self._ids: dict[str, StoredRun | None] = {}
+        self._alive: dict[str, bool] = {}
+        self._purged: dict[str, tuple[str, int, Instant] | None] = {}
+        self._unique: dict[tuple[str, str], StoredRun] = {}
+        self._unread: dict[int, tuple[int, list[Message]]] = {}
+        """Inbox rows read before they were asked for, of each run those beyond a number."""
+        self._woken: set[int] = set()
+        self._clear_pending()
+
+    def _clear_pending(self) -> None:
+        self._new: dict[int, StoredRun] = {}
+        self._changed: dict[int, StoredRun] = {}
+        self._inputs: dict[int, str] = {}
+        self._results: dict[int, tuple[str | None, str | None, str | None]] = {}
+        self._forgotten: dict[int, None] = {}
+        self._trims: list[Row] = []
+        self._entries: list[Row] = []
+        self._rewrites: list[Row] = []
+        self._consumed: dict[tuple[int, int], None] = {}
+        self._traceless: dict[int, None] = {}
+        self._inbox: dict[int, dict[int, Message]] = {}
+        self._attributes: list[Row] = []
+
+    # Reading.
+
+    async def lives(self, worker: str) -> bool:
+        """Whether a worker is alive."""
+        alive = self._alive.get(worker)
+        if alive is None:
+            alive = self._alive[worker] = bool(await self.statements.read("live_worker", [(worker,)]))
+        return alive
+
+    async def unread(self, run: StoredRun) -> tuple[Message, ...]:
+        """Return all that a run has not read."""
+        return await self._unread_beyond(run, 0)
+
+    async def _unread_beyond(self, run: StoredRun, seen: int) -> tuple[Message, ...]:
+        beyond, stored = self._unread.get(run.key, (seen, None))
+        if stored is None or beyond > seen:
+            rows = [] if run.key in self._new else await self.statements.read("unread", [(run.key, seen)])
+            stored = [Message(*row[1:]) for row in rows]  # type: ignore[arg-type]  # columns as in Message
+        # Both are in order, and what is new is at the end: a run may have thousands that it has seen and not read.
+        pending = takewhile(lambda message: message.n > seen, reversed(self._inbox.get(run.key, {}).values()))
+        older = takewhile(lambda message: message.n > seen, reversed(stored))
+        unread = [*pending, *(message for message in older if (run.key, message.n) not in self._consumed)]
+        return tuple(reversed(unread))
+
+    async def run(self, key: int) -> StoredRun | None:
+        """Return a run by its key."""
+        if key not in self._runs:
+            await self._load("run_by_key", [(key,)])
+        return self._runs.get(key)
+
+    async def named(self, id: str) -> StoredRun | None:
+        """Return a run by its public id."""
+        if id not in self._ids:
+            self._ids[id] = None
+            await self._load("run_by_id", [(id,)])
+        return self._ids[id]
+
+    async def _load(self, statement: str, rows: Sequence[Row]) -> None:
+        for row in await self.statements.read(statement, rows):
+            self.adopt(row)
+
+    def adopt(self, row: Row) -> StoredRun:
+        """Return the run of a row that was read, as this batch has it."""
+        run = StoredRun(*row)  # type: ignore[arg-type]  # columns as in StoredRun
+        known = self._runs.setdefault(run.key, run)
+        self._ids[known.id] = known
+        return known
+
+    def forget_runs(self) -> None:
+        """Read every run and every tombstone anew: statements changed some beside this batch."""
+        self._runs.clear()
+        self._ids.clear()
+        self._unique.clear()
+        self._purged.clear()
+
+    async def _prefetch(self, operations: Sequence[Operation]) -> None:
+        if len(operations) == 1:
+            return
+        turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
+        await self.load_keys(turn.key for turn in turns)
+        ids = dict.fromkeys(named for operation in operations for named in ids_of(operation))
+        if ids:
+            self._ids.update((id, None) for id in ids if id not in self._ids)
+            await self._load("run_by_id", [(id,) for id in ids])
+        starts = [id for operation in operations for id in new_ids_of(operation)]
+        if starts:
+            await self._load_tombstones(starts)
+        ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
+        await self.load_keys(parent for parent in ending if parent)
+        moved: dict[int, int] = {}
+        for turn in turns:
+            if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
+                moved[turn.key] = min(moved.get(turn.key, turn.state.seen), turn.state.seen)
+        if moved:
+            self.know_unread(moved, await self.statements.read("unread", [*moved.items()]))
+
+    def know_runs(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in runs that were read before they were asked for; of these ids there are no others."""
+        for row in rows:
+            self.adopt(row)
+        for id in ids:
+            self._ids.setdefault(id, None)
+
+    def know_unread(self, beyond: Mapping[int, int], rows: Iterable[Row]) -> None:
+        """Take in the unread rows of runs, of each those beyond a number."""
+        self._unread = {key: (n, []) for key, n in beyond.items()}
+        for row in rows:
+            self._unread[int(row[0] or 0)][1].append(Message(*row[1:]))  # type: ignore[arg-type]  # as in Message
+
+    def know_purged(self, ids: Iterable[str], rows: Iterable[Row]) -> None:
+        """Take in which ids belonged to runs that are gone."""
+        self._purged.update(dict.fromkeys(ids))
+        for id, workflow, digest, expires in rows:
+            self._purged[str(id)] = (str(workflow), int(digest or 0), int(expires or 0))
+
+    def know_alive(self, workers: Iterable[str]) -> None:
+        """Take in who is alive."""
+        self._alive.update((worker, True) for worker in workers)
+
+    async def load_keys(self, keys: Iterable[int]) -> None:
+        """Read many runs at once."""
+        missing = [(key,) for key in dict.fromkeys(keys) if key not in self._runs]
+        if missing:
+            await self._load("run_by_key", missing)
+
+    async def _load_tombstones(self, ids: Sequence[str]) -> None:
+        self.know_purged(ids, await self.statements.read("tombstone", [(id,) for id in ids]))
+
+    # Changing.
+
+    def consume(self, run: StoredRun, numbers: Sequence[int]) -> None:
+        """Delete rows of a run's inbox."""
+        pending = self._inbox.get(run.key, {})
+        for n in numbers:
+            if n <= run.inbox:
+                self._consumed[run.key, n] = None
+                pending.pop(n, None)
+
+    def _forget(self, key: int) -> None:
+        self._forgotten[key] = None
+        self._entries = [row for row in self._entries if row[0] != key]
+        self._rewrites = [row for row in self._rewrites if row[0] != key]
+
+    def _trim(self, key: int, first: str, last: str) -> None:
+        self._trims.append((key, first, last))
+        if self._entries:
+            low, high = first.encode(), last.encode()
+            self._entries = [row for row in self._entries if row[0] != key or not low <= str(row[1]).encode() < high]
+
+    def touch(self, run: StoredRun, at: Instant) -> None:
+        """Note that a run changed."""
+        run.updated = at
+        if run.key not in self._new:
+            self._changed[run.key] = run
+
+    def leave_traces(self, run: StoredRun) -> None:
+        """Note that a run has rows in tables that its end must look into."""
+        if not run.traces:
+            run.traces = 1
+            self.touch(run, run.updated)
+
+    # Writing.
+
+    async def write_rows(self, more: Sequence[tuple[str, Sequence[Row]]]) -> None:
+        """Write what was changed so far, then more rows by the statements given."""
+        inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
+        traceless: list[Row] = [(key,) for key in self._traceless]
+        work: list[tuple[str, Sequence[Row]]] = [
+            # Before the inserts: an end gives a unique key back.
+            ("update_runs", [changes_of(run) for run in self._changed.values()]),
+            ("insert_runs", [astuple(run) for run in self._new.values()]),
+            ("put_inputs", [*self._inputs.items()]),
+            ("put_results", [(key, *result) for key, result in self._results.items()]),
+            ("forget_entries", [(key,) for key in self._forgotten]),
+            ("trim_entries", self._trims),
+            ("insert_entries", self._entries),
+            ("rewrite_entries", self._rewrites),
+            ("consume", [*self._consumed]),
+            ("insert_inbox", inbox),
+            ("insert_attributes", self._attributes),
+            ("forget_beats", traceless),
+            ("forget_tasks", traceless),
+            *more,
+        ]
+        for statement, rows in work:
+            if rows:
+                await self.statements.write(statement, rows)
+        self._unread.clear()
+        self._clear_pending()
+
+
+def ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation asks for."""
+    match operation:
+        case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Reopen() | SetAttributes():
+            yield operation.target
+        case StartRun():
+            yield operation.run.id
+            if operation.turn:
+                yield from ids_of(operation.turn)
+        case CommitTurn():
+            for send in operation.sends:
+                yield send.target
+            for child in operation.children:
+                yield child.run.id
+
+
+def new_ids_of(operation: Operation) -> Iterable[str]:
+    """Return the ids of runs that an operation inserts."""
+    if isinstance(operation, StartRun):
+        yield operation.run.id
+        operation = operation.turn or operation
+    if isinstance(operation, CommitTurn):
+        for child in operation.children:
+            yield child.run.id
