@@ -243,7 +243,7 @@ WHOLE = re.compile(rf"SCAN ({'|'.join(TABLES)})\b")
 
 BY_DESIGN = {
     "dead_workers": "there are as many workers as processes",
-    "live_workers": "the same",
+    "live_leases": "the same",
     "prune_dead": "the same",
     "read_schedules": "all of them are asked for",
     "count_runs": "counting looks at everything, in an index",

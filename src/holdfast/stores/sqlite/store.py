@@ -169,6 +169,7 @@ class SQLiteStore(SQLStore):
         return len(dead)
 
     async def fates(self) -> dict[str, Fate]:
+        self._connections.ready()
         if self.path == MEMORY:
             return {}  # there are no other processes, and no lease is renewed
         return await self._connections.read(lambda db: sqlite_workers.fates(db, Path(self.path).parent))
