@@ -1,9 +1,10 @@
-"""What every SQL store does alike: looking."""
+"""What every SQL store does alike: looking at runs, histories and trails."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant
@@ -21,14 +22,18 @@ from holdfast.contract.rows import (
     RunRow,
     ScheduleRow,
     Standing,
+    Status,
 )
 from holdfast.contract.store import Store
 from holdfast.stores.liveness import Fate
-from holdfast.stores.sql import reads
+from holdfast.stores.sql.filters import list_letters, list_runs
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, Value, record_of
 
 T = TypeVar("T")
 Look = Callable[[Statements], Coroutine[Any, Any, T]]
+
+_SEQ = itemgetter(1)
 
 
 class SQLStore(Store):
@@ -56,47 +61,106 @@ class SQLStore(Store):
         """Tell whether there are messages that were committed and not delivered yet (see Store.relay)."""
         return False
 
+    async def _read(self, statement: str, *rows: Row) -> list[Row]:
+        """Return what one statement finds."""
+        return await self.look(lambda db: db.read(statement, rows))
+
     async def load(self, keys: Sequence[int]) -> list[History]:
-        return await self.look(lambda db: reads.load(db, keys), together=True)
+        async def look(db: Statements) -> list[History]:
+            wanted: list[Row] = [(key,) for key in keys]
+            facts: dict[Value, list[EntryRow]] = {key: [] for key in keys}
+            make = EntryRow._make
+            for row in await db.read("read_many_entries", wanted):
+                facts[row[0]].append(make(row[1:]))
+            for found in facts.values():
+                found.sort(key=_SEQ)
+            messages = _by_run(keys, await db.read("unread", [(key, 0) for key in keys]))
+            seen = {_int(key): _int(n) for key, n in await db.read("inbox_numbers", wanted)}
+            tasks: dict[Value, dict[str, int]] = {}
+            for key, location, attempt in await db.read("read_tasks", wanted):
+                tasks.setdefault(key, {})[str(location)] = _int(attempt)
+            return [History(key, facts[key], messages[key], seen.get(key, 0), tasks.get(key, {})) for key in keys]
+
+        return await self.look(look, together=True)
 
     async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
-        return await self.look(lambda db: reads.inboxes(db, after))
+        return _by_run(after, await self._read("unread", *after.items()))
 
     async def held(self, worker: str) -> list[Held]:
-        return await self.look(lambda db: reads.held(db, worker))
+        rows = await self._read("held", (worker,))
+        return [Held(_int(key), _int(epoch), Status(str(status))) for key, epoch, status in rows]
 
     async def held_tasks(self, worker: str) -> list[tuple[int, str, int]]:
-        return await self.look(lambda db: reads.held_tasks(db, worker))
+        rows = await self._read("tasks_of", (worker,))
+        return [(_int(run), str(location), _int(attempt)) for run, location, attempt in rows]
 
     async def get(self, run_id: str) -> RunRow | None:
-        return await self.look(lambda db: reads.get(db, run_id))
+        rows = await self._read("get_run", (run_id,))
+        return record_of(RunRow, rows[0]) if rows else None
 
     async def standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
-        return await self.look(lambda db: reads.standings(db, run_ids))
+        rows = await self._read("read_standings", *((run_id,) for run_id in run_ids))
+        return {
+            str(id): Standing(Status(str(status)), _text(output), _text(error)) for id, status, output, error in rows
+        }
 
     async def runs(self, which: RunFilter) -> list[RunRow]:
-        return await self.look(lambda db: reads.list_runs(db, which))
+        return await self.look(lambda db: list_runs(db, which))
 
     async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
-        return await self.look(lambda db: reads.entries(db, key, "read_archive" if archived else "read_entries"))
+        return [EntryRow._make(row) for row in await self._read("read_archive" if archived else "read_entries", (key,))]
 
     async def letters(self, which: LetterFilter) -> list[LetterRow]:
-        return await self.look(lambda db: reads.list_letters(db, which))
+        return await self.look(lambda db: list_letters(db, which))
 
     async def audit(self, target: str | None = None, after: int = 0, limit: int = 1000) -> list[AuditRow]:
-        return await self.look(lambda db: reads.audit(db, target, after, limit))
+        if target is None:
+            rows = await self._read("read_all_audit", (after, limit))
+        else:
+            rows = await self._read("read_audit", (target, after, limit))
+        return [record_of(AuditRow, row) for row in rows]
 
     async def evidence(self, run_id: str, after: int = 0, limit: int = 1000) -> list[EvidenceRow]:
-        return await self.look(lambda db: reads.evidence(db, run_id, after, limit))
+        return [record_of(EvidenceRow, row) for row in await self._read("read_evidence", (run_id, after, limit))]
 
     async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
-        return await self.look(lambda db: reads.schedules(db, due))
+        rows = await (self._read("read_schedules", ()) if due is None else self._read("read_due_schedules", (due,)))
+        return [record_of(ScheduleRow, row) for row in rows]
 
     async def replies(self, messages: Sequence[str]) -> dict[str, str]:
-        return await self.look(lambda db: reads.replies(db, messages))
+        rows = await self._read("read_replies", *((message,) for message in messages))
+        return {str(message): str(payload) for message, payload in rows}
 
     async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
-        return await self.look(lambda db: reads.beats(db, key))
+        rows = await self._read("read_beats", (key,))
+        return {str(location): (_int(at), str(detail)) for location, at, detail in rows}
 
     async def counts(self) -> Counts:
-        return await self.look(reads.counts, together=True)
+        async def look(db: Statements) -> Counts:
+            runs = await db.read("count_runs", [()])
+            letters = await db.read("count_letters", [()])
+            events = await db.read("count_events", [()])
+            return Counts(
+                runs={str(status): _int(count) for status, count in runs},
+                letters=[(str(kind), str(outcome), bool(seen), _int(count)) for kind, outcome, seen, count in letters],
+                events={str(name): _int(count) for name, count in events},
+            )
+
+        return await self.look(look, together=True)
+
+
+def _by_run(keys: Iterable[int], rows: Iterable[Row]) -> dict[int, list[Message]]:
+    """Return inbox rows by their run."""
+    found: dict[int, list[Message]] = {key: [] for key in keys}
+    for row in rows:
+        found[_int(row[0])].append(Message._make(row[1:]))
+    return found
+
+
+def _text(value: Value) -> str | None:
+    return None if value is None else str(value)
+
+
+def _int(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
