@@ -44,7 +44,7 @@
     |-- JoinError                  every failed branch, by name
     |-- RaceError                  all branches failed
     |-- ChildFailed                an awaited child ended failed or cancelled
-    |-- RetryAfter                 raised by a body: not now, and nobody else under my limit either
+    |-- RetryAfter                 raised by a body: not now, and no other step under my limit either
     |-- NonRetryable               raised by a body: fail now, do not retry
     |   `-- Critical
     |       `-- Rollback           fail now and undo what was done
@@ -61,9 +61,9 @@
         |-- StoreFull
         |-- BadData                the database refused a value
         |-- StoreBusy
-        |   `-- Contended              somebody's open transaction holds what one operation needs
+        |   `-- Contended              another program's open transaction holds what one operation needs
         |-- StoreUnreachable       the database server cannot be reached at present
-        |-- OutcomeUnknown         the connection broke while committing, and nobody could be asked since
+        |-- OutcomeUnknown         the connection broke while committing, and the server could not be asked since
         |-- StoreCorrupt
         `-- StoreClosed
 
@@ -400,7 +400,7 @@ class StoreUnreachable(StoreError):
 class OutcomeUnknown(StoreError):
     """The connection broke while a commit was under way, and the server could not be asked what became of it.
 
-    Whoever started a run or sent a message with an id may do it again: once is guaranteed.
+    A caller that started a run or sent a message with an id may do it again: once is guaranteed.
     """
 
 

@@ -1,4 +1,4 @@
-"""Events by name: how each is delivered, and what becomes of what nobody took."""
+"""Events by name: how each is delivered, and what becomes of those that no run took."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event:
         delivery: which queued events a new waiter may take: `all` of them, none older than its wait (`after_wait`) or
             than the run itself (`after_create`); `first` gives each event to the oldest waiter alone, whatever
             `consume_on_read` says.
-        expire_after: an event that nobody took in this time is not delivered any more.
+        expire_after: an event that no run took in this time is not delivered any more.
         on_target_ended: what becomes of a message whose run ended without reading it.
         max_pending: how many may wait under this name; more are refused with QueueFull.
     """

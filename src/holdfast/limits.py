@@ -139,7 +139,7 @@ class _Rate:
             del self._when[run]
 
     def _forget_missed(self, before: Instant) -> None:
-        """Forget turns that nobody came for: their runs went on elsewhere."""
+        """Forget turns that no step came for: their runs went on in another process."""
         for run, steps in list(self._when.items()):
             for location, turn in list(steps.items()):
                 if turn < before:

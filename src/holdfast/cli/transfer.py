@@ -102,14 +102,14 @@ def _store(database: str, must_exist: bool = False) -> Store:
     store = open_store(database)
     path = getattr(store, "path", None)
     if path == ":memory:":
-        raise BadInput("a database in memory is nobody else's; name a file")
+        raise BadInput("a database in memory cannot be seen by another process; name a file")
     if must_exist and path is not None and not os.path.exists(path):
         raise BadInput(f"{path}: there is no such database")
     return store
 
 
 class _Progress:
-    """Tells a person at a terminal how far it is, and stops in order when somebody asks for that."""
+    """Tells a person at a terminal how far it is, and stops in order when that is asked for."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb

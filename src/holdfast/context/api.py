@@ -58,7 +58,7 @@ class Winner(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[T]):
-    """A message that somebody waits to have answered: give it to `ctx.reply`."""
+    """A message whose sender waits for an answer: give it to `ctx.reply`."""
 
     payload: T
     id: str
@@ -171,7 +171,7 @@ class Context(ABC):
 
     @abstractmethod
     def reply(self, request: Request[Any], value: object = None) -> None:
-        """Answer a request; whoever sent it gets the value, once this turn is durable. The first answer counts."""
+        """Answer a request; its sender gets the value, once this turn is durable. The first answer counts."""
 
     @abstractmethod
     def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
@@ -182,7 +182,7 @@ class Context(ABC):
 
     @abstractmethod
     def publish(self, name: str, payload: object = None, *, id: str | None = None) -> Awaitable[None]:
-        """Publish an event for whoever receives under this name, now or later.
+        """Publish an event for the runs that receive under this name, now or later.
 
         An event with an `id` is published once, however many runs publish it.
 
@@ -280,8 +280,9 @@ class Context(ABC):
         """Start another workflow as a child run, exactly once.
 
         Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
-        `propagate=False`. Not awaited, it runs on its own and its failure concerns nobody. It goes on when this run is
-        cancelled, unless `cancel_with_parent`. A parameter of its own that is named like one of these goes by position.
+        `propagate=False`. Not awaited, it runs on its own and its failure does not reach this run. It goes on when this
+        run is cancelled, unless `cancel_with_parent`. A parameter of its own that is named like one of these goes by
+        position.
         """
 
     @overload
@@ -331,7 +332,7 @@ class Context(ABC):
 
     @abstractmethod
     def evidence(self, kind: str, data: object = None) -> str:
-        """Add an item to the run's audit trail, which nobody can change unnoticed, and return its id."""
+        """Add an item to the run's audit trail, which cannot be changed unnoticed, and return its id."""
 
     @abstractmethod
     def on_query(self, name: str, handler: Callable[..., object]) -> None:

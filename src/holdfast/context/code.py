@@ -40,7 +40,7 @@ class WorkflowCode:
         return compensations.undo(journal, self._workflow)
 
     def check(self, result: bytes) -> None:
-        """Refuse an encoded result that is not what the workflow declares, rather than fail everybody who asks for it.
+        """Refuse an encoded result that is not what the workflow declares, rather than fail its callers later.
 
         Raises:
             UndecodablePayload: it does not fit the annotated type.

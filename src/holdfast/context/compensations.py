@@ -41,7 +41,7 @@ class UndoVerb(StepVerb):
 
 
 class NotAwaited:
-    """What `ctx.compensate` returns: nothing, but it says so to whoever awaits it."""
+    """What `ctx.compensate` returns: nothing, but it says so to code that awaits it."""
 
     __slots__ = ("_name",)
 

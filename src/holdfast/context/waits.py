@@ -77,7 +77,7 @@ class ReceiveVerb(Verb):
 
 
 class RequestVerb(ReceiveVerb):
-    """A wait for a message that somebody waits to have answered."""
+    """A wait for a message whose sender waits for an answer."""
 
     __slots__ = ()
     word = "receive_request"
@@ -106,7 +106,7 @@ class SendVerb(Verb):
 
 
 class PublishVerb(SendVerb):
-    """An event on its way to whoever waits; `target` is its name."""
+    """An event on its way to the runs that wait; `target` is its name."""
 
     __slots__ = ()
     word = "publish"

@@ -71,7 +71,7 @@ class ActivityOptions:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody wants to be called when something becomes of the step."""
+        """Whether a callback is to be called when something becomes of the step."""
         callbacks = (self.on_start, self.on_success, self.on_failure, self.on_failed, self.on_skipped)
         return any(callback is not None for callback in callbacks)
 
@@ -132,7 +132,7 @@ class Activity(Definition, Generic[P, R_co]):
         if settings.transaction and self.is_async:
             raise DefinitionError(
                 f"activity {self.name!r} ({source_line(function)}) has transaction=True and must be a plain function: "
-                "everybody else's commits wait for it"
+                "the commits of all runs wait for it"
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -203,7 +203,7 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     exactly once. Its `timeout` is 2 s unless given: others wait for it.
 
     `idempotency_key(*args)` names the outside effect (None: there is none to name): whichever run asks for it, it is
-    done by one step at a time, and its result is handed to everybody who asks within `idempotency_ttl`.
+    done by one step at a time, and its result is handed to every step that asks within `idempotency_ttl`.
     `run_when(step_context)` is asked before each attempt; while it says no (False, or NotReady with a reason) the step
     is skipped and asked again later, without using up an attempt, at most `max_skips` times.
 

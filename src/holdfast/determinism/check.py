@@ -377,7 +377,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _attribute(value: object, name: str) -> object:
-    """Look an attribute up where that runs nobody's code: in modules, classes and generators of random numbers."""
+    """Look an attribute up where no code runs for it: in modules, classes and generators of random numbers."""
     if isinstance(value, _NotLoaded):
         return _NotLoaded(f"{value.name}.{name}")
     if isinstance(value, ModuleType):
@@ -397,7 +397,7 @@ def _module(name: str, known: Mapping[str, object]) -> object:
 def _bindings(function: _FunctionNode) -> dict[str, list[object]]:
     """What each local name of a function is bound to, one item for each place that binds it."""
     found: dict[str, list[object]] = {}
-    elsewhere: set[str] = set()
+    not_here: set[str] = set()
     taken: set[ast.AST] = set()
 
     def bind(name: str | None, value: object = _UNKNOWN) -> None:
@@ -435,9 +435,9 @@ def _bindings(function: _FunctionNode) -> dict[str, list[object]]:
             case ast.MatchMapping():
                 bind(node.rest)
             case ast.Global() | ast.Nonlocal():
-                elsewhere.update(node.names)
+                not_here.update(node.names)
         pending += ast.iter_child_nodes(node)
-    return {name: values for name, values in found.items() if name not in elsewhere}
+    return {name: values for name, values in found.items() if name not in not_here}
 
 
 def _imported(alias: ast.alias) -> _Imported:

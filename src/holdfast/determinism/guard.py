@@ -104,7 +104,7 @@ def user_line(frame: FrameType | None = None, *, stop: FrameType | None = None) 
 
     That is a frame outside the standard library, installed packages and holdfast. If the user's code is itself
     installed too, it is the frame by which holdfast entered it. The search ends before `stop`: pass the frame that
-    drives the turn, for further out is whoever started the engine, who did not write the line.
+    drives the turn, for further out is the code that started the engine, which did not write the line.
     """
     if frame is None:
         frame = sys._getframe(1)
@@ -145,7 +145,7 @@ _EVENTS = {
 _WATCHED = frozenset({"open", *(f"{group}.{name}" for group, names in _EVENTS.items() for name in names.split())})
 _TELLING = (str, bytes, int, float, tuple, list, os.PathLike)
 _SOURCES = (".py", ".pyc", ".pyi", ".pyw")
-# Modules that touch files on behalf of whoever imports, warns, prints a traceback, logs or debugs.
+# Modules that touch files on behalf of code that imports, warns, prints a traceback, logs or debugs.
 _INTERPRETER = frozenset(
     {"_frozen_importlib", "_frozen_importlib_external", "encodings", "importlib", "inspect", "linecache", "logging"}
     | {"pdb", "pkgutil", "tokenize", "traceback", "warnings", "zipimport", "zoneinfo"}

@@ -69,7 +69,7 @@ class Engine:
         errors: exception classes that steps may raise into workflows as themselves.
         events: how events of some names are delivered, see Event; others by the defaults.
         limits: how many steps of activities that share a resource run at once, and how often; see Limit.
-        context: a function that is asked anew before each attempt of a step and each condition; what it returns is
+        context: a function that is asked before each attempt of a step and each condition; what it returns is
             readable on the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
         dialect: what stands between this process and a PostgreSQL server: nothing (`direct`) or a `pooler`.
@@ -360,7 +360,7 @@ class Engine:
         return [run_of(row) for row in rows]
 
     async def stats(self) -> dict[str, int]:
-        """Return how many runs there are of each status, dead letters nobody has seen, and events that wait."""
+        """Return how many runs there are of each status, unseen dead letters, and events that wait."""
         counts = await self.store.counts()
         stats = {str(status): counts.runs.get(status, 0) for status in Status}
         stats["dead_letters"] = sum(n for _, outcome, seen, n in counts.letters if not seen and not outcome)
@@ -384,7 +384,7 @@ class Engine:
     # Messages and events.
 
     async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
-        """Publish an event by name to whoever waits for it; return how many runs were given it, 0: it is queued.
+        """Publish an event by name to the runs that wait for it; return how many runs were given it, 0: it is queued.
 
         How it is delivered says its Event. With an `id` a second event with it is not published again. An object that
         is not a name is published under the name of its class.
@@ -448,7 +448,7 @@ class Engine:
         return self._link.current is not None and run_id in self._link.current.runner.ids
 
     def _store_broken(self, error: StoreError) -> None:
-        """Tell everybody that there will be no news, if the store can never be used again."""
+        """Tell all callers that there will be no news, if the store can never be used again."""
         if isinstance(error, StoreReplaced | StoreCorrupt):
             self._nothing_comes(lambda run_id: error)
 

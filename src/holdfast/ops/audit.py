@@ -1,4 +1,4 @@
-"""The audit trail: who did what, and what runs put on record, in chains that anybody can check.
+"""The audit trail: who did what, and what runs put on record, in chains that every reader can check.
 
 The hash rule. Rows are numbered from 1 without gaps. Each carries the `hash` of the row before it as `previous` (empty
 in the first) and its own `hash`: the SHA-256, in lower-case hexadecimal, of the UTF-8 text of a JSON array without
@@ -13,7 +13,8 @@ where `at` is in microseconds since 1970 UTC, and `detail` and `data` are string
     hashlib.sha256(text.encode()).hexdigest() == row["hash"]
 
 There is one chain of audit rows per database, and one of evidence per run. A chain shows every change to its rows but
-one: that its last rows were cut off. Whoever fears that keeps `Verdict.last` elsewhere and looks for it later.
+one: that its last rows were cut off. An operator who fears that keeps `Verdict.last` in another place and looks for it
+later.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """Something somebody did: the `n`th of all, to a run, a dead letter, a schedule or a kind of rows."""
+    """Something an operator did: the `n`th of all, to a run, a dead letter, a schedule or a kind of rows."""
 
     n: int
     at: datetime

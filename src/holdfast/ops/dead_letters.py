@@ -29,7 +29,7 @@ _BATCH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Work given up on (`work`: a step, or a workflow itself), or an event or message nobody could take (`event`).
+    """Work given up on (`work`: a step, or a workflow itself), or an event or message that no run could take (`event`).
 
     `payload` is the input of the run, or the value of the event. `outcome` says what became of it: empty while nothing
     did; of work `replayed`, and then how its run ended: `completed`, `failed` or `cancelled`; of an event `delivered`.
@@ -38,7 +38,7 @@ class DeadLetter:
     id: str
     kind: Kind
     run_id: str
-    """The run of the work; the run that the event was meant for, empty if it was meant for whoever waits."""
+    """The run of the work; the run that the event was meant for, empty if it was meant for any run that waits."""
     workflow: str
     step: str
     """The path of the step given up on."""
@@ -92,7 +92,7 @@ class DeadLetters:
     """The dead letters of a database.
 
     Work is replayed by retrying its run, whose finished steps do not run again; an event by delivering it after all.
-    Each letter is replayed at most once, whoever asks however often.
+    Each letter is replayed at most once, however often and by however many operators it is asked for.
     """
 
     def __init__(self, port: Port, events: Events, retry: RetryRun) -> None:
@@ -109,7 +109,7 @@ class DeadLetters:
             workflow: of the run it is about.
             run: the id of that run.
             name: of the event.
-            acknowledged: True for those that somebody acknowledged or replayed, False for the others.
+            acknowledged: True for those that were acknowledged or replayed, False for the others.
             before: the id of the last letter of the previous page.
         """
         return [_letter(row) for row in await self._port.store.letters(_filter(limit, which))]
@@ -128,7 +128,7 @@ class DeadLetters:
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return how many letters there are by kind and by what became of them.
 
-        `open` are those nobody dealt with, `acknowledged` those that were seen and left; the others were replayed.
+        `open` are those not dealt with, `acknowledged` those that were seen and left; the others were replayed.
         """
         counted: dict[str, dict[str, int]] = {kind: dict.fromkeys(_OUTCOMES, 0) for kind in _KINDS}
         counted["event"]["delivered"] = 0
@@ -157,13 +157,13 @@ class DeadLetters:
         """Try again what was given up on.
 
         Work is retried with its run. An event goes to the run it was meant for, if that is open (again), `to` another
-        run, or with `broadcast` to whoever waits for its name, now or later; so does one that was meant for whoever
-        waits.
+        run, or with `broadcast` to the runs that wait for its name, now or later; so does one that was meant for any
+        run that waits.
 
         Raises:
             NoSuchLetter: there is none with that id, or it was replayed before; the message says what became of it.
             BadInput: `to` or `broadcast` for work, or both.
-            NoSuchRun, RunTerminal: the event's target takes no messages; name another one, or let everybody have it.
+            NoSuchRun, RunTerminal: the event's target takes no messages; name another one, or broadcast it.
             QueueFull: too many events of that name wait already.
             CannotReopen: the run of the work cannot go on.
         """
@@ -174,7 +174,7 @@ class DeadLetters:
             await self._deliver(letter, _target(letter, to, broadcast), by)
             return
         if to is not None or broadcast:
-            raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}: it cannot be sent elsewhere")
+            raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}, and no event to send")
         await self._retry(letter.run_id, by if by is not None else self._port.actor, letter.id)
 
     async def _deliver(self, letter: DeadLetter, target: str, by: str | None) -> None:
@@ -242,7 +242,7 @@ class DeadLetters:
 
         Args:
             older_than: the age from which they go.
-            acknowledged_only: False deletes also those that nobody acknowledged or replayed.
+            acknowledged_only: False deletes also those that were not acknowledged or replayed.
             kind: `work` or `event`; both when left out.
             on_purged: is called with the id of each. What it raises is logged, told as `callback.error`, and changes
                 nothing.
@@ -274,7 +274,7 @@ class DeadLetters:
 
 
 def _target(letter: DeadLetter, to: str | None, broadcast: bool) -> str:
-    """Return the run an event goes to, empty for whoever waits."""
+    """Return the run an event goes to, empty for any run that waits."""
     if to is not None and broadcast:
         raise BadInput("to, broadcast: give one of the two, not both")
     if broadcast:

@@ -136,7 +136,7 @@ class Metrics:
 
     def _begin(self, change: Change) -> None:
         with self._lock:
-            # An attempt that went on elsewhere never ends here: the oldest make room.
+            # An attempt that went on in another process never ends here: the oldest make room.
             while len(self._running) >= _MAX_RUNNING:
                 del self._running[next(iter(self._running))]
             self._running[change.run_id, change.step] = (change.attempt, change.at)

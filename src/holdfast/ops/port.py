@@ -31,15 +31,15 @@ class Port(Protocol):
 
     @property
     def actor(self) -> str:
-        """Who acts when nobody is named."""
+        """Who acts when a verb is not told."""
         ...
 
     async def apply(self, operation: Operation) -> Outcome:
-        """Make one operation durable and wake whoever it concerns."""
+        """Make one operation durable and wake the runs it concerns."""
         ...
 
     def notify(self, change: Change) -> None:
-        """Tell those who watch."""
+        """Tell the observers."""
         ...
 
 

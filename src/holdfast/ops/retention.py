@@ -34,9 +34,9 @@ class Retention:
 
     Args:
         completed, failed, cancelled: runs that ended so, counted from their end.
-        dead_letters: also those that nobody acknowledged.
-        acknowledged_dead_letters: those somebody acknowledged or replayed, counted from when they were added.
-        events: those that nobody took; what `Event.on_target_ended` says of their name becomes of them.
+        dead_letters: also those that were not acknowledged.
+        acknowledged_dead_letters: those that were acknowledged or replayed, counted from when they were added.
+        events: those that no run took; what `Event.on_target_ended` says of their name becomes of them.
         ids: of purged runs and published events, at least; meanwhile they are not taken for others.
         every: how often to sweep.
         on_start: whether to sweep when the engine opens, too.

@@ -16,7 +16,7 @@ class Tracing:
     """Makes a span for each attempt of a step, so that spans made in its body are that span's children.
 
     Replay makes no spans, since it runs no bodies. There is no span for a whole run: a run outlives processes, and a
-    span can only be ended by the process that began it. One made up when the run ends could be nobody's parent, because
+    span can only be ended by the process that began it. One made up when the run ends could be no parent, because
     the steps' spans were sent long before, and would be missing whenever the process died between committing the end
     and telling of it. For the same reason an attempt's span has no parent: what called `start` may be days and
     processes away, and what opened the engine has nothing to do with the run. Every span carries the run's id to find

@@ -161,7 +161,7 @@ class CutFinder:
             return end if end is not None and end.kind == entries.StepFailure.kind else None
         if call.kind == entries.ChildBegun.kind and not decode_entry(call.kind, call.data).refused:
             return end
-        return call  # so that its deadline is set anew, and its refusal forgotten
+        return call  # so that its deadline is set again, and its refusal forgotten
 
     def cancels(self) -> list[_Point]:
         """Return the request that stopped the run."""

@@ -49,7 +49,7 @@ class Schedules:
 
     A stored input that does not fit the workflow any more starts nothing. It is logged and told as `run.blocked`, with
     the schedule and the error as `data` and no run id, since there is no run. This engine tries it again at the next
-    tick; until somebody can start it the schedule waits, and then makes up for it as `catch_up` says.
+    tick; until an engine can start it the schedule waits, and then makes up for it as `catch_up` says.
     """
 
     def __init__(self, port: Port, registry: Registry, unread: Events, changed: Callable[[], None]) -> None:

@@ -155,7 +155,7 @@ def ticks_between(spec: ScheduleSpec, start: Instant, end: Instant, limit: int) 
 
 
 def jittered(spec: ScheduleSpec, schedule_id: str, tick: Instant) -> Instant:
-    """Return when to begin what a tick starts: put off by less than the jitter, the same whoever asks."""
+    """Return when to begin what a tick starts: put off by less than the jitter, the same in every engine."""
     digest = blake2b(f"{tick}/{schedule_id}".encode(), digest_size=8).digest()
     return tick + (spec.jitter_us * int.from_bytes(digest) >> 64)
 
@@ -172,7 +172,7 @@ def _after(spec: ScheduleSpec, after: Instant) -> Instant | None:
 
 
 def _cron_ticks(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
-    from cronsim import CronSim  # when the first line of cron is read, not by everybody who imports us
+    from cronsim import CronSim  # when the first line of cron is read, not whenever this is imported
 
     assert spec.cron is not None
     try:

@@ -1,4 +1,4 @@
-"""Which runs somebody wants to see: words of the API as the store takes them."""
+"""Which runs a caller wants to see: words of the API as the store takes them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Report(NamedTuple):
 
 
 def changes_of(run_id: str, workflow: str, names: Names, rows: Iterable[EntryRow]) -> Iterator[Change]:
-    """Yield what to tell about new entries of a run, in their order; entries that concern nobody yield nothing."""
+    """Yield what to tell about new entries of a run, in their order; entries that are not told yield nothing."""
     reopened = False
     for row in rows:
         report = _REPORTS.get(row.kind)

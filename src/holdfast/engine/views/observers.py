@@ -80,7 +80,7 @@ class Observers:
             self.callbacks.setdefault("", []).append(callback)
 
     def listen(self, run_id: str) -> bool:
-        """Tell whether anybody wants to hear of a run."""
+        """Tell whether an observer wants to hear of a run."""
         return "" in self.callbacks or run_id in self.callbacks
 
     def _to_tell(self, run_id: str) -> list[Callback]:
@@ -119,7 +119,7 @@ class Observers:
             watch.close()
 
     def notify(self, change: Change) -> None:
-        """Tell everybody; one that raises is reported to the others."""
+        """Tell every observer; one that raises is reported to the others."""
         for callback in self._to_tell(change.run_id):
             try:
                 callback(change)
@@ -132,7 +132,7 @@ class Observers:
             made = callback(*args)
             if inspect.iscoroutine(made):
                 made.close()
-                raise TypeError("it returned a coroutine, which nobody awaits: use a plain function")
+                raise TypeError("it returned a coroutine, which is not awaited: use a plain function")
         except Exception as error:
             self.report(error, callback, run_id)
 
