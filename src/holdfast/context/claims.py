@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.context.children import ChildVerb
 from holdfast.context.steps import StepVerb
-from holdfast.replay.journal import Journal
+from holdfast.replay.entry import CompensationAdded, encode_entry
+from holdfast.replay.journal import Compensation, Journal
 from holdfast.replay.location import Scope
 
 
@@ -79,9 +82,20 @@ def _one_of_several(journal: Journal, scope: Scope, calls: list[str]) -> str:
     claimed = [stack[member].entry.undoes for member in row.members] + [_whole(journal, calls.pop())]
     claimed.sort(key=lambda location: row.order.index(location) if location in row.order else -1)
     for member, undoes in zip(row.members, claimed, strict=False):
-        journal.relabel(stack[member], undoes)
+        _relabel(journal, stack[member], undoes)
     scope.together = row._replace(left=len(calls), made=scope.made, members=[*row.members, len(stack)])
     return claimed[-1]
+
+
+def _relabel(journal: Journal, compensation: Compensation, undoes: str) -> None:
+    """Change what a compensation undoes that was registered in this turn."""
+    if compensation.entry.undoes == undoes:
+        return
+    compensation.entry = msgspec.structs.replace(compensation.entry, undoes=undoes)
+    rows = journal.turn.entries
+    for index, row in enumerate(rows):
+        if row.location == compensation.location and row.kind == CompensationAdded.kind:
+            rows[index] = row._replace(data=encode_entry(compensation.entry))
 
 
 def _whole(journal: Journal, location: str) -> str:

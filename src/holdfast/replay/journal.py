@@ -379,15 +379,6 @@ class Journal:
         self.record(location, added)
         return self._push(location, added)
 
-    def relabel(self, compensation: Compensation, undoes: str) -> None:
-        """Change what a compensation undoes that was registered in this turn."""
-        if compensation.entry.undoes == undoes:
-            return
-        for index, row in enumerate(self.turn.entries):
-            if row.location == compensation.location and row.kind == entries.CompensationAdded.kind:
-                compensation.entry = msgspec.structs.replace(compensation.entry, undoes=undoes)
-                self.turn.entries[index] = row._replace(data=encode_entry(compensation.entry))
-
     def carried(self) -> list[Entry]:
         """Return what is on the stack as a new life takes it over: its calls are not made there."""
         return [msgspec.structs.replace(each.entry, where="", undoes="") for each in self.compensations or ()]
