@@ -1,4 +1,4 @@
-"""What an engine tells those who watch it: one small record per thing that became durable."""
+"""What an engine tells its observers: one small record for each thing that became durable."""
 
 from __future__ import annotations
 

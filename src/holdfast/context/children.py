@@ -1,4 +1,4 @@
-"""Child runs."""
+"""Child runs: how one is started, exactly once, and what its end means to its parent."""
 
 from __future__ import annotations
 

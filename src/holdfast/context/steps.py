@@ -1,4 +1,4 @@
-"""The step verb."""
+"""Steps: how the code calls one, and how its attempts went so far."""
 
 from __future__ import annotations
 

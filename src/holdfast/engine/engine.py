@@ -1,4 +1,4 @@
-"""The engine: start runs, talk to them, act on them, and advance them in this process."""
+"""The engine: start runs, find them, act on many, and advance them in this process."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Engine:
         self._tracing = tracing
         self._run_workflows = run_workflows
         self._news = NewsWaiters()
-        self._results = ResultWaiters(self.store, self._has)
+        self._results = ResultWaiters(self.store, self._in_memory)
         self._link = Link(self.store, self.clock, self._observers, actor)
         self._control = RunControl(self._link, self.registry, Rules.of(self._events))
         self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
@@ -171,7 +171,9 @@ class Engine:
                 self.registry,
                 self.settings,
                 self.clock,
-                Listeners(self._run_ended, self._news.wake, self._looked, self._store_broken, self._ticked),
+                Listeners(
+                    self._run_ended, self._news.wake, self._others_may_have_ended, self._store_broken, self._ticked
+                ),
                 self._events,
                 self._observers,
                 self._limits,
@@ -249,7 +251,7 @@ class Engine:
             finally:
                 await self.store.close()
                 await worker.end_commits()
-        self._nothing_comes(
+        self._fail_waiters(
             lambda run_id: HoldfastError(
                 f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
             )
@@ -444,19 +446,19 @@ class Engine:
         self._news.wake(run_id)
         self._results.ended(run_id, standing)
 
-    def _has(self, run_id: str) -> bool:
+    def _in_memory(self, run_id: str) -> bool:
         return self._link.current is not None and run_id in self._link.current.runner.ids
 
     def _store_broken(self, error: StoreError) -> None:
         """Tell all callers that there will be no news, if the store can never be used again."""
         if isinstance(error, StoreReplaced | StoreCorrupt):
-            self._nothing_comes(lambda run_id: error)
+            self._fail_waiters(lambda run_id: error)
 
-    def _nothing_comes(self, error: Callable[[str], Exception]) -> None:
+    def _fail_waiters(self, error: Callable[[str], Exception]) -> None:
         self._news.fail(error)
         self._results.fail(error)
 
-    def _looked(self) -> None:
+    def _others_may_have_ended(self) -> None:
         self._news.wake_all()
         self._results.look_again()
         if self._maintenance is not None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, counted from what an engine tells those who watch it."""
+"""Metrics for Prometheus, counted from what an engine tells its observers."""
 
 from __future__ import annotations
 

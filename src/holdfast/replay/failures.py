@@ -14,7 +14,7 @@ def located(error: BaseException, location: str, attempts: int = 0) -> BaseExcep
     """Return an error that remembers the location of the call that raises it, and how often that was tried."""
     try:
         setattr(error, _ORIGIN, (location, attempts))
-    except Exception:  # noqa: S110  # an exception that takes no attributes tells no tales
+    except Exception:  # noqa: S110  # an exception that takes no attributes does not say where it came from
         pass
     return error
 

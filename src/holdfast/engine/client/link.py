@@ -99,5 +99,5 @@ class Link:
         return await outcome_of(ask)
 
     def notify(self, change: Change) -> None:
-        """Tell those who watch."""
+        """Tell the observers."""
         self.observers.notify(change)

@@ -1,4 +1,4 @@
-"""Reports: what the entries of a committed turn mean to those who watch the engine."""
+"""Changes: what the observers of an engine are told about the entries of a committed turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who watch: callbacks and iterators that are told what became durable. What they do never changes a run."""
+"""Observers: callbacks and iterators that are told what became durable. What they do never changes a run."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Observers:
 
 
 class Reporter:
-    """Tells those who watch what a worker does to its runs, each thing once, when it is durable."""
+    """Tells the observers what a worker does to its runs, each thing once, when it is durable."""
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
         self._observers = observers

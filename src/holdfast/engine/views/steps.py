@@ -1,4 +1,4 @@
-"""Steps as people look at them: one record per step of a run, made from its history."""
+"""Steps as they are shown: one record for each step of a run, made from its history."""
 
 from __future__ import annotations
 
