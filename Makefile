@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -23,6 +23,12 @@ demo: $(READY) ## Run the demonstration
 
 test: $(READY) ## Run the tests, without the slow ones
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
+
+quick: $(READY) ## Run format, lint, types and the tests that need no server and no other process
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --quick
 
 check: $(READY) ## Run all that must pass before a commit: format, lint, types, tests
 	@$(BIN)/ruff format --check .

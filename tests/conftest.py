@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import servers
 from tests.support import leftovers
+from tests.support.paths import ROOT
 from tests.support.sqlite_cases import opened
 from tests.support.time_limit import TimeLimit
 
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SQLiteStore
 
 # How long an example takes says something about the machine, which others use too, and nothing about the code.
@@ -24,6 +27,30 @@ settings.load_profile("shared machine")
 leftovers.watch_tasks()
 _before = pytest.StashKey[leftovers.Before]()
 _failed = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out tests that need a server or another process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_quick(item)]
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test needs no server and no other process, and is not run in another mode that is quicker."""
+    if not isinstance(item, pytest.Function):
+        return True
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    servers_needed = {"postgres", "oldest_postgres", "newest_server"}.intersection(item.fixturenames)
+    starts_processes = {"subprocess", "SCRIPT", "SCRIPTS"}.intersection(item.function.__code__.co_names)
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    if servers_needed or starts_processes or folder in ("crash", "examples", "postgres", "simulation", "transfer"):
+        return False
+    return given.get("mode", "memory") == "memory"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,6 +133,27 @@ def database(postgres: str) -> Iterator[str]:
     """Give the address of an empty schema, dropped after the test."""
     with servers.fresh_schema(postgres) as schema:
         yield with_schema(postgres, schema)
+
+
+@pytest.fixture(scope="session")
+def kept_schema(postgres: str) -> servers.KeptSchema:
+    """Give a schema that is emptied, not dropped, after each test: making its tables takes longer than most tests."""
+    address = with_schema(postgres, "kept")
+
+    async def make() -> None:
+        store = PostgresStore(address)
+        await store.open()
+        await store.close()
+
+    asyncio.run(make())
+    return servers.KeptSchema(postgres, "kept", address)
+
+
+@pytest.fixture
+def empty_database(kept_schema: servers.KeptSchema) -> Iterator[str]:
+    """Give the address of a schema whose tables are there, and empty."""
+    yield kept_schema.address
+    kept_schema.empty()
 
 
 @pytest.fixture
