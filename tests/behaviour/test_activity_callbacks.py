@@ -157,7 +157,7 @@ async def test_a_start_is_told_when_the_body_starts(make_engine, told):
     await engine.start(occupying)
     await begun.wait()
     run = await engine.start(caller)
-    while engine._working().executor.active < 2:  # noqa: ASYNC110  # there is nothing to be told by
+    while engine.bodies < 2:  # noqa: ASYNC110  # there is nothing to be told by
         await asyncio.sleep(0.001)
     assert told.calls == []
     free.set()

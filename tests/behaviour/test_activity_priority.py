@@ -47,7 +47,7 @@ def workflows_of(desk: Desk) -> tuple[Any, Any]:
 
 async def waiting(engine: Any, many: int) -> None:
     """Wait until so many attempts run or wait for a place."""
-    while engine._working().executor.active < many:  # noqa: ASYNC110  # there is nothing to be told by
+    while engine.bodies < many:  # noqa: ASYNC110  # there is nothing to be told by
         await asyncio.sleep(0.001)
 
 

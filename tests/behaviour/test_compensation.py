@@ -342,7 +342,7 @@ async def test_a_run_that_does_not_stop_within_its_grace_is_undone_all_the_same(
     await engine.settle()
     assert await run.cancel(compensate=True)
     if stubborn == "in a step":
-        await eventually(lambda: bool(engine._working().executor.active))
+        await eventually(lambda: bool(engine.bodies))
         engine._jump(engine.clock.now() + 60_000_000)
     with pytest.raises(RunCancelled):
         await run.result()

@@ -412,11 +412,11 @@ async def test_the_retry_of_a_step_that_timed_out_finds_what_the_first_attempt_a
 
     engine = await make_engine(work)
     run, other = await engine.start(work), await engine.start(work)
-    await eventually(lambda: bool(engine._working().executor.threads.abandoned))
+    await eventually(lambda: bool(engine.abandoned))
     await engine.settle()
     assert ran == [1]
     release.set()
-    await eventually(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine.abandoned)
     await engine.settle()
     assert await other.result() == "paid by attempt 1"
     assert await run.result() == "paid by attempt 1"
@@ -444,7 +444,7 @@ async def test_a_late_result_that_comes_while_the_retry_runs_is_not_mixed_up(mak
     result = asyncio.ensure_future(run.result())
     await eventually(lambda: ran == [1, 2])
     release.set()
-    await eventually(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine.abandoned)
     second.set()
     assert await result == "attempt 2"
     assert await engine.execute(work, True) == "attempt 1"

@@ -33,7 +33,7 @@ async def test_no_more_than_allowed_run_at_once_over_all_runs(make_engine, servi
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=3)])
     runs = [await engine.start(caller, number) for number in range(20)]
-    await eventually(lambda: engine._working().executor.active == 20)
+    await eventually(lambda: engine.bodies == 20)
     assert service.inside == 3
     service.go.set()
     assert [await run.result() for run in runs] == list(range(20))
@@ -69,9 +69,9 @@ async def test_who_waits_for_a_limit_is_served_by_priority(make_engine, service)
     high.name = "high"
     service.engine = engine = await make_engine(low, high, limits=[Limit(name="service", at_once=1)])
     runs = [await engine.start(low, number) for number in range(5)]
-    await eventually(lambda: engine._working().executor.active == 5)
+    await eventually(lambda: engine.bodies == 5)
     runs.append(await engine.start(high, 99))
-    await eventually(lambda: engine._working().executor.active == 6)
+    await eventually(lambda: engine.bodies == 6)
     service.go.set()
     for run in runs:
         await run.result()
@@ -102,12 +102,12 @@ async def test_a_step_that_waits_for_a_limit_can_be_stopped_and_leaves_no_place_
     inside = await engine.start(caller, 1)
     await eventually(lambda: service.inside == 1)
     stopped = await engine.start(caller, 2)
-    await eventually(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine.bodies == 2)
     last = await engine.start(caller, 3)
-    await eventually(lambda: engine._working().executor.active == 3)
+    await eventually(lambda: engine.bodies == 3)
     await getattr(stopped, how)()
     wanted = Status.PAUSED if how == "pause" else Status.CANCELLED
-    await eventually(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine.bodies == 2)
     service.go.set()
     assert [await inside.result(), await last.result()] == [1, 3]
     assert await stopped.status() is wanted
@@ -126,7 +126,7 @@ async def test_one_who_is_stopped_inside_gives_its_place_to_the_next(make_engine
     inside = await engine.start(caller, 1)
     await eventually(lambda: service.inside == 1)
     following = await engine.start(caller, 2)
-    await eventually(lambda: engine._working().executor.active == 2)
+    await eventually(lambda: engine.bodies == 2)
     await getattr(inside, how)()
     await eventually(lambda: len(service.calls) == 2)
     service.go.set()
@@ -166,7 +166,7 @@ async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_aga
     )
     for number in range(4):
         await engine.start(caller, number, id=f"r-{number}")
-    await eventually(lambda: engine._working().executor.active == 4)
+    await eventually(lambda: engine.bodies == 4)
     await engine.stop()
     service.go.set()
     await engine.open()
@@ -185,7 +185,7 @@ async def test_a_rate_spreads_the_starts_over_time_and_each_run_parks_once(make_
     runs = [await engine.start(caller, number) for number in range(10)]
     await engine.settle()
     assert service.times == [0, 0]
-    assert engine._working().executor.active == 0
+    assert engine.bodies == 0
     assert Counter([await run.status() for run in runs]) == {Status.COMPLETED: 2, Status.SUSPENDED: 8}
     (step,) = await runs[-1].steps()
     assert (step.status, step.attempts, step.failures, step.next_attempt_at) == ("skipped", 0, 0, START + 40 * SECOND)
@@ -237,7 +237,7 @@ async def test_a_rate_counts_starts_and_not_steps_that_wait_for_a_place(make_eng
     await engine.start(occupy)
     await eventually(lambda: service.inside == 1)
     runs = [await engine.start(caller, number) for number in range(4)]
-    await eventually(lambda: engine._working().executor.active == 5)
+    await eventually(lambda: engine.bodies == 5)
     for _ in range(4):
         engine.jumping.advance(10 * SECOND)
         await asyncio.sleep(0.05)

@@ -177,7 +177,7 @@ async def test_a_suspect_runs_alone_on_the_worker_that_takes_it(make_engine, tmp
     @activity(name="train", queue="gpu")
     async def train(number: int) -> int:
         await asyncio.sleep(0.1)
-        held.append(len(await worker.store.held_tasks(worker._working().id)))
+        held.append(len(await worker.store.held_tasks(worker.worker_id)))
         return number
 
     @workflow
@@ -222,10 +222,9 @@ async def test_a_worker_that_was_declared_dead_stops_its_bodies(make_engine):
     worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping, lease=timedelta(seconds=3))
     run = await office.start("caller")
     await eventually(lambda: bodies)
-    inner = worker._working()
-    await worker.store.leave(inner.id)  # as if others had declared it dead
-    await eventually(lambda: inner.lapses and len(bodies) == 2)
-    assert inner.executor.active == 1
+    await worker.store.leave(worker.worker_id)  # as if others had declared it dead
+    await eventually(lambda: worker.lapses and len(bodies) == 2)
+    assert worker.bodies == 1
     bodies.gate.set()
     assert await result_of(office, run) == "trained 2"
 
@@ -265,7 +264,7 @@ async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_ow
     await eventually(lambda: len(bodies) == 2)
     await office.stop()
     bodies.gate.set()
-    await eventually(lambda: worker._working().idle)
+    await eventually(lambda: worker.idle)
     await worker.get(run.id).send("word", "hello")
     row = await worker.store.get(run.id)
     assert row is not None

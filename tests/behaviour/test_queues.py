@@ -76,7 +76,7 @@ async def tasks_left(engine: Any, *workers: Any) -> list[Any]:
     names = [activity for worker in (engine, *workers) for activity in worker._queues.activities]
     left: list[Any] = list(await engine.store.claim_tasks("looker", engine.clock.now(), 99, ["gpu"], names))
     for worker in (engine, *workers):
-        left += await engine.store.held_tasks(worker._working().id)
+        left += await engine.store.held_tasks(worker.worker_id)
     return left
 
 
@@ -143,7 +143,7 @@ async def test_a_run_that_waits_for_a_queue_is_parked_and_says_so(make_engine, c
         assert (found.status, found.waiting_for, found.due_at) == (Status.SUSPENDED, "step train (queue gpu)", None)
     [step_now] = await runs[0].steps()
     assert (step_now.status, step_now.attempts) == ("running", 1)
-    assert engine._working().executor.active == 0
+    assert engine.bodies == 0
 
 
 async def test_an_engine_that_serves_a_queue_says_what_activity_it_does_not_know(make_engine, caplog):
@@ -524,7 +524,7 @@ async def test_a_limit_holds_for_the_engine_that_runs_the_steps(make_engine):
     runs = [await engine.start(caller, number) for number in range(6)]
     await eventually(lambda: len(inside) == 2)
     await asyncio.sleep(0.05)
-    assert engine._working().executor.active == 2
+    assert engine.bodies == 2
     go.set()
     assert [await run.result() for run in runs] == list(range(6))
     assert max(most) == 2
@@ -780,9 +780,9 @@ async def test_a_body_under_way_elsewhere_may_finish_while_its_run_is_paused(mak
     run = await office.start("caller")
     await eventually(lambda: begun)
     await run.pause()
-    await eventually(lambda: worker._working().executor.active == 1)
+    await eventually(lambda: worker.bodies == 1)
     go.set()
-    await eventually(lambda: worker._working().idle)
+    await eventually(lambda: worker.idle)
     await asyncio.sleep(0.05)
     assert await run.status() is Status.PAUSED
     await run.resume()

@@ -32,7 +32,7 @@ async def test_one_who_is_told_to_come_back_later_makes_all_of_its_limit_wait(ma
     runs = [first, *[await engine.start(caller, number) for number in range(1, 20)]]
     await engine.settle()
     assert service.times == [0]
-    assert engine._working().executor.active == 0
+    assert engine.bodies == 0
     assert {await run.status() for run in runs} == {Status.SUSPENDED}
     (step,) = await first.steps()
     assert (step.attempts, step.failures, step.next_attempt_at) == (1, 0, START + MINUTE)
@@ -105,11 +105,11 @@ async def test_those_who_wait_for_a_place_of_the_limit_wait_too(make_engine, ser
     service.answers[1] = RetryAfter(MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=1)])
     runs = [await engine.start(caller, number) for number in range(10)]
-    await eventually(lambda: engine._working().executor.active == 10)
+    await eventually(lambda: engine.bodies == 10)
     service.go.set()
     await engine.settle()
     assert service.times == [0]
-    assert engine._working().executor.active == 0
+    assert engine.bodies == 0
     assert [await run.result() for run in runs] == list(range(10))
     assert service.times == [0, *[60] * 10]
     assert engine._limits._running == {"service": 0}
@@ -127,7 +127,7 @@ async def test_after_the_wait_the_rate_is_kept(make_engine, service):
     service.answers[1] = RetryAfter(MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[limit])
     runs = [await engine.start(caller, number) for number in range(5)]
-    await eventually(lambda: engine._working().executor.active == 1)
+    await eventually(lambda: engine.bodies == 1)
     service.go.set()
     assert sorted([await run.result() for run in runs]) == list(range(5))
     gaps = [later - earlier for earlier, later in zip(service.times, service.times[1:], strict=False)]

@@ -140,11 +140,10 @@ async def test_a_body_that_swallows_its_cancellation_is_not_waited_for(make_engi
     engine = await make_engine(caller)
     run = await engine.start(caller)
     assert await run.result() == "second"
-    executor = engine._working().executor
     assert finished == []
-    assert executor.abandoned == 1
+    assert engine.abandoned == 1
     released.set()
-    await eventually(lambda: finished == [1] and executor.abandoned == 0)
+    await eventually(lambda: finished == [1] and engine.abandoned == 0)
     await engine.settle()
     assert await run.result() == "second"
     completed = [fact.entry.attempt for fact in await run.history() if isinstance(fact.entry, entries.StepCompleted)]
@@ -166,12 +165,11 @@ async def test_a_body_asleep_in_a_thread_is_not_waited_for_and_gives_back_its_sl
 
     caller = calling(deaf)
     engine = await make_engine(caller, max_threads=1)
-    executor = engine._working().executor
     run = await engine.start(caller)
     assert await run.result() == "second"
-    assert executor.threads.abandoned == 1
+    assert engine.abandoned == 1
     wake.set()
-    await eventually(lambda: executor.threads.abandoned == 0)
+    await eventually(lambda: engine.abandoned == 0)
     assert ended == ["late"]
     await engine.settle()
     assert await run.result() == "second"
@@ -193,7 +191,7 @@ async def test_a_late_failure_is_discarded_like_a_late_result(make_engine):
     run = await engine.start(caller)
     assert await run.result() == "second"
     wake.set()
-    await eventually(lambda: engine._working().executor.threads.abandoned == 0)
+    await eventually(lambda: engine.abandoned == 0)
     assert await run.status() is Status.COMPLETED
 
 
@@ -214,7 +212,7 @@ async def test_a_coroutine_that_comes_late_from_a_thread_is_closed(make_engine):
     with pytest.raises(RunFailed, match="StepTimeout"):
         await engine.execute(caller)
     wake.set()
-    await eventually(lambda: engine._working().executor.threads.abandoned == 0)
+    await eventually(lambda: engine.abandoned == 0)
 
 
 async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(make_engine, monkeypatch, caplog):
@@ -247,11 +245,11 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
     engine = await make_engine(lose, go_on)
     executor = engine._working().executor
     assert await engine.execute(lose) == 4
-    assert executor.threads.abandoned == 4
+    assert engine.abandoned == 4
     assert not executor.healthy
     with caplog.at_level(logging.ERROR, "holdfast.engine"):
         run = await engine.start(go_on)
-        await eventually(lambda: executor.active == 2)
+        await eventually(lambda: engine.bodies == 2)
         await asyncio.sleep(0.02)
         assert ran == []
     assert len([record for record in caplog.records if "never came back" in record.message]) == 1

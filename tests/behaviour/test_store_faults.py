@@ -153,7 +153,7 @@ async def test_a_run_on_its_way_to_the_worker_is_not_given_back(make_engine, mak
     after = await engine.store.get("r")
     assert before is not None
     assert after is not None
-    assert (before.owner, before.epoch) == (engine._working().id, after.epoch)
+    assert (before.owner, before.epoch) == (engine.worker_id, after.epoch)
     assert bodies == ["body"]
 
 

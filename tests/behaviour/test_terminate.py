@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from tests.support.acts_cases import Flaky, Gate, moments
-from tests.support.waiting import LONG, eventually
+from tests.support.waiting import eventually
 
 from holdfast import Context, RunCancelled, RunTerminal, Status, step_context, workflow
 
@@ -214,9 +214,7 @@ async def test_a_run_terminated_by_another_engine_stops_there_too(make_engine):
     await moments()
     assert await other.get(busy.id).terminate()
     assert await other.get(idle.id).terminate()
-    async with asyncio.timeout(LONG):
-        while not heard or owner._working().runner.residents:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(lambda: heard and not owner.residents)
 
 
 @restarts

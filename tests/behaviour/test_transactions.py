@@ -376,10 +376,10 @@ async def test_a_body_that_takes_too_long_loses_its_connection_and_the_step_fail
     error = await error_of(run)
     assert isinstance(error, StepTimeout)
     assert "step 'pay' did not finish within" in str(error)
-    assert engine._working().executor.abandoned == 1
+    assert engine.abandoned == 1
     go.set()
     await eventually(lambda: late)
-    await eventually(lambda: engine._working().executor.abandoned == 0)
+    await eventually(lambda: engine.abandoned == 0)
     assert await ledger.rows() == []
 
 
@@ -446,7 +446,7 @@ async def test_a_body_that_is_given_up_while_it_runs_is_done_in_time_or_not_at_a
         ended = await result_of(engine, run)
     except RunCancelled:
         ended = "cancelled"
-    await eventually(lambda: not engine._working().executor.threads.abandoned)
+    await eventually(lambda: not engine.abandoned)
     rows = await ledger.rows()
     assert rows == ["paid"] if ended == "slow" else rows in ([], ["paid"])
     assert ended != "slow" or mode != "postgres"

@@ -74,6 +74,38 @@ class TestEngine(Engine):
         """What lets the store of this engine fail."""
         return Faults(self.store)
 
+    # What a test may want to know of the worker.
+
+    @property
+    def worker_id(self) -> str:
+        """The name under which this engine holds its runs."""
+        return self._working().id
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way here: no body, no commit, no claim."""
+        return self._quiet()
+
+    @property
+    def bodies(self) -> int:
+        """How many bodies of steps run here, or wait for a place."""
+        return self._working().executor.active
+
+    @property
+    def abandoned(self) -> int:
+        """How many bodies were given up but have not come back: threads cannot be ended, and tasks may refuse to."""
+        return self._working().executor.abandoned
+
+    @property
+    def residents(self) -> int:
+        """How many runs are in memory here."""
+        return len(self._working().runner.residents)
+
+    @property
+    def lapses(self) -> int:
+        """How often this worker hung beyond its lease and was declared dead."""
+        return self._working().lapses
+
     async def crash(self) -> None:
         """End as if the process were killed: nothing more reaches the database, and what was in memory is gone.
 
