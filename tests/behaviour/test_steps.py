@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -145,6 +146,29 @@ async def test_a_step_takes_a_name_keywords_and_options(make_engine):
     run = await engine.start(caller)
     assert await run.result() == [70, 2, 5, 1]
     assert [fact.path for fact in await run.history() if fact.kind == "step"] == ["named", "add", "renamed", "add#2"]
+
+
+class Effect(str, Enum):  # noqa: UP042  # its members are shown with their class, unlike those of a StrEnum
+    CHARGE = "charge"
+
+
+class Label(str):
+    pass
+
+
+@pytest.mark.parametrize(("name", "recorded"), [(Effect.CHARGE, "Effect.CHARGE"), (Label("refund"), "refund")])
+async def test_the_name_of_an_activity_is_recorded_as_it_is_shown(make_engine, name, recorded):
+    """B11 Histories name steps by plain texts, which other texts that happen to be equal must not be taken for."""
+    named = activity(name=name)(double)
+
+    @workflow
+    async def work(ctx: Context) -> list[int]:
+        return [await ctx.step("charge", double, 1), await ctx.step(named, 2)]
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    assert await run.result() == [2, 4]
+    assert [step.path for step in await run.steps()] == ["charge", recorded]
 
 
 async def test_options_override_what_the_activity_says(make_engine):

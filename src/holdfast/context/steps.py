@@ -186,8 +186,8 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
     else:
         explicit, activity, args = _named(args)
     name = explicit or activity.name
-    if name not in journal.names.codes:
-        check_name(name, "activity name")
+    if type(name) is not str or name not in journal.names.codes:
+        name = check_name(name, "activity name")  # a text: the member of an enumeration is recorded as it is shown
     digest = None if kwargs else codec.scalar_digest(args)
     shared = digest is not None
     if not activity.settings.check_args:
