@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
-from holdfast import ChildFailed, Context, RunBlocked, RunConflict, RunFailed, Status, StepFailed, workflow
+from holdfast import ChildFailed, Context, RunBlocked, RunConflict, RunFailed, Status, StepFailed, activity, workflow
 from holdfast.errors import BadInput, InvalidId, UnknownWorkflow
 
 HOUR = timedelta(hours=1)
@@ -279,6 +280,38 @@ async def test_the_id_of_a_child_that_is_taken_is_a_failure_of_that_child_alone(
     other = await engine.start(double, 50, id="taken")
     assert await engine.execute(parent) == ["taken", RunConflict.__name__]
     assert await other.result() == 100
+
+
+async def test_a_refused_child_is_told_to_a_run_that_begins_to_wait_by_the_same_commit(make_engine):
+    """A run that is let go for want of room is not let go before its code knows of the refusal."""
+    gate = asyncio.Event()
+
+    @activity(idempotency_key=lambda: "k")
+    async def pay() -> None:
+        await gate.wait()
+
+    @workflow
+    async def hold(ctx: Context) -> None:
+        await ctx.step(pay)
+
+    @workflow
+    async def parent(ctx: Context) -> str:
+        child, waiting = ctx.child(double, 1, id="taken"), asyncio.ensure_future(ctx.step(pay))
+        try:
+            await child
+        except ChildFailed as failed:
+            waiting.cancel()
+            return failed.status
+        return "never"
+
+    engine = await make_engine(double, hold, parent)
+    await engine.start(hold, id="taken")
+    await eventually(lambda: engine._working().executor.active)
+    run = await engine.start(parent)
+    try:
+        assert await asyncio.wait_for(run.result(), LONG) == "taken"
+    finally:
+        gate.set()
 
 
 async def test_two_children_with_one_id_are_one_child_and_one_conflict(make_engine):

@@ -16,6 +16,7 @@ from tests.support.paths import SCRIPTS
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunBlocked, RunCancelled, RunFailed, Status, activity, step_context, workflow
+from holdfast.contract.operations import Committed, Outcome
 from holdfast.errors import BadInput, KeyConflict
 from holdfast.replay import entry as entries
 
@@ -234,6 +235,41 @@ async def test_a_step_waits_for_another_of_its_own_run_beside_a_long_one(make_en
     finally:
         release.set()
     await run.result()
+
+
+@pytest.mark.parametrize("mode", ["file", "evict", "postgres"])
+async def test_a_key_may_be_said_to_be_free_before_it_is_known_to_be_held(make_engine):
+    """B14 The answer to a commit comes late, after another engine has given the key up: its step tries once more."""
+    till = Till()
+
+    async def look() -> None:
+        pass
+
+    @workflow
+    async def visit(ctx: Context, order: int) -> str:
+        await ctx.step(look)
+        return await ctx.step(till.activity, order)
+
+    holder = await make_engine(till.buy)
+    first = await holder.start(till.buy, 7)
+    await eventually(lambda: till.paid)
+    engine = await make_engine(visit, clock=holder.jumping)
+    late = engine.faults.hold(moment="after", only=lambda outcomes: any(_held(outcome) for outcome in outcomes))
+    told = engine.faults.call(lambda: None, at="inboxes", moment="after")
+    second = await engine.start(visit, 7)
+    await asyncio.wait_for(late.happened(), LONG)
+    till.gate.set()
+    assert await first.result() == "receipt 7"
+    await asyncio.wait_for(told.happened(), LONG)
+    await eventually(lambda: engine._working().committer.waiting == 2)  # the commit that deletes that row waits behind
+    late.release()
+    assert await asyncio.wait_for(second.result(), LONG) == "receipt 7"
+    assert [step.attempts for step in await second.steps()] == [1, 2]
+    assert len(till.paid) == 1
+
+
+def _held(outcome: Outcome) -> bool:
+    return isinstance(outcome, Committed) and any(answer.outcome == "held" for answer in outcome.keys.values())
 
 
 async def test_those_who_wait_go_on_waiting_while_the_holder_waits_for_its_retry(make_engine):

@@ -333,6 +333,9 @@ class Runner:
         if resident.phase is PAUSING:
             self.pauses.check(resident)
             return
+        open_verbs = resident.execution.journal.open
+        refused = {at: reason for at, reason in outcome.refused.items() if isinstance(open_verbs.get(at), ChildVerb)}
+        resident.active.update(refused)  # not to be let go before the code is told
         for verb in begin:
             if not verb.done():
                 self.attempts.run(resident, verb, outcome.keys.get(verb.location))
@@ -340,8 +343,8 @@ class Runner:
         for verb in turn.started:
             if not verb.done():
                 self._act(resident, verb, outcome, only)
-        for location, reason in outcome.refused.items():
-            child = resident.execution.journal.open.get(location)
+        for location, reason in refused.items():
+            child = open_verbs.get(location)
             if isinstance(child, ChildVerb):
                 self._refuse_child(resident, child, reason)
         if outcome.messages:

@@ -213,6 +213,8 @@ class Attempts:
         if answer.outcome == "held":
             verb.settled = True
             freed = resident.hold(verb)
+            if freed:
+                resident.active.add(verb.location)  # not to be let go: it tries again at once
             self._runs.note(resident, (verb.location, entries.AttemptLost(verb.attempt, "held")))
             if freed:
                 self._runs.note(resident, begin=self.key_is_free(resident, verb.location))
