@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from tests.support.waiting import LONG
 
+from holdfast import Context, workflow
 from holdfast.engine.steps import eager
+from holdfast.testing import TestEngine
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
@@ -101,3 +103,31 @@ async def test_inside_a_task_and_with_a_task_factory_it_waits_for_its_turn() -> 
     finally:
         loop.set_task_factory(None)
     assert made == ["body", "factory", "body"]
+
+
+async def test_a_task_factory_that_is_set_while_an_engine_is_open_makes_the_tasks_of_bodies() -> None:
+    """Whether a body may begin without it is not asked for each step, but at every tick."""
+    loop = asyncio.get_running_loop()
+    made: list[str] = []
+
+    def factory(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(coro.__qualname__)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    async def body() -> None:
+        await asyncio.sleep(0)
+
+    @workflow
+    async def two_steps(ctx: Context) -> None:
+        await ctx.step(body)
+        await ctx.step(body)
+
+    async with TestEngine(workflows=[two_steps]) as engine:
+        await engine.execute(two_steps)
+        loop.set_task_factory(factory)
+        try:
+            engine._working().tick()
+            await engine.execute(two_steps)
+        finally:
+            loop.set_task_factory(None)
+    assert made.count("_called") == 2

@@ -18,6 +18,7 @@ from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
+from holdfast.engine.steps import eager
 from holdfast.engine.steps.attempt import Around
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.incoming import TaskRunner
@@ -283,6 +284,7 @@ class Worker:
             self._lease.loop_is_alive()
         if self.executor.active or self.committer.waiting or self.committer.made:
             self._busy_at, self.committer.made = now, 0
+        self.executor.eager = eager.possible(self._loop)  # a program may set a task factory at any time
         self.runner.timers.check_jump()
         self._listeners.ticked()
         if self.runs.next_due is not None and self.runs.next_due <= self._clock.now():
