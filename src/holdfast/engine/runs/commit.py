@@ -171,8 +171,8 @@ def _effects_of(
         letters=[*aside.letters, *letters],
         takes=takes((*fresh, *begin)) if fresh or begin else [],
         leaves=[*aside.keys_given_up, *(left for verb in turn.abandoned if (left := leave_of(verb, now)) is not None)],
-        tasks=aside.tasks,
-        untasks=aside.withdrawn,
+        tasks=list(aside.tasks),
+        untasks=list(aside.withdrawn),
         version=resident.workflow.version if aside.unversioned else "",
     )
     return effects if effects != _NO_EFFECTS else None

@@ -133,7 +133,7 @@ class Departures:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
         if aside is not None and (aside.keys_given_up or aside.letters):
-            effects = TurnEffects(leaves=aside.keys_given_up, letters=aside.letters)
+            effects = TurnEffects(leaves=list(aside.keys_given_up), letters=list(aside.letters))
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
@@ -18,6 +18,7 @@ from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
 from holdfast.replay.execution import Execution
 
+T = TypeVar("T")
 Row = tuple[Status, str, Instant | None]
 """What a run's row says of it: its status, what it waits for, and when it is due."""
 
@@ -54,7 +55,10 @@ class Pausing:
 
 
 class Aside:
-    """What a run has only at times: made when there is something to put in it, forgotten when there is not."""
+    """What a run has only at times: made when there is something to put in it, forgotten when there is not.
+
+    Runs that wait for a queue or a key are parked with it, so a list or a set in it is made when its first item comes.
+    """
 
     __slots__ = (
         "callbacks",
@@ -76,16 +80,16 @@ class Aside:
 
     def __init__(self) -> None:
         # For the next commit of the run.
-        self.tasks: list[NewTask] = []
+        self.tasks: list[NewTask] | tuple[()] = ()
         """Attempts to put into queues."""
-        self.withdrawn: list[str] = []
+        self.withdrawn: list[str] | tuple[()] = ()
         """Locations of attempts to take out of queues again."""
-        self.keys_given_up: list[LeaveKey] = []
-        self.letters: list[NewLetter] = []
+        self.keys_given_up: list[LeaveKey] | tuple[()] = ()
+        self.letters: list[NewLetter] | tuple[()] = ()
         """Dead letters to write."""
-        self.rows_read: list[int] = []
+        self.rows_read: list[int] | tuple[()] = ()
         """Numbers of inbox rows that the engine itself has acted on, to be deleted."""
-        self.stale_waits: set[str] = set()
+        self.stale_waits: frozenset[str] = _NO_NAMES
         """Names of events that came: the store may have deleted the wait of another receive than took them."""
         self.forget_waits = False
         """Whether the store may have waits of the run that are over, and alone knows which."""
@@ -96,22 +100,22 @@ class Aside:
         # For longer.
         self.held: dict[str, StepVerb] = {}
         """Steps that wait for an idempotency key that another step holds."""
-        self.keys_freed: set[str] = set()
+        self.keys_freed: frozenset[str] = _NO_NAMES
         """Locations whose key was said to be free before it was known here that they wait for it."""
         self.queued: dict[str, StepVerb] = {}
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
         self.callbacks: dict[str, tuple[Activity[..., Any], StepContext]] = {}
         """Steps whose activities are told what becomes of them."""
-        self.next_life: list[EntryRow] = []
+        self.next_life: list[EntryRow] | tuple[()] = ()
         """The first entries of the life that follows this one."""
         self.pausing: Pausing | None = None
 
     def written(self, pausing: bool) -> None:
         """Forget what went into a commit; what operators asked stays in the inbox until a pause is in force."""
-        self.tasks, self.withdrawn, self.keys_given_up, self.letters = [], [], [], []
+        self.tasks = self.withdrawn = self.keys_given_up = self.letters = ()
         if not pausing:
-            self.rows_read = []
-        self.stale_waits = set()
+            self.rows_read = ()
+        self.stale_waits = _NO_NAMES
         self.forget_waits = self.unversioned = self.claim_counted = False
 
     @property
@@ -121,6 +125,15 @@ class Aside:
 
 
 _NO_VERBS: dict[str, StepVerb] = {}
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def _extended(items: list[T] | tuple[()], more: Iterable[T]) -> list[T]:
+    """Extend a list that is made when the first item comes."""
+    if not items:
+        return [*more]
+    items.extend(more)
+    return items
 
 
 class Resident:
@@ -284,11 +297,12 @@ class Resident:
 
     def read_rows(self, numbers: Iterable[int]) -> None:
         """Delete inbox rows, which the engine itself has acted on, with the next commit."""
-        self.set_aside().rows_read.extend(numbers)
+        aside = self.set_aside()
+        aside.rows_read = _extended(aside.rows_read, numbers)
 
     def events_came(self, names: set[str]) -> None:
         """Tell the store again, with the next commit, which receives wait for events of these names."""
-        self.set_aside().stale_waits.update(names)
+        self.set_aside().stale_waits |= names
 
     def begin_pause(self, until: Instant | None) -> None:
         """Let the run begin nothing more."""
@@ -297,18 +311,20 @@ class Resident:
 
     def add_letter(self, letter: NewLetter) -> None:
         """Write a dead letter with the next commit."""
-        self.set_aside().letters.append(letter)
+        aside = self.set_aside()
+        aside.letters = _extended(aside.letters, [letter])
 
     def give_up_key(self, key: LeaveKey) -> None:
         """Give up an idempotency key with the next commit."""
-        self.set_aside().keys_given_up.append(key)
+        aside = self.set_aside()
+        aside.keys_given_up = _extended(aside.keys_given_up, [key])
 
     def hold(self, verb: StepVerb) -> bool:
         """Let a step wait for a key that another step holds; tell whether that was said to be free meanwhile."""
         aside = self.set_aside()
         aside.held[verb.location] = verb
         freed = verb.location in aside.keys_freed
-        aside.keys_freed.discard(verb.location)
+        aside.keys_freed -= {verb.location}
         return freed
 
     def key_is_free(self, location: str) -> StepVerb | None:
@@ -316,7 +332,7 @@ class Resident:
         verb = self.held.pop(location, None)
         if verb is None:
             # The commit that asked for it may not be answered yet: the news can come before the answer.
-            self.set_aside().keys_freed.add(location)
+            self.set_aside().keys_freed |= {location}
         return verb
 
     def queue_attempt(self, verb: StepVerb, task: NewTask | None = None) -> None:
@@ -324,11 +340,12 @@ class Resident:
         aside = self.set_aside()
         aside.queued[verb.location] = verb
         if task is not None:
-            aside.tasks.append(task)
+            aside.tasks = _extended(aside.tasks, [task])
 
     def withdraw_attempts(self, locations: Iterable[str]) -> None:
         """Take attempts out of their queues with the next commit."""
-        self.set_aside().withdrawn.extend(locations)
+        aside = self.set_aside()
+        aside.withdrawn = _extended(aside.withdrawn, locations)
 
     def call_back(self, verb: StepVerb, context: StepContext) -> None:
         """Remember the activity that is to be told what becomes of a step."""
@@ -360,7 +377,7 @@ class Resident:
             self.written = (state.status, state.wait, state.due)
             self.row_stale = False
             if state.released:
-                self.phase = RELEASING
+                self.phase = max(self.phase, RELEASING)
         self.early_row = None
         if commit.effects is not None and (commit.effects.waits or commit.effects.unwaits):
             self.waiting = set(self.execution.journal.receivers or ()) or None
