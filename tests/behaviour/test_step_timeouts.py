@@ -444,9 +444,16 @@ async def test_a_listener_that_fails_disturbs_nobody(make_engine, caplog):
     assert any("listener" in record.message for record in caplog.records)
 
 
-async def test_a_step_given_up_by_an_asyncio_timeout_is_cancelled(make_engine):
-    """DESIGN 3: asyncio.timeout around a step is a durable deadline in the workflow; the body is signalled."""
+@pytest.mark.parametrize("steps", [0, 2])
+async def test_a_step_given_up_by_an_asyncio_timeout_is_cancelled(make_engine, steps):
+    """DESIGN 3: asyncio.timeout around a step is a durable deadline in the workflow; the body is signalled.
+
+    Begun by the first commit of its run, or by one that only records facts.
+    """
     signals: list[CancelSignal] = []
+
+    async def before() -> None:
+        pass
 
     async def body() -> None:
         signals.append(step_context().signal)
@@ -454,6 +461,8 @@ async def test_a_step_given_up_by_an_asyncio_timeout_is_cancelled(make_engine):
 
     @workflow
     async def caller(ctx: Context) -> str:
+        for _ in range(steps):
+            await ctx.step(before)
         try:
             async with asyncio.timeout(3600):
                 await ctx.step(body)

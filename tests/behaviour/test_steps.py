@@ -15,9 +15,21 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
-from holdfast import Context, HoldfastError, Retry, RunFailed, activity, step_context, workflow
+from holdfast import (
+    Context,
+    HoldfastError,
+    Retry,
+    RunCancelled,
+    RunFailed,
+    RunHandle,
+    Status,
+    activity,
+    step_context,
+    workflow,
+)
+from holdfast.contract.turns import CommitTurn
 from holdfast.errors import BadInput, NonDeterministic, NotSerializable
 from holdfast.replay import entry as entries
 
@@ -593,3 +605,51 @@ async def test_steps_that_begin_together_all_begin_whatever_becomes_of_the_first
     with pytest.raises(RunFailed):
         await run.result()
     assert sorted(begun) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["file", "evict", "postgres"])
+@pytest.mark.parametrize("how", ["pause", "cancel", "subscribe"])
+async def test_what_comes_while_the_commit_of_a_step_is_not_answered_is_heeded(make_engine, how):
+    """G3 Another engine acts on the run, or an observer comes, after the commit and before the step begins."""
+    ran: list[str] = []
+    changes: list[str] = []
+
+    async def body(name: str) -> str:
+        ran.append(name)
+        return name
+
+    @workflow
+    async def work(ctx: Context) -> list[str]:
+        return [await ctx.step("one", body, "one"), await ctx.step("two", body, "two")]
+
+    engine = await make_engine(work)
+    caller = await make_engine(run_workflows=False, clock=engine.jumping)
+    late = engine.faults.hold(moment="after", only=CommitTurn)
+    looked = engine.faults.call(lambda: None, at="inboxes", moment="after")
+    run = await engine.start(work)
+    await asyncio.wait_for(late.happened(), LONG)
+    if how == "subscribe":
+        engine.subscribe(lambda change: changes.append(change.type), run.id)
+    else:
+        operator = caller.get(run.id)
+        await (operator.pause() if how == "pause" else operator.cancel())
+        await asyncio.wait_for(looked.happened(), LONG)
+        await asyncio.sleep(0.01)  # what was read is handed over in the next round of the loop
+    late.release()
+    if how == "cancel":
+        with pytest.raises(RunCancelled):
+            await asyncio.wait_for(run.result(), LONG)
+        assert ran == ["one"]
+        return
+    if how == "pause":
+        await eventually(lambda: is_paused(operator))
+        assert ran == ["one"]
+        await operator.resume()
+    assert await asyncio.wait_for(run.result(), LONG) == ran == ["one", "two"]
+    assert [step.attempts for step in await run.steps()] == [1, 2 if how == "pause" else 1]
+    if how == "subscribe":
+        assert changes == ["step.completed", "step.started", "step.completed", "run.completed"]
+
+
+async def is_paused(run: RunHandle[Any]) -> bool:
+    return await run.status() is Status.PAUSED
