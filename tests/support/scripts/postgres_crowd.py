@@ -20,7 +20,7 @@ from tests.support.scripts.postgres_runs import WORKFLOWS, all_runs
 from holdfast import Engine, Status
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "tests" / "scripts" / "postgres_worker.py"
+SCRIPT = Path(__file__).with_name("postgres_worker.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
