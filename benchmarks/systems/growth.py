@@ -15,14 +15,14 @@ from holdfast.stores.sqlite import file as sqlite_file
 
 _COLUMNS = {
     "runs": "key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, lost, seed, "
-    "digest, created, updated, ended",
+    "digest, created, updated, ended, reopens, side_rows, priority, cancel_with_parent",
     "entries": "run, location, seq, kind, at, data",
     "inputs": "run, input",
     "results": "run, output",
 }
 _COPY = {
     "runs": "{n}, 'copy' || ({n}), workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, "
-    "lost, seed, digest, created + {n}, updated + {n}, ended + {n}",
+    "lost, seed, digest, created + {n}, updated + {n}, ended + {n}, reopens, side_rows, priority, cancel_with_parent",
     "entries": "{n}, location, seq, kind, at, data",
     "inputs": "{n}, input",
     "results": "{n}, output",

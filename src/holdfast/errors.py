@@ -56,7 +56,8 @@
         |   |-- ReadOnly
         |   |-- AuthFailed             the server refused the user or the password
         |   |-- UnsupportedServer      a server older than we know
-        |   `-- SchemaTooNew
+        |   |-- SchemaTooNew
+        |   `-- SchemaTooOld           made before the first release
         |-- StoreReplaced          the file was deleted or swapped underneath
         |-- StoreFull
         |-- BadData                the database refused a value
@@ -367,6 +368,10 @@ class AuthFailed(CannotOpen):
 
 class UnsupportedServer(CannotOpen):
     """The database server is older than this holdfast knows."""
+
+
+class SchemaTooOld(CannotOpen):
+    """The database was made by a holdfast before the first release; nothing was written."""
 
 
 class SchemaTooNew(CannotOpen):

@@ -270,8 +270,8 @@ async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_ow
     assert row is not None
     assert sorted(each.kind for each in (await worker.store.inboxes({row.key: 0}))[row.key]) == [
         "message",
-        "task",
-        "task",
+        "task_ended",
+        "task_ended",
     ]
     other = await make_engine(caller, clock=office.jumping)
     assert await result_of(other, run) == ["trained 1", "trained 1", "hello"]

@@ -18,7 +18,7 @@ from holdfast.stores.rules import letters as batch_letters
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE
 
-NUMBERED = {"events": {"n"}, "cursors": {"n"}, "event_queues": {"last"}}
+NUMBERED = {"events": {"n"}, "event_cursors": {"n"}, "event_queues": {"last"}}
 """Events are numbered per name in PostgreSQL, over all names in SQLite."""
 OWN = {"workers", "commit_lock", "name_locks", "commit_tokens", "migrations", "sqlite_sequence"}
 

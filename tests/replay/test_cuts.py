@@ -16,7 +16,7 @@ from tests.support.driving import START, Recording, execution, live, waits
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import CannotReopen
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
@@ -208,7 +208,7 @@ def test_ends_of_children_and_messages_that_are_cut_away_reach_the_run_again():
     assert cut.seq == failure
     assert cut.messages == [
         Message(0, "message", "x", "m1", "[1]", START + own),
-        Message(0, "child", "id-good", "", story.rows[good - 1].data, START + good),
+        Message(0, InboxKind.CHILD_ENDED, "id-good", "", story.rows[good - 1].data, START + good),
         Message(0, "event", "y", "e1", "null", START + event),
     ]
     assert (cut.children, cut.unheard) == (("id-bad",), ("id-gone",))

@@ -10,7 +10,7 @@ import pytest
 from tests.support.driving import START, execution, finished, live, resumed
 
 from holdfast import ChildFailed, Context, workflow
-from holdfast.contract.rows import Message
+from holdfast.contract.rows import InboxKind, Message
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
@@ -132,7 +132,7 @@ def test_a_failed_child_is_named_even_when_its_failure_came_as_a_value():
     run = execution(parent)
     child = run.begin().children[0].run
     ended = encode_entry(entries.ChildEnded("failed", error=error_to_data(ValueError("no"))))
-    turn = run.deliver([Message(1, "child", child.id, "", ended, START)], START)
+    turn = run.deliver([Message(1, InboxKind.CHILD_ENDED, child.id, "", ended, START)], START)
     assert [run.journal.names.path(location) for location in turn.outcome.failed] == ["kid"]
 
 

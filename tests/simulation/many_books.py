@@ -24,7 +24,7 @@ from holdfast.contract.operations import (
     Started,
     Tick,
 )
-from holdfast.contract.rows import EntryRow, Status
+from holdfast.contract.rows import EntryRow, InboxKind, Status
 from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun
 from holdfast.replay import entry as entries
 
@@ -136,7 +136,7 @@ class Books(World):
         self.undone[operation.target] += 1
         self.stacks.append((operation.target, "cut", operation.cut))
         for message in operation.messages:
-            if message.kind != "child":
+            if message.kind != InboxKind.CHILD_ENDED:
                 self.given_back[message.payload.strip('"'), operation.target] += 1
 
 

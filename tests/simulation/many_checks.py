@@ -179,10 +179,10 @@ def _of_tables(books: Books, path: Path) -> Iterator[str]:
     def rows(statement: str) -> list[Any]:
         return database.execute(statement).fetchall()
 
-    for table in ("waiters", "key_waiters", "heartbeats"):
+    for table in ("event_waiters", "idempotency_waiters", "heartbeats"):
         if left := rows(f"SELECT * FROM {table} WHERE run NOT IN (SELECT key FROM runs WHERE ended IS NULL)"):
             yield f"left in {table}: {left}"
-    if held := rows("SELECT activity, key, run FROM keys WHERE result IS NULL"):
+    if held := rows("SELECT activity, key, run FROM idempotency_keys WHERE result IS NULL"):
         yield f"keys that are still held: {held}"
     counted = dict(rows("SELECT name, pending FROM event_queues WHERE pending != 0"))
     if counted != dict(rows("SELECT name, count(*) FROM events GROUP BY name")):

@@ -394,7 +394,7 @@ def contents(store: SQLiteStore) -> dict[str, list[tuple[Any, ...]]]:
     db = store._connections.reader
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
     found = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
-    found["workers"] = [(row[0], row[-1]) for row in found["workers"]]
+    found["workers"] = db.execute("SELECT id, state FROM workers").fetchall()
     return found
 
 
@@ -405,11 +405,11 @@ NEVER = {
     "a queue that is not counted": "SELECT name FROM events WHERE name NOT IN (SELECT name FROM event_queues)",
     "something an ended run left behind": """
         SELECT key FROM runs WHERE ended IS NOT NULL AND (
-            owner IS NOT NULL OR due IS NOT NULL OR traces <> 0
-            OR key IN (SELECT run FROM waiters) OR key IN (SELECT run FROM key_waiters)
+            owner IS NOT NULL OR due IS NOT NULL OR side_rows <> 0
+            OR key IN (SELECT run FROM event_waiters) OR key IN (SELECT run FROM idempotency_waiters)
             OR key IN (SELECT run FROM inbox WHERE status = 'completed' OR kind NOT IN ('message', 'notice'))
             OR key IN (SELECT run FROM heartbeats) OR key IN (SELECT run FROM tasks)
-            OR key IN (SELECT run FROM keys WHERE result IS NULL))""",
+            OR key IN (SELECT run FROM idempotency_keys WHERE result IS NULL))""",
     "an ended run that is not terminal": """
         SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
     "a run that nobody will ever drive": """
@@ -421,7 +421,8 @@ NEVER = {
     "an inbox row beyond the last number": "SELECT run FROM inbox JOIN runs ON key = run WHERE n > runs.inbox",
     "rows of a run that is not there": """
         SELECT run FROM (SELECT run FROM inputs UNION SELECT run FROM entries UNION SELECT run FROM inbox
-                         UNION SELECT run FROM attributes UNION SELECT run FROM waiters UNION SELECT run FROM results)
+                         UNION SELECT run FROM attributes UNION SELECT run FROM event_waiters
+                         UNION SELECT run FROM results)
         WHERE run NOT IN (SELECT key FROM runs)""",
 }
 

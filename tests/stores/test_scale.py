@@ -38,18 +38,19 @@ T = TypeVar("T")
 FILL = """
 WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :runs)
 INSERT INTO runs (key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims, lost, seed,
-                  digest, created, updated, ended, priority, actor, tenant)
+                  digest, created, updated, ended, priority, actor, tenant, reopens, side_rows, cancel_with_parent)
 SELECT n, 'old-' || n, iif(n % 50, 'order', 'rare'), '1', iif(n > :open, 'completed', 'suspended'),
        iif(n > :open, '', 'message'), iif(n <= :open AND n % 2, :later + n, NULL), 1,
        iif(n <= :open AND n % 4 = 0, 'w', NULL), 0, 0, 0, '', n, n, :now, :now, iif(n > :open, :now + n, NULL),
-       n % 3, 'somebody', 'acme'
+       n % 3, 'somebody', 'acme', 0, 0, 0
 FROM numbers;
 INSERT INTO inputs (run, input) SELECT key, '{}' FROM runs;
 INSERT INTO results (run, output) SELECT key, '"done"' FROM runs WHERE ended IS NOT NULL;
 INSERT INTO entries (run, location, seq, kind, at, data) SELECT key, 'a0', 1, 1, created, '[1]' FROM runs;
 INSERT INTO attributes (name, value, run) SELECT 'common', '1', key FROM runs;
 INSERT INTO attributes (name, value, run) SELECT 'batch', CAST(key / 20 AS TEXT), key FROM runs;
-INSERT INTO waiters (run, location, name, since) SELECT key, 'a0', 'news', created + key FROM runs WHERE ended IS NULL;
+INSERT INTO event_waiters (run, location, name, since)
+SELECT key, 'a0', 'news', created + key FROM runs WHERE ended IS NULL;
 INSERT INTO message_ids (run, id, at) SELECT key, 'm', created FROM runs;
 INSERT INTO dead_letters (id, kind, run, workflow, step, name, attempts, payload, target_status, at, outcome)
 SELECT printf('%09d', key), 'work', id, workflow, 's', '', 1, '', '', created, '' FROM runs WHERE key % 10 = 0;
@@ -235,8 +236,8 @@ def counting(load: Load, connections: list[apsw.Connection]) -> Iterator[None]:
 
 TABLES = [
     "runs", "entries", "inbox", "inputs", "results", "attributes", "archive", "tombstones", "message_ids", "replies",
-    "events", "event_queues", "waiters", "cursors", "keys", "key_waiters", "heartbeats", "dead_letters", "audit",
-    "evidence", "schedules", "workers", "tagged",
+    "events", "event_queues", "event_waiters", "event_cursors", "idempotency_keys", "idempotency_waiters", "heartbeats",
+    "dead_letters", "audit", "evidence", "schedules", "workers", "tagged",
 ]  # fmt: skip
 VERBS = {"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
 WHOLE = re.compile(rf"SCAN ({'|'.join(TABLES)})\b")

@@ -23,6 +23,7 @@ from holdfast.errors import (
     NotOurDatabase,
     ReadOnly,
     SchemaTooNew,
+    SchemaTooOld,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -138,6 +139,17 @@ async def test_a_newer_schema_is_refused_with_both_numbers_and_nothing_is_writte
     told = await refusal(path, SchemaTooNew)
     assert f"have {known + 2}" in told
     assert f"know {known}" in told
+
+
+async def test_a_file_from_before_the_first_release_is_refused_by_name(path: Path) -> None:
+    """G15"""
+    await (await opened(path)).close()
+    first = migrations("sqlite")[0][0]
+    assert first == 10
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", first - 1)
+    db.close()
+    assert "before its first release (schema 9, the first is 10)" in await refusal(path, SchemaTooOld)
 
 
 async def test_a_damaged_file_is_reported_as_corrupt(path: Path) -> None:

@@ -14,7 +14,7 @@ from holdfast.context.children import ChildVerb
 from holdfast.context.code import WorkflowCode
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.definitions import Workflow
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
@@ -144,7 +144,7 @@ def live(
                 n += 1
                 verb = pending.pop(choice)
                 ended = encode_entry(entries.ChildEnded("completed", msgspec.Raw(b'"child"')))
-                event = Event("deliver", ([Message(n, "child", verb.id, "", ended, now)],), now)
+                event = Event("deliver", ([Message(n, InboxKind.CHILD_ENDED, verb.id, "", ended, now)],), now)
             else:
                 event = Event("apply", (choice, answer(pending.pop(choice))), now)
         else:

@@ -340,7 +340,7 @@ def _readable(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[Row]]:
     for event in sorted(found["events"], key=lambda event: event["n"]):
         events[event["name"]].append(event["n"])
     for run in found["runs"]:
-        run["parent"] = ids.get(run["parent"])
+        run["parent_key"] = ids.get(run["parent_key"])
         del run["key"]
     for table, rows in found.items():
         for row in rows:
@@ -348,7 +348,7 @@ def _readable(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[Row]]:
                 row["run"] = ids.get(row["run"], "")
             if table == "events":
                 row["n"] = events[row["name"]].index(row["n"])
-            if table == "cursors":
+            if table == "event_cursors":
                 row["n"] = sum(n > row["n"] for n in events[row["name"]])
     del found["workers"]
     return {

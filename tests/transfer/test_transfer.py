@@ -405,7 +405,10 @@ def announce(database: str) -> None:
         query(database, f"INSERT INTO workers ({columns}, boot, lock) VALUES ({values}, '{boot_id()}', '')")
     else:
         values = values.replace("1 << 62", "1::bigint << 62")
-        query(database, f"INSERT INTO workers ({columns}, session, begun, machine) VALUES ({values}, 0, '', 'there')")
+        query(
+            database,
+            f"INSERT INTO workers ({columns}, session, session_begun, machine) VALUES ({values}, 0, '', 'there')",
+        )
 
 
 async def test_a_run_of_a_worker_that_crashed_is_taken_as_lost_by_the_crash(files):
@@ -587,10 +590,10 @@ async def test_tasks_wait_in_the_new_house_and_those_under_way_are_lost(houses, 
     told = {(row["kind"], row["name"], row["payload"]) for row in map(dict, here["inbox"])}
     if snapshot:
         assert waiting == set()
-        assert told == {("task", place, '{"lost":"handed back"}') for place in ("a0", "a1")}
+        assert told == {("task_ended", place, '{"lost":"handed back"}') for place in ("a0", "a1")}
     else:
         assert waiting == {("a0", None)}
-        assert told == {("task", "a1", '{"lost":"crash"}')}
+        assert told == {("task_ended", "a1", '{"lost":"crash"}')}
 
 
 # Files.

@@ -54,7 +54,7 @@ class InboxKind(StrEnum):
     """An event that this run alone was given."""
     NOTICE = "notice"
     """A copy of an event that every waiting run is given."""
-    CHILD = "child"
+    CHILD_ENDED = "child_ended"
     """A child has ended; the name is its id."""
     CANCEL = "cancel"
     """An operator, or the end of the parent, asks the run to stop; the payload says whether to compensate."""
@@ -62,16 +62,16 @@ class InboxKind(StrEnum):
     """An operator pauses the run; the payload says until when."""
     RESUME = "resume"
     """An operator lets the run go on."""
-    KEY = "key"
+    KEY_FREED = "key_freed"
     """An idempotency key may be free; the name is the location of the step that waits for it."""
-    TASK = "task"
+    TASK_ENDED = "task_ended"
     """An attempt has ended that another worker, or a transaction, ran; the name is its location, the id its number."""
 
 
-FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD, InboxKind.CANCEL})
+FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
 """Rows that become facts of the workflow's code."""
 
-FOR_WORKER = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY, InboxKind.TASK})
+FOR_WORKER = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.TASK_ENDED})
 """Rows that the worker which has the run takes for itself."""
 
 FROM_OPERATOR = frozenset({InboxKind.CANCEL, InboxKind.PAUSE, InboxKind.RESUME})

@@ -80,7 +80,7 @@ class Store(ABC):
 
         Raises:
             CannotOpen: with the path and the reason; no file was created or changed.
-            SchemaTooNew: the schema is newer than this code; nothing was written.
+            SchemaTooOld, SchemaTooNew: another holdfast made the schema; nothing was written.
         """
 
     @abstractmethod
@@ -104,15 +104,15 @@ class Store(ABC):
           once; the key of its parent, if it has one, is this run's.
           An end sets owner and due to nothing, frees its unique key and its idempotency keys, empties the inbox (unread
           events go to other runs, unread messages where RunEnd.unread says; those of a run that did not complete stay
-          for when it is reopened), and puts a `child` row (name = the ended run's id, payload = RunEnd.payload) into
-          the parent's inbox unless the parent has ended.
+          for when it is reopened), and puts a `child_ended` row (name = the ended run's id, payload =
+          RunEnd.payload) into the parent's inbox unless the parent has ended.
           Of the effects unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
           replacing what waited at its location. Waits are registered, and queued events given to them, before the
           state is written, so that a run parks with them in its inbox or is found by the next publisher. A state does
           not undo a cancel, pause or resume row that its turn has not seen: the run is cancelling, paused or pending.
           A task replaces the one at its location; `untasks` and the run's end delete what there is.
-          Keys are taken, hit or held (`Committed.keys`); a step that waits for a key gets a `key` inbox row (name = its
-          location) in the commit that frees it.
+          Keys are taken, hit or held (`Committed.keys`); a step that waits for a key gets a `key_freed` inbox row
+          (name = its location) in the commit that frees it.
         - `SendMessage`: `Delivered`, or `Refused` when the run does not exist (status None), has ended, or has so many
           messages of that name unread ("full"). A duplicate is told as such before a full queue is looked at.
         - `PublishEvent`: `Published`, to the run that has waited longest or to every waiting run, each at most once for
@@ -133,8 +133,8 @@ class Store(ABC):
           poison has no fingerprint: only its name unblocks it.
         - `Tick`: if the schedule's next tick is the expected one, its runs are inserted (those whose ids are not taken)
           and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
-        - `FinishTask`: a `task` inbox row (name = location, id = attempt, payload) in place of the task (`Delivered`),
-          or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced` likewise.
+        - `FinishTask`: a `task_ended` inbox row (name = location, id = attempt, payload) in place of the task
+          (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
         - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`) is recorded in the audit trail in the same
         transaction.

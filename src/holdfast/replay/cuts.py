@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
@@ -279,12 +279,12 @@ class CutFinder:
             if row.kind == entries.MessageReceived.kind:
                 taken = decode_entry(row.kind, row.data)
                 payload = bytes(taken.payload).decode()
-                messages.append(Message(0, taken.source or "message", taken.name, taken.id, payload, row.at))
+                messages.append(Message(0, taken.source or InboxKind.MESSAGE, taken.name, taken.id, payload, row.at))
             elif row.kind == entries.ChildEnded.kind and row.location in begun:
                 if decode_entry(row.kind, row.data).status in _NOT_COMPLETED:
                     children.append(begun[row.location])
                 else:
-                    messages.append(Message(0, "child", begun[row.location], "", row.data, row.at))
+                    messages.append(Message(0, InboxKind.CHILD_ENDED, begun[row.location], "", row.data, row.at))
         return messages, children, [id for location, id in begun.items() if location not in self.ends]
 
     def check(self, seq: int) -> None:

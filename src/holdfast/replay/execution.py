@@ -293,7 +293,7 @@ class Execution:
                 # A run that undoes what it did is ending already.
                 if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
                     self._new_fact(CANCEL, entries.CancelRequested(undo))
-            elif message.kind == InboxKind.CHILD:
+            elif message.kind == InboxKind.CHILD_ENDED:
                 verb = (journal.kids or {}).get(message.name)
                 if verb is not None and not verb.done():
                     ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)

@@ -30,7 +30,7 @@ _NO_WORKER = "import"
 # What must not be there twice: what it is called, and the columns in which the two may differ.
 _UNIQUE: dict[str, tuple[str, frozenset[str]]] = {
     "replies": ("the answer to request", frozenset({"run"})),
-    "keys": ("idempotency key", frozenset({"run", "waiting"})),
+    "idempotency_keys": ("idempotency key", frozenset({"run", "waiting"})),
     "dead_letters": ("dead letter", frozenset()),
     "evidence": ("the evidence of run", frozenset()),
     "tombstones": ("the id of a purged run,", frozenset()),
@@ -80,7 +80,7 @@ class Import:
         await self._group.compare()
         if self._linked:
             await db.change("join_families", ())
-        if merging and (self.rows["events"] or self.rows["waiters"]):
+        if merging and (self.rows["events"] or self.rows["event_waiters"]):
             await db.change("wake_waiting", (self._terms.now,))
         await self._lose_tasks()
         await self._record(header, footer)
@@ -101,7 +101,7 @@ class Import:
                 rows = self._group.sort(table, rows)
             if table in _UNIQUE:
                 rows = await self._missing(table, rows)
-            await self._bring(table, await self._seen(rows) if table == "cursors" else rows)
+            await self._bring(table, await self._seen(rows) if table == "event_cursors" else rows)
         self._progress(self.runs + self.skipped, self.rows.total())
 
     async def _bring(self, table: str, rows: Sequence[Row]) -> None:
@@ -116,7 +116,7 @@ class Import:
         self.runs += len(fresh)
         self.skipped += self._group.known
         self.open += sum(run.ended is None for run in fresh)
-        self._linked = self._linked or any(run.parent for run in fresh)
+        self._linked = self._linked or any(run.parent_key for run in fresh)
         await self._bring("runs", [astuple(run) for run in fresh])
 
     async def _missing(self, table: str, rows: Sequence[Row]) -> list[Row]:
@@ -153,10 +153,10 @@ class Import:
     def _kept(self, table: str, rows: Sequence[Row]) -> Sequence[Row]:
         """Return rows as they are to be here: of a snapshot nothing begins by itself, and nothing waits."""
         if self._terms.snapshot:
-            if table == "key_waiters":
+            if table == "idempotency_waiters":
                 return []
-            if table == "keys":
-                return [row for row in rows if row[place_of("keys", "result")] is not None]
+            if table == "idempotency_keys":
+                return [row for row in rows if row[place_of("idempotency_keys", "result")] is not None]
             if table == "schedules":
                 return [_with(row, "schedules", paused=1) for row in rows]
             if table == "tasks":

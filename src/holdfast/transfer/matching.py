@@ -68,7 +68,7 @@ class RunGroup:
                 self._meet_tombstone(moved)
             else:
                 last = self._keys[run.key] = await self._key(last)
-                fresh.append(replace(moved, key=last, parent=LINKED if moved.parent else None))
+                fresh.append(replace(moved, key=last, parent_key=LINKED if moved.parent_key else None))
         await self._check_unique_keys(fresh)
         return fresh
 
@@ -155,7 +155,7 @@ class _Sum:
 
     def add(self, table: str, row: Sequence[Value]) -> None:
         """Take in a row, without its run's key."""
-        if table != "cursors":  # these tell how many events are queued, and those are the database's own
+        if table != "event_cursors":  # these tell how many events are queued, and those are the database's own
             self._entries += table == "entries"
             digest = sha256(msgspec.json.encode((table, *row))).digest()
             self.total = (self.total + int.from_bytes(digest, "big")) % (1 << 256)

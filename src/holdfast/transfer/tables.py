@@ -70,4 +70,4 @@ def lost_with(fate: str | None) -> str:
 
 def comparable(run: StoredRun) -> Row:
     """Return what must be the same for two runs to be one: all but their keys."""
-    return astuple(replace(run, key=0, parent=None))
+    return astuple(replace(run, key=0, parent_key=None))

@@ -26,7 +26,7 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import TERMINAL, EntryRow, Message, RunRow, Status
+from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
 from holdfast.engine.runs.ends import Rules, cancelled_end
@@ -314,7 +314,7 @@ class RunControl:
 
 
 def _child_row(child_id: str, ended: entries.ChildEnded, now: Instant) -> Message:
-    return Message(0, "child", child_id, "", encode_entry(ended), now)
+    return Message(0, InboxKind.CHILD_ENDED, child_id, "", encode_entry(ended), now)
 
 
 def _not_allowed(row: RunRow, how: str, allowed: set[Status]) -> str:

@@ -25,7 +25,7 @@ from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.worker.committer import Committer
 
 _EVENTS = frozenset({InboxKind.EVENT, InboxKind.NOTICE})
-_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY})
+_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED})
 """Kinds of rows for the worker of which nothing is recorded."""
 
 
@@ -125,7 +125,10 @@ class Mail:
         if events:
             resident.events_came(events)
         begin = [
-            verb for row in fresh if row.kind == InboxKind.KEY for verb in self._steps.key_is_free(resident, row.name)
+            verb
+            for row in fresh
+            if row.kind == InboxKind.KEY_FREED
+            for verb in self._steps.key_is_free(resident, row.name)
         ]
         ends = self._queued.expected(resident, rows_of_tasks)
         if begin or not (code or ends):
@@ -144,4 +147,4 @@ class Mail:
         if read:
             resident.read_rows(read)
         code = [row for row in rows if row.kind in FOR_CODE]
-        return Sorted(code, [row for row in rows if row.kind == InboxKind.TASK], standing_pause(rows))
+        return Sorted(code, [row for row in rows if row.kind == InboxKind.TASK_ENDED], standing_pause(rows))

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, errors
 
-from holdfast.errors import CannotOpen, SchemaTooNew, UnsupportedServer
-from holdfast.stores.sql.files import migrations
+from holdfast.errors import CannotOpen, UnsupportedServer
+from holdfast.stores.sql.files import check_version, migrations
 
 OLDEST_SERVER = 130000
 
@@ -21,7 +21,7 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: s
     Raises:
         UnsupportedServer: it is older than we know.
         CannotOpen: its text is not UTF8.
-        SchemaTooNew: a newer holdfast made these tables; nothing was written.
+        SchemaTooOld, SchemaTooNew: another holdfast made these tables; nothing was written.
     """
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10000
@@ -44,11 +44,11 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: s
 
 async def _migrate(connection: AsyncConnection[Any], schema: str, where: str) -> None:
     known = migrations("postgres")[-1][0]
-    if await _version(connection, schema, where, known) == known:
+    if await _version(connection, schema, where) == known:
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast {schema}",))
-        version = await _version(connection, schema, where, known)
+        version = await _version(connection, schema, where)
         name = psycopg.sql.Identifier(schema)
         if version == 0:
             await connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
@@ -62,7 +62,7 @@ async def _migrate(connection: AsyncConnection[Any], schema: str, where: str) ->
                 await connection.execute("INSERT INTO migrations (number) VALUES (%s)", (number,))
 
 
-async def _version(connection: AsyncConnection[Any], schema: str, where: str, known: int) -> int:
+async def _version(connection: AsyncConnection[Any], schema: str, where: str) -> int:
     """Return the number of the last migration, 0 when there was none."""
     table = f'"{schema}".migrations'
     [(there,)] = await (await connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,))).fetchall()
@@ -70,8 +70,5 @@ async def _version(connection: AsyncConnection[Any], schema: str, where: str, kn
         return 0
     query = psycopg.sql.SQL("SELECT coalesce(max(number), 0) FROM {}.migrations").format(psycopg.sql.Identifier(schema))
     [(version,)] = await (await connection.execute(query)).fetchall()
-    if version > known:
-        raise SchemaTooNew(
-            f"{where}: the schema is newer than this holdfast (have {version}, know {known}); upgrade it"
-        )
+    check_version(version, "postgres", where)
     return int(version)

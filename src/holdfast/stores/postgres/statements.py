@@ -17,29 +17,26 @@ from psycopg.rows import tuple_row
 from holdfast.clock import new_number
 from holdfast.stores.sql.files import Statement
 from holdfast.stores.sql.statements import in_pieces
-from holdfast.stores.sql.tables import Row, Value
+from holdfast.stores.sql.tables import TABLES, Row, Value
 from holdfast.stores.sql.transfer import with_transfers
 
 NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
 
 _FILES = ("sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "postgres/postgres")
-_TABLES = (
-    "commit_lock", "name_locks", "commit_tokens", "outbox", "runs", "inputs", "results", "entries", "inbox", "workers",
-    "attributes", "archive", "tombstones", "message_ids", "replies", "events", "event_queues", "waiters", "cursors",
-    "keys", "key_waiters", "heartbeats", "dead_letters", "audit", "evidence", "schedules", "tasks",
-)  # fmt: skip
+_TABLES = (*TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox")
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
 _WANTED = """
 SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb)
 UNION ALL SELECT runs.key FROM jsonb_array_elements_text($2::jsonb) AS wanted JOIN runs ON runs.id = wanted.value
-UNION ALL SELECT runs.parent FROM jsonb_array_elements_text($3::jsonb) AS ending
+UNION ALL SELECT runs.parent_key FROM jsonb_array_elements_text($3::jsonb) AS ending
 JOIN runs ON runs.key = ending.value::bigint
-UNION ALL SELECT waiters.run FROM jsonb_array_elements_text($4::jsonb) AS wanted
-JOIN waiters ON waiters.name = wanted.value
-UNION ALL SELECT key_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
-JOIN key_waiters ON key_waiters.activity = wanted.value ->> 0 AND key_waiters.key = wanted.value ->> 1
+UNION ALL SELECT event_waiters.run FROM jsonb_array_elements_text($4::jsonb) AS wanted
+JOIN event_waiters ON event_waiters.name = wanted.value
+UNION ALL SELECT idempotency_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
+JOIN idempotency_waiters ON idempotency_waiters.activity = wanted.value ->> 0
+AND idempotency_waiters.key = wanted.value ->> 1
 """
 _SHARED = "SELECT 1 FROM commit_lock WHERE id < 0 FOR KEY SHARE"  # locks the table, which reading alone would not
 _WORDS = {

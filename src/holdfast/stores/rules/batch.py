@@ -207,10 +207,10 @@ class Batch(BatchRows):
             due=due,
             owner=owner,
             deadline=deadline,
-            parent=parent,
+            parent_key=parent,
             parent_id=new.parent.id if new.parent else None,
             parent_location=new.parent.location if new.parent else None,
-            follows=int(options.cancel_with_parent),
+            cancel_with_parent=int(options.cancel_with_parent),
             priority=options.priority,
             begins=options.begins,
             timeout=options.timeout,
@@ -382,17 +382,17 @@ class Batch(BatchRows):
             await self.events.left_unread(run, unread, end)
         if end.compensation is not None:
             await self.keys.undo(run)
-        if run.traces:
+        if run.side_rows:
             await self.keys.free(run, end.at)
             self.events.forget(run)
-            self._traceless[run.key] = None
-            run.traces = 0
+            self._without_side_rows[run.key] = None
+            run.side_rows = 0
             self.touch(run, end.at)  # publishing what was unread may have written the run before this
         if run.reopens:
             await self.letters.settle(run)
-        parent = run.parent and await self.run(run.parent)
+        parent = run.parent_key and await self.run(run.parent_key)
         if parent and parent.ended is None:
-            self.put(parent, InboxKind.CHILD, run.id, "", end.payload, end.at)
+            self.put(parent, InboxKind.CHILD_ENDED, run.id, "", end.payload, end.at)
         if end.status == Status.CANCELLED:
             await self.operators.cancel_following(run, end)
 
@@ -464,7 +464,7 @@ class Batch(BatchRows):
         run = await self.run(beat.key)
         if run is None or run.ended is not None or run.epoch != beat.epoch:
             return Fenced(beat.key)
-        self.leave_traces(run)
+        self.note_side_rows(run)
         await self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
         return Committed(run.key)
 

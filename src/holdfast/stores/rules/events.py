@@ -40,9 +40,9 @@ class EventRules:
 
     async def wait(self, run: StoredRun, wait: Wait, at: Instant) -> bool:
         """Let a receive wait; True if an event was given to it at once."""
-        if run.traces:
+        if run.side_rows:
             self.unwait(run, wait.location)
-        self._batch.leave_traces(run)
+        self._batch.note_side_rows(run)
         queued = [name for name in wait.names if await self._pending(name)]
         if queued and await self._has_message(run, wait):
             # It is told of all that everybody gets, behind its message: a younger one must not pass them over.
@@ -69,7 +69,7 @@ class EventRules:
 
     def forget(self, run: StoredRun) -> None:
         """Let nothing of a run wait any more."""
-        if run.traces:
+        if run.side_rows:
             self._forgotten[run.key] = None
             for place in [place for place in self._waits if place[0] == run.key]:
                 del self._waits[place]
@@ -171,7 +171,7 @@ class EventRules:
 
     async def give_up(self, run: StoredRun, at: Instant) -> None:
         """Let a run that cannot go on take nothing that others wait for; it waits anew when it is claimed again."""
-        if run.traces:
+        if run.side_rows:
             self.forget(run)
             for message in await self._batch.unread(run):
                 if message.kind == InboxKind.EVENT:

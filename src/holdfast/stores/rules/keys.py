@@ -39,7 +39,7 @@ class KeyRules:
     async def take(self, run: StoredRun, take: TakeKey, at: Instant) -> KeyAnswer:
         """Take a key for a step, or say who has it."""
         batch = self._batch
-        batch.leave_traces(run)
+        batch.note_side_rows(run)
         self._held.pop(run.key, None)
         key = await self._get(take.activity, take.key)
         if key is not None and key.result is not None and key.expires <= at:
@@ -82,7 +82,7 @@ class KeyRules:
 
     async def free(self, run: StoredRun, at: Instant) -> None:
         """Give up every key a run holds or waits for: it goes no further for now."""
-        if not run.traces:
+        if not run.side_rows:
             return
         statements = self._batch.statements
         if run.key not in self._held:
@@ -106,7 +106,7 @@ class KeyRules:
         for run, location in await batch.statements.read("key_waiters", [(activity, key)]):
             waiter = await batch.run(int(run or 0))
             if waiter is not None and waiter.ended is None:
-                batch.put(waiter, InboxKind.KEY, str(location), key, "", at)
+                batch.put(waiter, InboxKind.KEY_FREED, str(location), key, "", at)
         await batch.statements.write("delete_key_waiters", [(activity, key)])
 
     async def _get(self, activity: str, key: str) -> _Key | None:

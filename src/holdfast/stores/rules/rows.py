@@ -54,7 +54,7 @@ class BatchRows:
         self._entries: list[Row] = []
         self._rewrites: list[Row] = []
         self._consumed: dict[tuple[int, int], None] = {}
-        self._traceless: dict[int, None] = {}
+        self._without_side_rows: dict[int, None] = {}
         self._inbox: dict[int, dict[int, Message]] = {}
         self._attributes: list[Row] = []
 
@@ -125,7 +125,7 @@ class BatchRows:
         starts = [id for operation in operations for id in new_ids_of(operation)]
         if starts:
             await self._load_tombstones(starts)
-        ending = [self._runs[turn.key].parent for turn in turns if turn.end and turn.key in self._runs]
+        ending = [self._runs[turn.key].parent_key for turn in turns if turn.end and turn.key in self._runs]
         await self.load_keys(parent for parent in ending if parent)
         moved: dict[int, int] = {}
         for turn in turns:
@@ -193,10 +193,10 @@ class BatchRows:
         if run.key not in self._new:
             self._changed[run.key] = run
 
-    def leave_traces(self, run: StoredRun) -> None:
+    def note_side_rows(self, run: StoredRun) -> None:
         """Note that a run has rows in tables that its end must look into."""
-        if not run.traces:
-            run.traces = 1
+        if not run.side_rows:
+            run.side_rows = 1
             self.touch(run, run.updated)
 
     # Writing.
@@ -204,7 +204,7 @@ class BatchRows:
     async def write_rows(self, more: Sequence[tuple[str, Sequence[Row]]]) -> None:
         """Write what was changed so far, then more rows by the statements given."""
         inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
-        traceless: list[Row] = [(key,) for key in self._traceless]
+        without_side_rows: list[Row] = [(key,) for key in self._without_side_rows]
         work: list[tuple[str, Sequence[Row]]] = [
             # Before the inserts: an end gives a unique key back.
             ("update_runs", [changes_of(run) for run in self._changed.values()]),
@@ -218,8 +218,8 @@ class BatchRows:
             ("consume", [*self._consumed]),
             ("insert_inbox", inbox),
             ("insert_attributes", self._attributes),
-            ("forget_beats", traceless),
-            ("forget_tasks", traceless),
+            ("forget_beats", without_side_rows),
+            ("forget_tasks", without_side_rows),
             *more,
         ]
         for statement, rows in work:

@@ -38,7 +38,7 @@ class TaskRules:
             await statements.write("delete_tasks", gone)
             if run.inbox:
                 await self._refuse(run, effects.untasks)
-        self._batch.leave_traces(run)
+        self._batch.note_side_rows(run)
         for task in effects.tasks:
             answer = keys.get(task.location)
             if answer is None or answer.outcome == "taken":
@@ -48,7 +48,9 @@ class TaskRules:
     async def _refuse(self, run: StoredRun, locations: Sequence[str]) -> None:
         """Delete what came of attempts just before they were given up: a new life of the run has the same locations."""
         unread = await self._batch.unread(run)
-        self._batch.consume(run, [each.n for each in unread if each.kind == InboxKind.TASK and each.name in locations])
+        self._batch.consume(
+            run, [each.n for each in unread if each.kind == InboxKind.TASK_ENDED and each.name in locations]
+        )
 
     async def apply(self, operation: FinishTask | BeatTask) -> Outcome:
         """Take what the worker that has a task says of it."""
@@ -65,7 +67,7 @@ class TaskRules:
             return Committed(run.key)
         await statements.write("delete_tasks", [place])
         what = (operation.location, str(operation.attempt), operation.payload, operation.at)
-        row = batch.put(run, InboxKind.TASK, *what)
+        row = batch.put(run, InboxKind.TASK_ENDED, *what)
         return Delivered(run.key, run.owner, row)
 
     async def may_record(self, attempt: Transact) -> StoredRun | None:
@@ -77,7 +79,7 @@ class TaskRules:
 
     async def record(self, run: StoredRun, attempt: Transact, payload: str, at: Instant) -> Delivered:
         """Tell a run what came of an attempt that ran in this transaction."""
-        row = self._batch.put(run, InboxKind.TASK, attempt.location, str(attempt.attempt), payload, at)
+        row = self._batch.put(run, InboxKind.TASK_ENDED, attempt.location, str(attempt.attempt), payload, at)
         await self._batch.flush()
         return Delivered(run.key, run.owner, row)
 
@@ -91,7 +93,7 @@ class TaskRules:
             if waiting is not None and waiting.ended is None:
                 batch.put(
                     waiting,
-                    InboxKind.TASK,
+                    InboxKind.TASK_ENDED,
                     str(location),
                     str(attempt),
                     f'{{"lost":"{how}"}}',

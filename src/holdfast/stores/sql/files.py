@@ -14,6 +14,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
 
+from holdfast.errors import SchemaTooNew, SchemaTooOld
 from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Columns, columns_named
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
@@ -57,6 +58,25 @@ def _columns(said: str) -> Columns:
     if said == "changes of runs":
         return CHANGING
     return TABLES[said].columns if said in TABLES else columns_named(said)
+
+
+def check_version(version: int, kind: str, where: str) -> None:
+    """Refuse a schema of another number than this code can bring up to date; 0 is a database without tables.
+
+    Raises:
+        SchemaTooOld: it was made before the first release.
+        SchemaTooNew: a newer holdfast made it.
+    """
+    first, last = migrations(kind)[0][0], migrations(kind)[-1][0]
+    if 0 < version < first:
+        raise SchemaTooOld(
+            f"{where}: made by a holdfast before its first release (schema {version}, the first is {first}); "
+            "begin with a new database"
+        )
+    if version > last:
+        raise SchemaTooNew(
+            f"{where}: the schema is newer than this holdfast (have {version}, know {last}); upgrade holdfast"
+        )
 
 
 @cache

@@ -63,11 +63,11 @@ class StoredRun(msgspec.Struct):
     ended: Changing[Instant | None] = None
     deadline: Changing[Instant | None] = None
     reopens: Changing[int] = 0
-    traces: Changing[int] = 0
-    parent: int | None = None
+    side_rows: Changing[int] = 0
+    parent_key: int | None = None
     parent_id: str | None = None
     parent_location: str | None = None
-    follows: int = 0
+    cancel_with_parent: int = 0
     priority: int = 0
     begins: Instant | None = None
     timeout: int | None = None
@@ -153,13 +153,13 @@ TABLES: Mapping[str, Table] = {
     "attributes": _table("run int, name text, value text", "run name value"),
     "message_ids": _table("run int, id text, at int", "run id"),
     "replies": _table("run int, message text, payload text, at int", "message"),
-    "waiters": _table("run int, location text, name text, since int", "run location name"),
-    "cursors": _table("run int, name text, n int", "run name"),
-    "keys": _table(
+    "event_waiters": _table("run int, location text, name text, since int", "run location name"),
+    "event_cursors": _table("run int, name text, n int", "run name"),
+    "idempotency_keys": _table(
         "run int, activity text, key text, digest int, location text, result text, expires int, waiting int",
         "activity key",
     ),
-    "key_waiters": _table("run int, activity text, key text, location text", "run activity key location"),
+    "idempotency_waiters": _table("run int, activity text, key text, location text", "run activity key location"),
     "heartbeats": _table("run int, location text, at int, detail text", "run location"),
     "tasks": _table(
         "run int, location text, attempt int, queue text, activity text, payload text, priority int, at int, "
@@ -209,7 +209,7 @@ LISTS: Mapping[str, str] = {
         },
     ),
     # Of a parent that is there, and is not another run that was given its id later, only that it is.
-    "moved_run": _listed("runs", StoredRun, {"parent": "CASE WHEN family.id = runs.parent_id THEN 1 END"}),
+    "moved_run": _listed("runs", StoredRun, {"parent_key": "CASE WHEN family.id = runs.parent_id THEN 1 END"}),
     "entry": _listed("entries", EntryRow),
     "archived_entry": _listed("archive", EntryRow),
     "message": _listed("inbox", Message),

@@ -22,16 +22,16 @@ BY_ID = frozenset({"dead_letters", "evidence"})
 OF_RUNS = tuple(name for name, table in TABLES.items() if name in BY_ID or Column("run", "int") in table.columns)
 """Tables that have rows of runs, in the order in which they are exported."""
 
-OTHERS = ("message_ids", "keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")
+OTHERS = ("message_ids", "idempotency_keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")
 """Tables that have rows of no run that is there, in the order in which they are exported."""
 
-UNIQUE = ("replies", "keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")
+UNIQUE = ("replies", "idempotency_keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")
 """Tables in which a row of the file may be in the way of one that is there."""
 
 _FIRST: Mapping[str, Value] = {"int": -1, "text": ""}
 _OWNERLESS = {
     "message_ids": "message_ids.run = 0 AND ",
-    "keys": "NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = keys.run) AND ",
+    "idempotency_keys": "NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = idempotency_keys.run) AND ",
     "dead_letters": "NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = dead_letters.run) AND ",
     "evidence": "NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = evidence.run) AND ",
 }
@@ -84,7 +84,7 @@ def _read_of_runs(name: str) -> Statement:
 
 
 def _read_others(name: str) -> Statement:
-    columns = _columns(name).replace("keys.run", "0")  # the run is gone, and its key means nothing elsewhere
+    columns = _columns(name).replace("idempotency_keys.run", "0")  # the run is gone, so its key means nothing
     order = [f"{name}.{column}" for column in position_of(name)]
     return Statement(f"SELECT {columns} FROM {name} WHERE {_OWNERLESS.get(name, '')}{_page(order, 1)}", ())
 

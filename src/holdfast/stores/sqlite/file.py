@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import CannotOpen, NotADatabase, NotOurDatabase, ReadOnly, SchemaTooNew, StoreBusy, StoreReplaced
-from holdfast.stores.sql.files import migrations
+from holdfast.errors import CannotOpen, NotADatabase, NotOurDatabase, ReadOnly, StoreBusy, StoreReplaced
+from holdfast.stores.sql.files import check_version, migrations
 from holdfast.stores.sqlite import guard as sqlite_guard
 
 APPLICATION_ID = 0x484F4C44
@@ -73,9 +73,7 @@ def _check_header(path: str, header: bytes) -> None:
 def _check_identity(path: str, application_id: int, version: int, empty: bool) -> None:
     if application_id != APPLICATION_ID and not (application_id == 0 and empty):
         raise NotOurDatabase(f"{path}: belongs to another application (application_id {application_id:#x})")
-    known = migrations("sqlite")[-1][0]
-    if version > known:
-        raise SchemaTooNew(f"{path}: the schema is newer than this holdfast (have {version}, know {known}); upgrade it")
+    check_version(version, "sqlite", path)
 
 
 def connect(path: str, durability: str, patience: float) -> apsw.Connection:

@@ -55,7 +55,7 @@ async def ask(store: Store, run: RunRow, location: str = "a0", *, at: int = NOW,
 
 async def told(store: Store, run: RunRow) -> list[tuple[str, str]]:
     """Return for which steps a run was told that a key may be free."""
-    return [(found.name, found.id) for found in await unread(store, run.key) if found.kind == "key"]
+    return [(found.name, found.id) for found in await unread(store, run.key) if found.kind == "key_freed"]
 
 
 class KeyConformance:

@@ -73,7 +73,7 @@ class CancelConformance:
         await one(store, RequestCancel(target=run.id, at=NOW, payload='"cancelled"'), Delivered)
         assert (await row(store, pending.id)).status is Status.CANCELLED
         found = [(told.kind, told.name, told.payload) for told in await unread(store, run.key)]
-        assert found == [("cancel", "", ""), ("child", pending.id, '"cancelled"')]
+        assert found == [("cancel", "", ""), ("child_ended", pending.id, '"cancelled"')]
 
     async def test_a_run_that_ends_cancelled_takes_its_children_with_it(self, store: Store) -> None:
         """G10: those started after the request, too; any other end leaves them alone."""
@@ -153,7 +153,7 @@ class TerminateConformance:
             await one(store, turn(parked_child.key, parked_child.epoch, state=parked(released=True)), Committed)
             await one(store, Terminate(target=run.id, end=ended(status, payload='"gone"')), Done)
             [told] = await unread(store, parent.key)
-            assert (told.kind, told.name, told.payload) == ("child", run.id, '"gone"')
+            assert (told.kind, told.name, told.payload) == ("child_ended", run.id, '"gone"')
             for stopped in (child, parked_child):
                 assert (await row(store, stopped.id)).status is Status.CANCELLING
                 assert await kinds(store, stopped) == ["cancel"]

@@ -166,7 +166,7 @@ class ReopenConformance:
         await one(store, reopen(await row(store, child.id)), Done)
         [taken] = await claim(store, now=LATER)
         await end(store, await row(store, taken.id))
-        assert [told.kind for told in await unread(store, run.key)] == ["child", "child"]
+        assert [told.kind for told in await unread(store, run.key)] == ["child_ended", "child_ended"]
 
     async def test_the_letters_of_a_reopened_run_tell_what_became_of_it(self, store: Store) -> None:
         """B9, S0-38: replayed, then how it ended; a new failure has a letter of its own."""

@@ -133,7 +133,7 @@ class TaskConformance:
         """G3 S2-12: a row in its inbox, which makes it due, in place of the task."""
         run = await handed_out(store)
         await take(store)
-        told = Message(1, InboxKind.TASK, "a0", "1", "2", NOW)
+        told = Message(1, InboxKind.TASK_ENDED, "a0", "1", "2", NOW)
         assert await one(store, finish(run), Delivered) == Delivered(run.key, "w", told)
         assert await unread(store, run.key) == [told]
         assert (await row(store, run.id)).due == NOW
@@ -249,7 +249,7 @@ class TaskConformance:
         await store.leave("v")
         for each, places in ((run, ["a0", "a1"]), (other, ["a0"])):
             found = await unread(store, each.key)
-            assert [(row.kind, row.name, row.id) for row in found] == [("task", place, "1") for place in places]
+            assert [(row.kind, row.name, row.id) for row in found] == [("task_ended", place, "1") for place in places]
             assert {row.payload for row in found} == {'{"lost":"handed back"}'}
             assert (await row(store, each.id)).due is not None
         await one(store, finish(run), Fenced)
@@ -264,7 +264,7 @@ class TaskConformance:
         await asyncio.sleep(0.1)
         assert await store.take_over(NOW + SECOND) == 1
         [told] = await unread(store, run.key)
-        assert (told.kind, told.name, told.id, told.payload) == ("task", "a0", "1", '{"lost":"lapse"}')
+        assert (told.kind, told.name, told.id, told.payload) == ("task_ended", "a0", "1", '{"lost":"lapse"}')
         await one(dying, finish(run, worker="d"), Fenced)
         await one(dying, beat(run, worker="d"), Fenced)
         assert await take(dying, "d") == []

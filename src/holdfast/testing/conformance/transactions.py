@@ -54,7 +54,7 @@ class TransactionConformance:
             return
         run, body = await started(store), Bodies()
         await one(store, turn(run.key, state=parked()), Committed)
-        told = Message(1, InboxKind.TASK, "a0", "3", '{"result":1}', NOW)
+        told = Message(1, InboxKind.TASK_ENDED, "a0", "3", '{"result":1}', NOW)
         assert await transacted(store, attempt_of(run), body) == Delivered(run.key, "w", told)
         assert await unread(store, run.key) == [told]
         assert (await row(store, run.id)).due == NOW

@@ -148,7 +148,7 @@ class TurnConformance:
         assert (taken.id, taken.parent) == (child.id, parent.id)
         await one(store, turn(taken.key, taken.epoch, end=ended(payload='"done"')), Committed)
         [told] = await unread(store, outcome.key, 0)
-        assert (told.n, told.kind, told.name, told.payload) == (1, "child", child.id, '"done"')
+        assert (told.n, told.kind, told.name, told.payload) == (1, "child_ended", child.id, '"done"')
         assert await store.due("w", NOW) == [outcome.key]
 
     async def test_children_that_end_in_one_batch_are_all_told(self, store: Store) -> None:

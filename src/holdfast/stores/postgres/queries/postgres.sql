@@ -172,14 +172,14 @@ RETURNING taken.place, tasks.run, runs.id, runs.workflow, tasks.location, tasks.
 
 -- name: join_worker
 -- Announce a worker.
-INSERT INTO workers (id, lease_until, lease, session, begun, machine, pid, host, joined, state)
+INSERT INTO workers (id, lease_until, lease, session, session_begun, machine, pid, host, joined, state)
 VALUES ($1, {clock} + $2, $2, $3, $4, $5, $6, $7, {clock}, 'live')
 ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, lease = excluded.lease, session = excluded.session,
-    begun = excluded.begun, state = 'live';
+    session_begun = excluded.session_begun, state = 'live';
 
 -- name: renew_worker
 -- Extend a lease unless the worker was declared dead, and say by which connection; returns the database's time.
-UPDATE workers SET lease_until = {clock} + lease, session = $2, begun = $3 WHERE id = $1 AND state = 'live' RETURNING {clock};
+UPDATE workers SET lease_until = {clock} + lease, session = $2, session_begun = $3 WHERE id = $1 AND state = 'live' RETURNING {clock};
 
 -- name: session
 -- What names this connection, and the database's time.
@@ -192,7 +192,7 @@ SELECT id, pid, lease_until < {clock}, machine = $1 FROM workers WHERE state = '
 -- name: is_connected
 -- Whether the connection by which a worker renewed its lease is still there.
 SELECT 1 FROM workers JOIN pg_stat_activity ON pg_stat_activity.pid = workers.session
-WHERE workers.id = $1 AND (backend_start IS NULL OR {begun} = workers.begun);
+WHERE workers.id = $1 AND (backend_start IS NULL OR {begun} = workers.session_begun);
 
 -- name: end_silent
 -- End transactions that have a part in the commit lock ($2) and whose process has said nothing for so many microseconds ($1) while others

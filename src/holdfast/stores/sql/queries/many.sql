@@ -11,7 +11,7 @@ SELECT {run} FROM runs WHERE workflow = $1 AND unique_key = $2 AND ended IS NULL
 
 -- name: following
 -- Open children that are cancelled with their parent.
-SELECT {run} FROM runs WHERE parent = $1 AND follows = 1 AND ended IS NULL ORDER BY key;
+SELECT {run} FROM runs WHERE parent_key = $1 AND cancel_with_parent = 1 AND ended IS NULL ORDER BY key;
 
 -- name: insert_attributes
 -- rows: name text, value text, run int
@@ -79,36 +79,36 @@ DELETE FROM events WHERE name = $1 AND at < $2;
 
 -- name: first_waiter
 -- Who has waited longest for a name.
-SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run, location LIMIT 1;
+SELECT run, location FROM event_waiters WHERE name = $1 ORDER BY since, run, location LIMIT 1;
 
 -- name: all_waiters
 -- Everybody who waits for a name, longest first.
-SELECT run, location FROM waiters WHERE name = $1 ORDER BY since, run, location;
+SELECT run, location FROM event_waiters WHERE name = $1 ORDER BY since, run, location;
 
 -- name: insert_waiters
 -- rows: run int, location text, name text, since int
 -- Receives that wait.
-INSERT INTO waiters ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE ON CONFLICT DO NOTHING;
+INSERT INTO event_waiters ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE ON CONFLICT DO NOTHING;
 
 -- name: delete_waiters
 -- rows: run int, location text
 -- Receives that wait no more.
-DELETE FROM waiters WHERE (run, location) IN (SELECT run, location FROM {rows} AS gone);
+DELETE FROM event_waiters WHERE (run, location) IN (SELECT run, location FROM {rows} AS gone);
 
 -- name: cursor
 -- The last event under a name that a run was given a copy of.
-SELECT n FROM cursors WHERE run = $1 AND name = $2;
+SELECT n FROM event_cursors WHERE run = $1 AND name = $2;
 
 -- name: put_cursors
 -- rows: run int, name text, n int
 -- Move such marks.
-INSERT INTO cursors ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
+INSERT INTO event_cursors ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
 ON CONFLICT (run, name) DO UPDATE SET n = excluded.n;
 
 -- name: forget_waiters
 -- rows: run int
 -- Everything that runs wait for.
-DELETE FROM waiters WHERE run IN (SELECT run FROM {rows} AS gone);
+DELETE FROM event_waiters WHERE run IN (SELECT run FROM {rows} AS gone);
 
 -- name: forget_beats
 -- rows: run int
@@ -148,44 +148,44 @@ SELECT run, location, attempt FROM tasks WHERE owner = $1 ORDER BY run, location
 
 -- name: get_key
 -- An idempotency key.
-SELECT digest, run, location, result, expires, waiting FROM keys WHERE activity = $1 AND key = $2;
+SELECT digest, run, location, result, expires, waiting FROM idempotency_keys WHERE activity = $1 AND key = $2;
 
 -- name: put_key
 -- Take a key, or leave a result under it.
-INSERT INTO keys (activity, key, digest, run, location, result, expires, waiting)
+INSERT INTO idempotency_keys (activity, key, digest, run, location, result, expires, waiting)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (activity, key) DO UPDATE SET digest = excluded.digest, run = excluded.run, location = excluded.location,
     result = excluded.result, expires = excluded.expires, waiting = excluded.waiting;
 
 -- name: delete_key
 -- Give a key up.
-DELETE FROM keys WHERE activity = $1 AND key = $2;
+DELETE FROM idempotency_keys WHERE activity = $1 AND key = $2;
 
 -- name: keys_held
 -- rows: run int
 -- The keys that runs hold.
-SELECT keys.run, keys.activity, keys.key FROM {rows} AS wanted {join} keys ON keys.run = wanted.run
-WHERE keys.result IS NULL;
+SELECT idempotency_keys.run, idempotency_keys.activity, idempotency_keys.key FROM {rows} AS wanted {join} idempotency_keys ON idempotency_keys.run = wanted.run
+WHERE idempotency_keys.result IS NULL;
 
 -- name: forget_results
 -- What a run left under its keys.
-DELETE FROM keys WHERE run = $1 AND result IS NOT NULL;
+DELETE FROM idempotency_keys WHERE run = $1 AND result IS NOT NULL;
 
 -- name: wait_for_key
 -- A step waits for a key.
-INSERT INTO key_waiters (activity, key, run, location) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+INSERT INTO idempotency_waiters (activity, key, run, location) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
 -- name: key_waiters
 -- Who waits for a key.
-SELECT run, location FROM key_waiters WHERE activity = $1 AND key = $2 ORDER BY run, location;
+SELECT run, location FROM idempotency_waiters WHERE activity = $1 AND key = $2 ORDER BY run, location;
 
 -- name: delete_key_waiters
 -- Nobody waits for a key any more.
-DELETE FROM key_waiters WHERE activity = $1 AND key = $2;
+DELETE FROM idempotency_waiters WHERE activity = $1 AND key = $2;
 
 -- name: forget_key_waiters
 -- The keys a run waits for.
-DELETE FROM key_waiters WHERE run = $1;
+DELETE FROM idempotency_waiters WHERE run = $1;
 
 -- name: archive_entries
 -- Keep what is cut away.
@@ -195,7 +195,7 @@ ON CONFLICT (run, reopens, seq, location) DO UPDATE SET kind = excluded.kind, at
 
 -- name: cut_keys
 -- What steps that are cut away left under their idempotency keys: they shall run again.
-DELETE FROM keys WHERE run = $1 AND location IN (SELECT location FROM entries WHERE run = $1 AND seq >= $2);
+DELETE FROM idempotency_keys WHERE run = $1 AND location IN (SELECT location FROM entries WHERE run = $1 AND seq >= $2);
 
 -- name: cut_entries
 -- Cut it away.
@@ -342,7 +342,7 @@ DELETE FROM inbox WHERE run IN (SELECT run FROM {rows} AS gone);
 -- name: purge_cursors
 -- rows: run int
 -- Which events they have seen.
-DELETE FROM cursors WHERE run IN (SELECT run FROM {rows} AS gone);
+DELETE FROM event_cursors WHERE run IN (SELECT run FROM {rows} AS gone);
 
 -- name: old_letters
 -- Dead letters of a kind ($4 = 1: only those somebody has seen) before an instant.
@@ -354,8 +354,8 @@ SELECT n, name, id, payload, at FROM events WHERE at < $1 ORDER BY at LIMIT $2;
 
 -- name: purge_keys
 -- Results under idempotency keys that have expired.
-DELETE FROM keys WHERE result IS NOT NULL AND (activity, key) IN (
-    SELECT activity, key FROM keys WHERE result IS NOT NULL AND expires < $1 ORDER BY expires LIMIT $2);
+DELETE FROM idempotency_keys WHERE result IS NOT NULL AND (activity, key) IN (
+    SELECT activity, key FROM idempotency_keys WHERE result IS NOT NULL AND expires < $1 ORDER BY expires LIMIT $2);
 
 -- name: purge_tombstones
 -- Ids that may be used again.

@@ -1,13 +1,13 @@
 -- Statements of export and import that do not follow from the columns of a table; all others are made by sql/transfer.py.
 
 -- name: export_runs
--- A page of runs whose keys lie between two numbers, beyond one; parent is 1 where the parent is there and not another run that was given its id later.
-SELECT {moved_run} FROM runs LEFT JOIN runs AS family ON family.key = runs.parent
+-- A page of runs whose keys lie between two numbers, beyond one; parent_key is 1 where the parent is there and not another run that was given its id later.
+SELECT {moved_run} FROM runs LEFT JOIN runs AS family ON family.key = runs.parent_key
 WHERE runs.key BETWEEN $1 AND $2 AND runs.key > $3 ORDER BY runs.key LIMIT $4;
 
--- name: export_cursors
+-- name: export_event_cursors
 -- Which events runs have seen, told as how many are queued that they have not: other databases number them otherwise.
-SELECT run, name, (SELECT count(*) FROM events WHERE events.name = cursors.name AND events.n > cursors.n) FROM cursors
+SELECT run, name, (SELECT count(*) FROM events WHERE events.name = event_cursors.name AND events.n > event_cursors.n) FROM event_cursors
 WHERE run BETWEEN $1 AND $2 AND (run, name) > ($3, $4) ORDER BY run, name LIMIT $5;
 
 -- name: order_events
@@ -49,7 +49,7 @@ SELECT at FROM audit WHERE target = $1 AND action = 'import' ORDER BY n LIMIT 1;
 
 -- name: has_events_or_waiters
 -- Whether there are events or waits for them.
-SELECT 1 WHERE EXISTS (SELECT 1 FROM events) OR EXISTS (SELECT 1 FROM waiters);
+SELECT 1 WHERE EXISTS (SELECT 1 FROM events) OR EXISTS (SELECT 1 FROM event_waiters);
 
 -- name: import_message_ids
 -- rows: message_ids
@@ -62,10 +62,10 @@ INSERT INTO message_ids ({columns}) SELECT {columns} FROM {rows} AS new WHERE TR
 INSERT INTO event_queues (name, pending) SELECT name, 0 FROM {rows} AS new WHERE TRUE ON CONFLICT DO NOTHING;
 
 -- name: join_families
--- Tell runs that came with their parent (parent = -1) what its key is here.
-UPDATE runs SET parent = (SELECT family.key FROM runs AS family WHERE family.id = runs.parent_id) WHERE parent = -1;
+-- Tell runs that came with their parent (parent_key = -1) what its key is here.
+UPDATE runs SET parent_key = (SELECT family.key FROM runs AS family WHERE family.id = runs.parent_id) WHERE parent_key = -1;
 
 -- name: wake_waiting
 -- Let runs that wait for an event which is queued begin to wait again, and be given it: it came with another database.
 UPDATE runs SET owner = NULL, epoch = epoch + 1, due = $1 WHERE ended IS NULL AND status = 'suspended' AND key IN (
-    SELECT waiters.run FROM waiters JOIN event_queues ON event_queues.name = waiters.name AND event_queues.pending > 0);
+    SELECT event_waiters.run FROM event_waiters JOIN event_queues ON event_queues.name = event_waiters.name AND event_queues.pending > 0);
