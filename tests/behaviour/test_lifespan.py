@@ -201,13 +201,16 @@ async def test_a_step_without_a_timeout_is_handed_back_when_time_is_over(make):
 async def test_what_finishes_while_it_stops_is_in_the_report(make):
     """S0-21 S0-43 In-flight work may finish in the buffer; then it is done, and the report says so."""
 
+    stops = float("inf")
+
     async def work(number: int) -> int:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(max(stops - time.monotonic(), 0) + 0.1)
         return number
 
     caller = calling(work)
     await given(make, caller)
-    report = await make(caller).run(lifespan=timedelta(seconds=1), buffer=timedelta(seconds=0.6))
+    stops = time.monotonic() + 1.5
+    report = await make(caller).run(lifespan=timedelta(seconds=4.5), buffer=timedelta(seconds=3))
     assert (report.steps_completed, report.completed, report.open_runs) == (1, 1, 0)
 
 
