@@ -1,0 +1,61 @@
+"""Databases of every schema there ever was open in this code, and their runs come to the end that they came to then."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.golden import make
+from tests.golden.schema_10 import story
+from tests.support.transfer_cases import contents
+
+from holdfast.contract.rows import InboxKind, Status
+from holdfast.stores import open_store
+from holdfast.stores.sql.tables import TABLES
+from holdfast.testing.invariants import violations
+
+OPEN = {
+    Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.PAUSED, Status.CANCELLING, Status.COMPENSATING,
+    Status.BLOCKED,
+}  # fmt: skip
+
+
+def golden_sqlite(folder: Path) -> str:
+    path = folder / "golden.db"
+    path.write_bytes(gzip.decompress(make.SQLITE.read_bytes()))
+    return f"sqlite:///{path}"
+
+
+def golden_postgres(database: str) -> str:
+    address, _, schema = database.partition("schema=")
+    make.load(address.rstrip("?&"), schema, gzip.decompress(make.POSTGRES.read_bytes()))
+    return database
+
+
+async def opens_and_ends(database: str, expected: dict[str, Any]) -> None:
+    rows = contents(database)
+    assert [table for table in TABLES if not rows[table]] == []
+    assert {dict(row)["kind"] for row in rows["inbox"]} == {*InboxKind}
+    store = open_store(database)
+    await store.open()
+    counted = (await store.counts()).runs
+    assert {status for status in OPEN if not counted.get(status)} == set()
+    assert await violations(store) == []
+    await store.close()
+    assert await story.finish(database, datetime.fromisoformat(expected["now"])) == expected["runs"]
+    await store.open()
+    assert await violations(store) == []
+    await store.close()
+
+
+async def test_a_file_of_the_first_schema_opens_and_its_runs_come_to_their_end(tmp_path: Path) -> None:
+    """G1 G2 G15: in SQLite."""
+    await opens_and_ends(golden_sqlite(tmp_path), json.loads(make.EXPECTED.read_text())["sqlite"])
+
+
+async def test_a_dump_of_the_first_schema_opens_and_its_runs_come_to_their_end(database: str) -> None:
+    """G1 G2 G15: in PostgreSQL."""
+    await opens_and_ends(golden_postgres(database), json.loads(make.EXPECTED.read_text())["postgres"])
