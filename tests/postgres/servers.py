@@ -224,18 +224,25 @@ class KeptSchema:
     def __init__(self, url: str, name: str, address: str) -> None:
         self.address = address
         self._url = url
+        self._name = name
         with psycopg.connect(url) as connection:
-            tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name]).fetchall()
-            names = [sql.Identifier(name, table) for (table,) in tables]
+            self._tables = self._found(connection)
+            names = [sql.Identifier(name, table) for table in self._tables]
             filled = sql.SQL("SELECT EXISTS (SELECT FROM {})")
             empty = [each for each in names if connection.execute(filled.format(each)).fetchall() == [(False,)]]
         self._empty = sql.SQL("; ").join(sql.SQL("DELETE FROM {}").format(each) for each in empty)
 
     def empty(self) -> None:
-        """Delete every row that was not there from the beginning."""
+        """Delete every row and every table that was not there from the beginning."""
         # A test that left a transaction open is told so, instead of hanging here.
         with psycopg.connect(self._url, autocommit=True, options="-c lock_timeout=60s") as connection:
             connection.execute(self._empty)
+            for table in self._found(connection) - self._tables:
+                connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(self._name, table)))
+
+    def _found(self, connection: psycopg.Connection[Any]) -> set[str]:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [self._name])
+        return {table for (table,) in tables.fetchall()}
 
 
 def session_folder(base_temp: Path) -> Path:
