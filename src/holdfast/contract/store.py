@@ -7,7 +7,7 @@ Who may write what
     A run has an `owner` (a worker) and an `epoch`. Taking a run bumps its epoch. A `CommitTurn` is applied only while
     its epoch is the run's and the run has not ended; otherwise the outcome is `Fenced` and nothing of it is written:
     no entry, no message, no child. Leases make overlap rare, epochs make it harmless.
-    Only the owner appends to a run's history. Everybody else writes to its inbox.
+    Only the owner appends to a run's history. Every other process writes to its inbox.
 
 When a run needs attention
     `due` is the instant from which a run wants a worker. A claim takes due runs that have no owner, or a worker
@@ -221,8 +221,8 @@ class Store(ABC):
     ) -> list[Task]:
         """Take up to `limit` attempts of the named activities from queues, by priority, then oldest first.
 
-        A worker that is not alive gets nothing. Nobody else can take a task that has an owner. Those of a paused run
-        wait.
+        A worker that is not alive gets nothing. A task that has an owner is taken by no other worker. Those of a paused
+        run wait.
         """
 
     @abstractmethod

@@ -51,9 +51,9 @@ async def export_runs(
 ) -> Report:
     """Write runs of an open store to a file, as they are at one moment.
 
-    Everything is written unless `which` says less. That is a move: the runs are to go on elsewhere, so no worker may be
-    alive. A selection, and whatever is marked as a snapshot, is a copy for looking, and workers may go on meanwhile.
-    A PostgreSQL store answers nothing else while it lasts: give it one of its own beside an engine.
+    Everything is written unless `which` says less. That is a move: the runs are to go on in another database, so no
+    worker may be alive. A selection, and whatever is marked as a snapshot, is a copy for looking, and workers may go on
+    meanwhile. A PostgreSQL store answers nothing else while it lasts: give it one of its own beside an engine.
     `progress` is told, now and then, how many runs and rows were written; from another thread, perhaps.
 
     Raises:

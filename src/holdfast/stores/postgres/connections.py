@@ -98,7 +98,7 @@ class ReconnectingConnection:
                 await self.drop()
                 raise psycopg.OperationalError(f"no answer within {answer} s") from error
             except asyncio.CancelledError:
-                await self.drop()  # nobody knows what is still on its way
+                await self.drop()  # what is still on its way is not known
                 raise
             except psycopg.Error as error:
                 if is_lost(error, connection):
@@ -134,7 +134,7 @@ class ReconnectingConnection:
         if self.connection is not None and not self.connection.closed:
             return self.connection
         if self._failures:
-            # Everybody who lost the server comes back at a moment of their own.
+            # Processes that lost the server come back at different moments.
             await asyncio.sleep(random.uniform(0, min(2.0, 0.02 * 2**self._failures)))
         try:
             connection = await self._connections.connect()
@@ -173,7 +173,7 @@ class PostgresConnections:
         self.writer, self.reader = ReconnectingConnection(self), ReconnectingConnection(self)
 
     def cut(self) -> None:
-        """End every connection, whoever waits for an answer on one."""
+        """End every connection, also those on which an answer is awaited."""
         for connection in (self.writer.connection, self.reader.connection, self._renewer):
             cut(connection)
 
@@ -285,7 +285,7 @@ class PostgresConnections:
 
 
 def cut(connection: BaseConnection[Any] | None) -> None:
-    """End a connection under whoever waits for it, from any thread: nobody has to answer."""
+    """End a connection, from any thread, also while an answer is awaited on it; the server need not answer."""
     if connection is None or connection.closed:
         return
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:

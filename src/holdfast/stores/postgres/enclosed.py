@@ -39,7 +39,7 @@ async def enclose(
     """Do an operation inside the transaction that a connection of the caller has open.
 
     Raises:
-        BadInput: it is no connection of psycopg, has no transaction open, or leads elsewhere.
+        BadInput: it is no connection of psycopg, has no transaction open, or leads to another database.
     """
     if not isinstance(connection, AsyncConnection | Connection):
         raise BadInput(f"connection must be a psycopg connection with a transaction open, not {connection!r}")

@@ -25,7 +25,7 @@ AGAIN = (
     errors.UniqueViolation,
     errors.LockNotAvailable,
 )
-"""What another attempt meets differently: somebody else was faster. No statement of ours violates a key otherwise."""
+"""What another attempt meets differently: another process was faster. No statement of ours violates a key otherwise."""
 
 UNPREPARED = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 """A prepared statement is not there: the connection leads to another session than before."""

@@ -114,7 +114,7 @@ class _Listener:
                 async with await self._connections.connect() as connection:
                     self._connection = connection
                     await connection.execute(f'LISTEN "{self._channel}"')
-                    self.hears = self.heard = True  # whatever was said while nobody listened
+                    self.hears = self.heard = True  # whatever was said meanwhile
                     pause = 0.1
                     async for notification in connection.notifies():
                         self.heard = self.heard or notification.payload != self._me

@@ -161,7 +161,7 @@ class _StepTransaction:
         return payload
 
     def over(self) -> bool:
-        """Let nobody take the connection away any more; True if somebody has."""
+        """Let the connection not be taken away any more; True if it was."""
         with self._lock:
             self._over = True
             return self._late

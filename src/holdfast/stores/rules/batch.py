@@ -1,6 +1,6 @@
 """One group commit as a value: operations applied in order to rows in memory, then written in a few statements.
 
-The rules of the contract live here and nowhere else. A store begins a transaction that nobody can write beside, hands
+The rules of the contract live here and nowhere else. A store begins a transaction beside which no other writes, hands
 in a `Statements` that reads and writes rows one by one or in bulk, and commits; both ways give the same result.
 """
 
@@ -57,7 +57,7 @@ from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import StoredRun
 
 DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING})
-"""What somebody must be working on: a run in one of these without a living owner is due."""
+"""What a worker must be driving: a run in one of these without a living owner is due."""
 
 _KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 """Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
@@ -342,7 +342,7 @@ class Batch(BatchRows):
             run.due = None
             await self.events.give_up(run, at)
         elif run.status in DRIVEN:
-            # A holder declared dead may still commit until somebody claims the run; what it drives must not be left
+            # A holder declared dead may still commit until a worker claims the run; what it drives must not be left
             # with neither an owner nor a due time.
             if run.owner is not None and not await self.lives(run.owner):
                 run.owner, run.lost = None, "lapse"
@@ -351,7 +351,7 @@ class Batch(BatchRows):
         return messages
 
     def _obey(self, run: StoredRun, acts: Sequence[str], at: Instant) -> None:
-        """Keep a turn from undoing what somebody asked for and it has not seen."""
+        """Keep a turn from undoing what an operator asked for and it has not seen."""
         if run.status != Status.PAUSED or acts:
             run.due = at
         if InboxKind.CANCEL in acts:
@@ -429,7 +429,7 @@ class Batch(BatchRows):
         return self.put_row(run, what.row(run.inbox + 1), what.at)
 
     def put(self, run: StoredRun, kind: InboxKind, name: str, id: str, payload: str, at: Instant) -> Message:
-        """Put a row into a run's inbox and return it; the run is due then, unless it is to be left alone."""
+        """Put a row into a run's inbox and return it; the run is due then, unless it is paused or blocked."""
         return self.put_row(run, Message(run.inbox + 1, kind, name, id, payload, at), at)
 
     def put_row(self, run: StoredRun, row: Message, now: Instant) -> Message:

@@ -2,7 +2,7 @@
 
 A waiting receive has a row per name it takes. Publishing gives the event to the run that has waited longest, or to
 every waiting run, by rows in their inboxes; all of that is one transaction, so there is no such thing as half a
-fan-out. A run that was given an event it no longer waits for gives it back. What nobody waits for is queued, and a
+fan-out. A run that was given an event it no longer waits for gives it back. What no run waits for is queued, and a
 receive that begins to wait is given what is queued in the transaction that makes it wait.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVENTS = 0
 """The `run` under which message_ids remembers ids of events."""
 
-_ALONE = EventRule()
+_TO_ONE = EventRule()
 
 
 class EventRules:
@@ -45,7 +45,7 @@ class EventRules:
         self._batch.note_side_rows(run)
         queued = [name for name in wait.names if await self._pending(name)]
         if queued and await self._has_message(run, wait):
-            # It is told of all that everybody gets, behind its message: a younger one must not pass them over.
+            # It is told of all events that stay, behind its message: a younger one must not pass them over.
             for name in queued:
                 await self._catch_up(run, name, wait.names[name], at)
         elif queued:
@@ -136,7 +136,7 @@ class EventRules:
         return Published(await self._give(waiting, event, n, event.at if now is None else now))
 
     async def _first(self, name: str) -> list[Row]:
-        """Return who has waited longest, if anybody; a row of a run that is gone must not swallow the event."""
+        """Return the receive that has waited longest; a row of a run that is gone must not swallow the event."""
         batch = self._batch
         while rows := await batch.statements.read("first_waiter", [(name,)]):
             run = await batch.run(int(rows[0][0] or 0))
@@ -164,13 +164,13 @@ class EventRules:
         return len(given)
 
     async def give_back(self, run: StoredRun, n: int, at: Instant) -> None:
-        """Take an event from a run that does not want it any more and give it to somebody else."""
+        """Take an event from a run that does not want it any more and give it to another run."""
         message = await self._batch.take_out(run, n, InboxKind.EVENT)
         if message is not None:
-            await self._again(message, _ALONE, at)
+            await self._again(message, _TO_ONE, at)
 
     async def give_up(self, run: StoredRun, at: Instant) -> None:
-        """Let a run that cannot go on take nothing that others wait for; it waits anew when it is claimed again."""
+        """Let a run that cannot go on take nothing that others wait for; it waits again when it is claimed."""
         if run.side_rows:
             self.forget(run)
             for message in await self._batch.unread(run):
@@ -181,11 +181,11 @@ class EventRules:
         """Decide what becomes of what an ended run has not read."""
         for message in unread:
             if message.kind == InboxKind.EVENT:
-                await self._again(message, _ALONE, end.at)
+                await self._again(message, _TO_ONE, end.at)
             elif message.kind == InboxKind.MESSAGE:
                 policy = end.unread.get(message.name)
                 if policy == "republish":
-                    await self._again(message, end.rules.get(message.name, _ALONE), end.at)
+                    await self._again(message, end.rules.get(message.name, _TO_ONE), end.at)
                 elif policy == "dead_letter":
                     self._batch.letters.event(message, run, end.at)
 
@@ -220,7 +220,7 @@ class EventRules:
             self._queued.pop(name, None)
 
     async def removed(self, name: str, count: int) -> None:
-        """Note that events were taken off a queue by somebody else."""
+        """Note that events were taken off a queue by a purge."""
         await self._count(name, -count)
 
     def pending(self) -> list[tuple[str, Sequence[Row]]]:

@@ -41,7 +41,7 @@ class Split:
     __slots__ = ("_facts", "others", "turns")
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._facts = _alone(operations)
+        self._facts = _each_only_facts(operations)
         self.turns: list[CommitTurn] = []
         self.others: list[Operation] = []
         for operation, fact in zip(operations, self._facts, strict=True):
@@ -92,7 +92,7 @@ def only_facts(operation: Operation) -> TypeGuard[CommitTurn]:
     )
 
 
-def _alone(operations: Sequence[Operation]) -> list[bool]:
+def _each_only_facts(operations: Sequence[Operation]) -> list[bool]:
     """Tell of each operation whether it only adds facts to a run that nothing else in the batch may end or cut."""
     counted: dict[int, int] = {}
     for operation in operations:

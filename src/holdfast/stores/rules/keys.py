@@ -98,7 +98,7 @@ class KeyRules:
             self._held[int(run or 0)].append((str(activity), str(key)))
 
     async def undo(self, run: StoredRun) -> None:
-        """Forget the results a run left under its keys: what its steps did was undone, and must be done anew."""
+        """Forget the results a run left under its keys: what its steps did was undone, and must be done again."""
         await self._batch.statements.write("forget_results", [(run.key,)])
 
     async def _wake(self, activity: str, key: str, at: Instant) -> None:

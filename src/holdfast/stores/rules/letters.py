@@ -54,7 +54,7 @@ class LetterRules:
         return bool(rows) and not rows[0][4]
 
     async def apply(self, operation: Acknowledge | ReplayEvent) -> Outcome:
-        """Do what somebody asked for with one letter."""
+        """Do what an operator asked for with one letter."""
         await self._batch.flush()
         if isinstance(operation, ReplayEvent):
             return await self._replay(operation)

@@ -37,7 +37,7 @@ class OperatorRules:
         self._batch = batch
 
     async def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
-        """Do what somebody asked for."""
+        """Do what an operator asked for."""
         match operation:
             case RequestCancel():
                 return await self._request_cancel(operation)
@@ -69,7 +69,7 @@ class OperatorRules:
     async def _cancel(self, run: StoredRun, operation: RequestCancel) -> Message | None:
         batch = self._batch
         if run.epoch == 0 and run.owner is None:
-            # Nobody ever had it: there is no code to tell.
+            # No worker ever had it: there is no code to tell.
             end = RunEnd(
                 status=Status.CANCELLED,
                 at=operation.at,
@@ -131,7 +131,7 @@ class OperatorRules:
         if run.owner is not None:
             run.owner, run.lost = None, "lapse"
             run.epoch += 1
-        # What was said before, and nobody has taken, is overtaken.
+        # What was said before, and no worker has taken, counts no more.
         batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in _PAUSING])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
@@ -143,7 +143,7 @@ class OperatorRules:
         batch, run = self._batch, await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
-        # A pause that nobody has taken yet can be taken back, whatever the row says meanwhile.
+        # A pause that no worker has taken yet can be taken back, whatever the row says meanwhile.
         acts = [message.kind for message in await batch.unread(run) if message.kind in _PAUSING]
         told = bool(acts) and acts[-1] == InboxKind.PAUSE and run.status not in _NOT_PAUSABLE
         if run.status != Status.PAUSED and not told:
@@ -207,7 +207,7 @@ class OperatorRules:
         run.status, run.ended, run.due, run.owner = Status.PENDING, None, operation.at, None
         run.wait = run.lost = ""
         run.claims = 0
-        run.epoch += 1  # whoever had it when it was ended must not write to its new life
+        run.epoch += 1  # the worker that had it when it was ended must not write to its new life
         run.reopens += 1
         if run.timeout is not None:
             run.deadline = operation.at + run.timeout

@@ -107,7 +107,7 @@ class BatchRows:
         return known
 
     def forget_runs(self) -> None:
-        """Read every run and every tombstone anew: statements changed some beside this batch."""
+        """Read every run and every tombstone again: statements changed some beside this batch."""
         self._runs.clear()
         self._ids.clear()
         self._unique.clear()

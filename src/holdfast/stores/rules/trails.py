@@ -24,7 +24,7 @@ class TrailRules:
         self._evidence: list[Row] = []
 
     async def audit(self, audit: Audit, target: str, at: Instant) -> None:
-        """Record what somebody did, in the transaction that does it."""
+        """Record what was done and by whom, in the transaction that does it."""
         n, previous = await self._end("last_audit", "", ())
         digest = chained(previous, n + 1, at, audit.actor, audit.action, target, audit.detail)
         self._audit.append((n + 1, at, audit.actor, audit.action, target, audit.detail, previous, digest))

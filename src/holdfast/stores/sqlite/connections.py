@@ -35,7 +35,7 @@ class SQLiteConnections:
     """The connections of one open store.
 
     `writer` has one owner at a time: the event loop while the thread is not busy, the thread otherwise. `reader`
-    belongs to the event loop, another to the checkpoint thread, another to whoever renews leases.
+    belongs to the event loop, another to the checkpoint thread, another to the thread that renews leases.
     """
 
     writer: apsw.Connection

@@ -23,12 +23,12 @@ class _Job(Generic[T]):
         error: BaseException | None = None
         try:
             result = self.work()
-        except BaseException as raised:  # handed to whoever waits
+        except BaseException as raised:  # handed to the caller that waits
             error = raised
         try:
             self.loop.call_soon_threadsafe(self._finish, result, error)
         except RuntimeError:
-            pass  # the loop was closed without waiting; nobody is left to tell
+            pass  # the loop was closed without waiting; no caller is left to tell
 
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         self.done()

@@ -1,6 +1,6 @@
 """Steps that write the user's own tables: their rows and the record of their end are one transaction of SQLite.
 
-Each has a connection of its own, so that it can be taken away from a body that takes too long: everybody else's commits
+Each has a connection of its own, so that it can be taken away from a body that takes too long: all other commits
 wait for it. A database in memory has only one connection, which is the event loop's; there the body runs on the loop.
 """
 
@@ -141,7 +141,7 @@ def check_limit(attempt: Transact) -> None:
     if attempt.limit > LONGEST:
         raise DefinitionError(
             f"the timeout of an activity with transaction=True may be at most {LONGEST.seconds} s on SQLite, because "
-            f"everybody else's commits wait for it; it is {attempt.limit}"
+            f"all other commits wait for it; it is {attempt.limit}"
         )
 
 
@@ -199,7 +199,7 @@ class _StepTransaction:
         finally:
             timer.cancel()
             if self._mine:
-                self._leave_alone()
+                self._stop_watching()
         if self.taken:
             raise StepTimeout(f"the transaction was not done within {self._attempt.limit}") from self.raised
         return payload
@@ -210,7 +210,7 @@ class _StepTransaction:
         self.db.set_commit_hook(_no_commit)
         self.db.set_rollback_hook(self._note_rollback)
 
-    def _leave_alone(self) -> None:
+    def _stop_watching(self) -> None:
         self.db.authorizer = None
         self.db.set_commit_hook(None)
         self.db.set_rollback_hook(None)
@@ -224,7 +224,7 @@ class _StepTransaction:
         return self._only or not self.taken
 
     def _finish(self) -> bool:
-        """Let nobody take the connection away any more; True if somebody has."""
+        """Let the connection not be taken away any more; True if it was."""
         with self._lock:
             self._over = True
         if self.taken:

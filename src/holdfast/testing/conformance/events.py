@@ -6,9 +6,9 @@ from holdfast.contract.operations import Committed, Delivered, Fenced, Published
 from holdfast.contract.store import Store
 from holdfast.contract.turns import EventRule, Renewal, TurnEffects
 from holdfast.testing.conformance.samples import (
-    EVERYBODY,
     NOW,
     SECOND,
+    TO_ALL,
     claim,
     end,
     ended,
@@ -183,7 +183,7 @@ class EventConformance:
 
     async def test_only_events_are_given_back(self, store: Store) -> None:
         """G7: a message or a copy of what everybody was given is nobody else's."""
-        run, other = await waiting(store, rule=EVERYBODY), await waiting(store, "elsewhere")
+        run, other = await waiting(store, rule=TO_ALL), await waiting(store, "elsewhere")
         await one(store, event("1", rule=EventRule(single=False, keep=False)), Published)
         await store.apply([message(run.id, "2"), extra(other.key, waits=[wait("a1")])])
         await one(store, extra(run.key, returns=[1, 2, 77]), Committed)
@@ -198,7 +198,7 @@ class EventConformance:
         assert both[1] == Published(1)
         assert await given(store, run) == [("event", "1")]
         await end(store, run)
-        assert await one(store, event("2", rule=EVERYBODY), Published) == Published(0)
+        assert await one(store, event("2", rule=TO_ALL), Published) == Published(0)
 
     async def test_continuing_as_new_forgets_what_was_waited_for(self, store: Store) -> None:
         run = await waiting(store)

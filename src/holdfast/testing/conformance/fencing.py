@@ -51,11 +51,11 @@ from holdfast.contract.turns import (
     TurnEffects,
 )
 from holdfast.testing.conformance.samples import (
-    EVERYBODY,
     LEASE,
     NOW,
     SECOND,
     TERMINAL,
+    TO_ALL,
     a_send,
     claim,
     end,
@@ -167,7 +167,7 @@ class TerminalConformance:
                 (Reopen(target=run.id, epoch=run.epoch + 1, cut=1, at=NOW), Refused),
                 (SetAttributes(target=run.id, attributes={}, at=NOW), Done),
                 (event(), Published),
-                (event(rule=EVERYBODY), Published),
+                (event(rule=TO_ALL), Published),
                 (Acknowledge(letter="none", at=NOW), Done),
                 (ReplayEvent(letter="none", at=NOW, target=run.id), Refused),
                 (KeepResult(run=run.key, leave=LeaveKey(activity="a", key="k", result="1")), Fenced),

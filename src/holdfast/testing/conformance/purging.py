@@ -21,10 +21,10 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey, NewLetter, Parent, Reply, RunEnd, StartRun, State, TakeKey, TurnEffects
 from holdfast.testing.conformance.keys import ask, leave
 from holdfast.testing.conformance.samples import (
-    EVERYBODY,
     NOW,
     SECOND,
     TERMINAL,
+    TO_ALL,
     claim,
     end,
     ended,
@@ -81,7 +81,7 @@ class PurgeConformance:
         """S0-59: history, archive, results, attributes, replies, ids of its messages."""
         run = await optioned(store, attributes={"a": "1"}, unique_key="k")
         effects = TurnEffects(
-            waits=[wait(rule=EVERYBODY)],
+            waits=[wait(rule=TO_ALL)],
             takes=[TakeKey(activity="charge", key="k", digest=1, location="a0")],
             replies=[Reply(message="q", payload="1")],
             attributes={"b": "2"},
@@ -91,7 +91,7 @@ class PurgeConformance:
                 turn(run.key, entries=[entry("a0", 1)], effects=effects),
                 message(run.id, id="m", deduplicate=True),
                 Beat(key=run.key, epoch=1, location="a0", at=NOW, detail=""),
-                event("1", rule=EVERYBODY),
+                event("1", rule=TO_ALL),
             ]
         )
         await end(store, run)

@@ -7,8 +7,8 @@ from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import EventRule
 from holdfast.testing.conformance.samples import (
-    EVERYBODY,
     NOW,
+    TO_ALL,
     claim,
     end,
     event,
@@ -91,44 +91,44 @@ class BroadcastConformance:
 
     async def test_everybody_who_waits_is_given_a_copy_and_whoever_comes_later(self, store: Store) -> None:
         """S2-15, S2-41, B30, G8: once each."""
-        runs = [await waiting(store, rule=EVERYBODY) for _ in range(3)]
-        assert await one(store, event("1", rule=EVERYBODY), Published) == Published(3)
-        runs.append(await waiting(store, rule=EVERYBODY))
+        runs = [await waiting(store, rule=TO_ALL) for _ in range(3)]
+        assert await one(store, event("1", rule=TO_ALL), Published) == Published(3)
+        runs.append(await waiting(store, rule=TO_ALL))
         assert [await given(store, run) for run in runs] == [[("notice", "1")]] * 4
         assert (await store.counts()).events == {"news": 1}
         for run in runs:
-            again = extra(run.key, state=parked(seen=1), waits=[wait(rule=EVERYBODY, seen=1)])
+            again = extra(run.key, state=parked(seen=1), waits=[wait(rule=TO_ALL, seen=1)])
             assert (await one(store, again, Committed)).messages == ()
-        assert await one(store, event("2", rule=EVERYBODY), Published) == Published(4)
+        assert await one(store, event("2", rule=TO_ALL), Published) == Published(4)
         assert [await given(store, run) for run in runs] == [[("notice", "1"), ("notice", "2")]] * 4
 
     async def test_a_run_with_two_receives_is_given_one_copy(self, store: Store) -> None:
         """B30: each run sees an event at most once."""
         run = await started(store)
-        waits = [wait("a0", rule=EVERYBODY), wait("a1", rule=EVERYBODY)]
+        waits = [wait("a0", rule=TO_ALL), wait("a1", rule=TO_ALL)]
         await one(store, extra(run.key, state=parked(), waits=waits), Committed)
-        assert await one(store, event("1", rule=EVERYBODY), Published) == Published(1)
-        assert await one(store, event("2", rule=EVERYBODY), Published) == Published(1)
+        assert await one(store, event("1", rule=TO_ALL), Published) == Published(1)
+        assert await one(store, event("2", rule=TO_ALL), Published) == Published(1)
         assert await given(store, run) == [("notice", "1"), ("notice", "2")]
 
     async def test_a_latecomer_is_given_each_kept_event_in_order(self, store: Store) -> None:
         """B30: a loop that receives one name takes them one by one, and then waits."""
-        await queued(store, "1", "2", "3", rule=EVERYBODY)
+        await queued(store, "1", "2", "3", rule=TO_ALL)
         run = await started(store)
         for n in range(4):
-            await one(store, extra(run.key, state=parked(seen=n), waits=[wait(rule=EVERYBODY, seen=n)]), Committed)
+            await one(store, extra(run.key, state=parked(seen=n), waits=[wait(rule=TO_ALL, seen=n)]), Committed)
         assert await given(store, run) == [("notice", str(n)) for n in (1, 2, 3)]
-        assert await one(store, event("4", rule=EVERYBODY), Published) == Published(1)
+        assert await one(store, event("4", rule=TO_ALL), Published) == Published(1)
         assert (await store.counts()).events == {"news": 4}
 
     async def test_a_run_that_was_reopened_is_not_given_what_it_had(self, store: Store) -> None:
         """B30: at most once in all its life."""
-        run = await waiting(store, rule=EVERYBODY)
-        await one(store, event("1", rule=EVERYBODY), Published)
+        run = await waiting(store, rule=TO_ALL)
+        await one(store, event("1", rule=TO_ALL), Published)
         await end(store, run)
         await one(store, Reopen(target=run.id, epoch=run.epoch, cut=1, at=NOW), Done)
         [taken] = await claim(store)
-        again = extra(taken.key, taken.epoch, state=parked(seen=1), waits=[wait(rule=EVERYBODY, seen=1)])
+        again = extra(taken.key, taken.epoch, state=parked(seen=1), waits=[wait(rule=TO_ALL, seen=1)])
         assert (await one(store, again, Committed)).messages == ()
 
     async def test_an_event_that_is_not_kept_is_for_those_who_wait(self, store: Store) -> None:
@@ -150,9 +150,9 @@ class BroadcastConformance:
     async def test_a_large_fan_out_is_one_commit(self, store: Store) -> None:
         """S2-41, G8: everybody or nobody."""
         runs = [await started(store) for _ in range(300)]
-        await store.apply([extra(run.key, state=parked(), waits=[wait(rule=EVERYBODY)]) for run in runs])
+        await store.apply([extra(run.key, state=parked(), waits=[wait(rule=TO_ALL)]) for run in runs])
         await end(store, runs[7])
-        assert await one(store, event("1", rule=EVERYBODY, at=NOW + 5), Published) == Published(299)
+        assert await one(store, event("1", rule=TO_ALL, at=NOW + 5), Published) == Published(299)
         assert len(await store.due("w", NOW + 5)) == 299
         found = await store.inboxes({run.key: 0 for run in runs})
         assert sum(len(rows) for rows in found.values()) == 299
@@ -161,7 +161,7 @@ class BroadcastConformance:
     async def test_the_rule_of_the_moment_decides_and_not_that_of_the_queue(self, store: Store) -> None:
         """S2-43: what was published for one may be taken as a copy, and the other way round."""
         await queued(store, "1")
-        first, second = await waiting(store, rule=EVERYBODY), await waiting(store)
+        first, second = await waiting(store, rule=TO_ALL), await waiting(store)
         assert await given(store, first) == [("notice", "1")]
         assert await given(store, second) == [("event", "1")]
         assert (await store.counts()).events == {}
@@ -169,9 +169,9 @@ class BroadcastConformance:
     async def test_a_message_that_ends_a_wait_does_not_let_older_copies_be_passed_over(self, store: Store) -> None:
         """G8, B30: queued while the run was busy, they are given to it before a younger one is."""
         run = await started(store)
-        await queued(store, "1", rule=EVERYBODY)
+        await queued(store, "1", rule=TO_ALL)
         await one(store, message(run.id, "m"), Delivered)
-        waits = [wait("a0", rule=EVERYBODY)]
+        waits = [wait("a0", rule=TO_ALL)]
         await one(store, extra(run.key, state=parked(), waits=waits), Committed)
-        await one(store, event("2", rule=EVERYBODY), Published)
+        await one(store, event("2", rule=TO_ALL), Published)
         assert await given(store, await row(store, run.id)) == [("message", "m"), ("notice", "1"), ("notice", "2")]

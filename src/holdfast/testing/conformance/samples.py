@@ -32,8 +32,8 @@ NOW: Instant = 1_700_000_000_000_000
 LEASE = timedelta(minutes=1)
 SECOND = 1_000_000
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
-ALONE = EventRule()
-EVERYBODY = EventRule(single=False)
+TO_ONE = EventRule()
+TO_ALL = EventRule(single=False)
 
 _numbers = count(1)
 
@@ -70,13 +70,13 @@ def message(target: str, payload: str = "1", *, at: Instant = NOW, **fields: obj
     return SendMessage(target=target, payload=payload, at=at, **values)  # type: ignore[arg-type]  # its fields
 
 
-def event(payload: str = "1", *, rule: EventRule = ALONE, at: Instant = NOW, **fields: object) -> PublishEvent:
+def event(payload: str = "1", *, rule: EventRule = TO_ONE, at: Instant = NOW, **fields: object) -> PublishEvent:
     """Return an event."""
     values: dict[str, object] = {"name": "news", "id": f"e{next(_numbers)}", **fields}
     return PublishEvent(payload=payload, rule=rule, at=at, **values)  # type: ignore[arg-type]  # its fields
 
 
-def wait(location: str = "a0", *names: str, since: Instant = NOW, rule: EventRule = ALONE, seen: int = 0) -> Wait:
+def wait(location: str = "a0", *names: str, since: Instant = NOW, rule: EventRule = TO_ONE, seen: int = 0) -> Wait:
     """Return a receive that waits for events."""
     return Wait(location=location, since=since, names=dict.fromkeys(names or ("news",), rule), seen=seen)
 
@@ -123,7 +123,7 @@ async def optioned(store: Store, *, owner: str | None = "w", **options: object) 
     return await started(store, owner=owner, options=RunOptions(**options))  # type: ignore[arg-type]  # its fields
 
 
-async def waiting(store: Store, *names: str, since: Instant = NOW, rule: EventRule = ALONE) -> RunRow:
+async def waiting(store: Store, *names: str, since: Instant = NOW, rule: EventRule = TO_ONE) -> RunRow:
     """Start a run that is parked in a receive at location a0."""
     run = await started(store)
     await one(store, extra(run.key, state=parked(), waits=[wait("a0", *names, since=since, rule=rule)]), Committed)

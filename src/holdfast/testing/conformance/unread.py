@@ -7,9 +7,9 @@ from holdfast.contract.rows import LetterFilter, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import RunEnd
 from holdfast.testing.conformance.samples import (
-    EVERYBODY,
     NOW,
     TERMINAL,
+    TO_ALL,
     ended,
     event,
     given,
@@ -54,9 +54,9 @@ class UnreadConformance:
     async def test_unread_messages_are_published_by_the_rule_of_their_name(self, store: Store) -> None:
         """S2-18, S2-43: to everybody, where that is the rule, and whatever the queue's limit: it was accepted once."""
         run = await started(store)
-        others = [await waiting(store, rule=EVERYBODY) for _ in range(2)]
+        others = [await waiting(store, rule=TO_ALL) for _ in range(2)]
         await one(store, message(run.id, "1"), Delivered)
-        end = ended(unread={"news": "republish"}, rules={"news": EVERYBODY})
+        end = ended(unread={"news": "republish"}, rules={"news": TO_ALL})
         await one(store, turn(run.key, end=end), Committed)
         assert [await given(store, other) for other in others] == [[("notice", "1")]] * 2
         assert (await store.counts()).events == {"news": 1}
@@ -98,8 +98,8 @@ class UnreadConformance:
             await waiting(store)
 
     async def test_a_copy_of_what_everybody_was_given_is_nobody_elses(self, store: Store) -> None:
-        run, other = await waiting(store, rule=EVERYBODY), await waiting(store, "other")
-        await one(store, event("1", rule=EVERYBODY), Published)
+        run, other = await waiting(store, rule=TO_ALL), await waiting(store, "other")
+        await one(store, event("1", rule=TO_ALL), Published)
         end = ended(unread={"news": "dead_letter"})
         await one(store, turn(run.key, end=end), Committed)
         assert await given(store, other) == []

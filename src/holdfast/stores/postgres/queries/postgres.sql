@@ -122,7 +122,7 @@ RETURNING 1, {claim};
 SELECT key FROM runs WHERE ended IS NULL AND owner = $1 AND due <= $2 ORDER BY priority DESC, due, key;
 
 -- name: next_due
--- When the next run of the named workflows that anybody may claim becomes due.
+-- When the next run of the named workflows that any worker may claim becomes due.
 WITH RECURSIVE known AS MATERIALIZED (SELECT value AS workflow FROM jsonb_array_elements_text($1::jsonb)),
 levels (workflow, priority) AS (
     SELECT known.workflow, (SELECT max(runs.priority) FROM runs WHERE runs.workflow = known.workflow AND {due}) FROM known

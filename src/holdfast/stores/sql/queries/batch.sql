@@ -21,13 +21,13 @@ ORDER BY inbox.run, inbox.n;
 
 -- name: fenced_facts
 -- rows: run int, epoch int
--- Among runs that nobody else changes now: whose facts may not be written.
+-- Among runs that no other process changes now: whose facts may not be written.
 SELECT new.run, new.epoch FROM {rows} AS new
 LEFT JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL WHERE runs.key IS NULL;
 
 -- name: insert_facts
 -- rows: run int, epoch int, location text, seq int, kind int, at int, data text
--- Among runs that nobody else changes now: the facts of the others.
+-- Among runs that no other process changes now: the facts of the others.
 INSERT INTO entries (run, location, seq, kind, at, data)
 SELECT new.run, new.location, new.seq, new.kind, new.at, new.data FROM {rows} AS new
 JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.ended IS NULL WHERE TRUE ON CONFLICT DO NOTHING;

@@ -82,7 +82,7 @@ DELETE FROM events WHERE name = $1 AND at < $2;
 SELECT run, location FROM event_waiters WHERE name = $1 ORDER BY since, run, location LIMIT 1;
 
 -- name: all_waiters
--- Everybody who waits for a name, longest first.
+-- Receives that wait for a name, longest first.
 SELECT run, location FROM event_waiters WHERE name = $1 ORDER BY since, run, location;
 
 -- name: insert_waiters
@@ -180,7 +180,7 @@ INSERT INTO idempotency_waiters (activity, key, run, location) VALUES ($1, $2, $
 SELECT run, location FROM idempotency_waiters WHERE activity = $1 AND key = $2 ORDER BY run, location;
 
 -- name: delete_key_waiters
--- Nobody waits for a key any more.
+-- No step waits for a key any more.
 DELETE FROM idempotency_waiters WHERE activity = $1 AND key = $2;
 
 -- name: forget_key_waiters
@@ -240,7 +240,7 @@ SELECT kind, run, name, payload, outcome FROM dead_letters WHERE id = $1;
 UPDATE dead_letters SET outcome = $2, acknowledged = coalesce(acknowledged, $3) WHERE id = $1;
 
 -- name: acknowledge_letter
--- Somebody has seen it.
+-- An operator has seen it.
 UPDATE dead_letters SET acknowledged = $2 WHERE id = $1 AND acknowledged IS NULL;
 
 -- name: delete_letter
@@ -253,7 +253,7 @@ SELECT n, hash FROM audit ORDER BY n DESC LIMIT 1;
 
 -- name: insert_audit
 -- rows: audit
--- What somebody did.
+-- What was done, and by whom.
 INSERT INTO audit ({columns}) SELECT {columns} FROM {rows} AS new;
 
 -- name: last_evidence
@@ -345,7 +345,7 @@ DELETE FROM inbox WHERE run IN (SELECT run FROM {rows} AS gone);
 DELETE FROM event_cursors WHERE run IN (SELECT run FROM {rows} AS gone);
 
 -- name: old_letters
--- Dead letters of a kind ($4 = 1: only those somebody has seen) before an instant.
+-- Dead letters of a kind ($4 = 1: only those an operator has seen) before an instant.
 SELECT id FROM dead_letters WHERE kind = $1 AND at < $2 AND ($4 = 0 OR acknowledged IS NOT NULL) ORDER BY id LIMIT $3;
 
 -- name: old_events

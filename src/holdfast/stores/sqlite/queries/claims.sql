@@ -1,11 +1,11 @@
 -- Statements that hand runs to workers and look for work.
 
 -- name: dead_workers
--- Workers declared dead whose parked runs anybody may take.
+-- Workers declared dead whose parked runs any worker may take.
 SELECT id FROM workers WHERE state = 'dead';
 
 -- name: priorities
--- The priorities of the open runs of one owner (or nobody), highest first: jumps from one to the next in the index.
+-- The priorities of the open runs of one owner (or none), highest first: jumps from one to the next in the index.
 WITH RECURSIVE levels (priority) AS (
     SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1
     UNION ALL
@@ -15,7 +15,7 @@ WITH RECURSIVE levels (priority) AS (
 SELECT priority FROM levels WHERE priority IS NOT NULL;
 
 -- name: due_runs
--- Due runs of one owner (or nobody) and one priority, most overdue first: fresh ones (?5 = 0) or stuck ones (?5 = 1). One
+-- Due runs of one owner (or none) and one priority, most overdue first: fresh ones (?5 = 0) or stuck ones (?5 = 1). One
 -- owner and one priority at a time, so that the index gives the order and a claim does not look at the whole backlog.
 SELECT -priority, due, key, claims, lost, status FROM runs
 WHERE ended IS NULL AND owner IS ?1 AND priority = ?6 AND due <= ?2 AND (claims > 0) = ?5
@@ -61,7 +61,7 @@ SELECT key FROM levels CROSS JOIN runs ON ended IS NULL AND owner = ?1 AND runs.
 ORDER BY levels.priority DESC, due, key;
 
 -- name: next_due
--- When the next run of one owner (or nobody) becomes due, of any workflow (?2 is null) or of those named.
+-- When the next run of one owner (or none) becomes due, of any workflow (?2 is null) or of those named.
 WITH RECURSIVE levels (priority) AS (
     SELECT max(priority) FROM runs WHERE ended IS NULL AND owner IS ?1
     UNION ALL
