@@ -326,7 +326,7 @@ async def test_a_worker_cut_off_for_longer_than_its_lease_is_replaced_and_comes_
             await until(lambda: bench.worker(pid) not in (None, name))
             assert await problems(bench.client, planned, cut_off.bodies) == []
             # On a busy machine no attempt may have been under way just then; what was lost is never called a crash.
-            assert await losses(bench.client) <= {"lapse"}
+            assert "crash" not in await losses(bench.client)
             assert cut_off.lapses() == 1
             assert other.leave() == [0]
             await (await bench.client.start(chain, 99)).result(SOON)

@@ -174,16 +174,17 @@ ENDS = (entries.StepCompleted.kind, entries.StepFailure.kind)
 
 
 def kill_at_each(work: Path, first: int, step: int) -> None:
-    kill_at, reached = first, True
-    while reached:
-        reached = False
+    """Kill at every commit, until lives end by themselves three times in a row: no two make the same number."""
+    kill_at, survived = first, 0
+    while survived < 3:
+        survived += 1
         for moment in ("before", "after"):
             place = work / f"{kill_at}-{moment}"
             place.mkdir()
             path, lives.LOG = str(place / "saga.db"), place / "log"
             lives.LOG.touch()
             killed = lives.was_killed(lives.fork("A", live, path, kill_at, moment))
-            reached = reached or killed
+            survived = 0 if killed else survived
             finished = lives.fork("B", go_on, path, place) == 0
             report = {
                 "kill_at": kill_at,
