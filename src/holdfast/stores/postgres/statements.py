@@ -227,8 +227,8 @@ def _key(row: Row) -> int:
 
 _BY_NAME: dict[str, Callable[[Row], int]] = {
     **dict.fromkeys(
-        ("count_event", "insert_event", "pending_events", "queued_event", "young_event", "delete_event", "drop_expired",
-         "first_waiter", "all_waiters"), _event),
+        ("count_event", "insert_event", "pending_events", "queued_event", "oldest_event", "delete_event",
+         "drop_expired", "first_waiter", "all_waiters"), _event),
     "insert_waiters": lambda row: name_lock("event", str(row[2])),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),

@@ -45,18 +45,16 @@ class EventRules:
         self._batch.note_side_rows(run)
         queued = [name for name in wait.names if await self._pending(name)]
         if queued and await self._has_message(run, wait):
-            # It is told of all events that stay, behind its message: a younger one must not pass them over.
+            # What is queued goes behind its message: left queued, a younger one would be given to this wait first.
             for name in queued:
                 await self._catch_up(run, name, wait.names[name], at)
-        elif queued:
-            heads = [
-                (head, name) for name in queued if (head := await self._head(run, name, wait.names[name])) is not None
-            ]
-            if heads:
-                (n, id, payload, published), name = min(heads)
-                await self._take(run, name, wait.names[name], n)
-                self._batch.put_row(run, Message(0, wait.names[name].kind, name, id, payload, published), at)
-                return True
+            queued = [name for name in queued if wait.names[name].single]
+        heads = [(head, name) for name in queued if (head := await self._head(run, name, wait.names[name])) is not None]
+        if heads:
+            (published, n, id, payload), name = min(heads)
+            await self._take(run, name, wait.names[name], n)
+            self._batch.put_row(run, Message(0, wait.names[name].kind, name, id, payload, published), at)
+            return True
         place = (run.key, wait.location)
         self._waits[place] = [(run.key, wait.location, name, wait.since) for name in wait.names]
         return False
@@ -82,26 +80,27 @@ class EventRules:
         unread = await self._batch.statements.read("unread", [(run.key, wait.seen)])
         return any(kind == InboxKind.MESSAGE and name in wait.names for _, _, kind, name, *_ in unread)
 
-    async def _head(self, run: StoredRun, name: str, rule: EventRule) -> tuple[int, str, str, Instant] | None:
-        """Return the oldest queued event of a name that a run may be given."""
+    async def _head(self, run: StoredRun, name: str, rule: EventRule) -> tuple[Instant, int, str, str] | None:
+        """Return the oldest queued event of a name that a run may be given, with its age first.
+
+        One that was given back stands where its age puts it, before those that were queued meanwhile.
+        """
         statements = self._batch.statements
         await self._batch.flush()
-        seen = 0
-        if not rule.single:
-            seen = next((int(n or 0) for (n,) in await statements.read("cursor", [(run.key, name)])), 0)
         oldest = max(rule.not_before, rule.expired)
-        if rule.single and oldest:
-            rows = await statements.read("young_event", [(name, oldest)])
+        if rule.single:
+            rows = await statements.read("oldest_event", [(name, oldest)])
         else:
+            seen = next((int(n or 0) for (n,) in await statements.read("cursor", [(run.key, name)])), 0)
             rows = await statements.read("queued_event", [(name, oldest, seen)])
         for n, id, payload, published in rows:
-            return int(n or 0), str(id), str(payload), int(published or 0)
+            return int(published or 0), int(n or 0), str(id), str(payload)
         return None
 
     async def _catch_up(self, run: StoredRun, name: str, rule: EventRule, at: Instant) -> None:
         """Give a run every copy it has not seen of events that stay."""
         while not rule.single and (head := await self._head(run, name, rule)) is not None:
-            n, id, payload, published = head
+            published, n, id, payload = head
             await self._take(run, name, rule, n)
             self._batch.put_row(run, Message(0, InboxKind.NOTICE, name, id, payload, published), at)
 

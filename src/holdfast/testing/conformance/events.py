@@ -85,15 +85,40 @@ class EventConformance:
         assert (await store.counts()).events == {}
 
     async def test_the_runs_own_messages_come_before_events(self, store: Store) -> None:
-        """S2-16: an event stays queued while a message that was not seen will end the wait."""
+        """S2-16: an event that is queued when a run begins to wait goes behind the message it has not seen."""
         await queued(store, '"event"')
         run = await started(store)
         await one(store, message(run.id, '"mine"'), Delivered)
         outcome = await one(store, extra(run.key, state=parked(), waits=[wait()]), Committed)
-        assert [found.payload for found in outcome.messages] == ['"mine"']
-        assert (await store.counts()).events == {"news": 1}
-        outcome = await one(store, extra(run.key, state=parked(seen=1), waits=[wait(seen=1)]), Committed)
-        assert [found.payload for found in outcome.messages] == ['"event"']
+        assert [found.payload for found in outcome.messages] == ['"mine"', '"event"']
+        assert (await store.counts()).events == {}
+
+    async def test_a_queued_event_is_not_overtaken_while_its_waiter_has_a_message(self, store: Store) -> None:
+        """G8 S2-16: a younger event never reaches the run before an older one that it may have."""
+        await queued(store, "1")
+        run = await started(store)
+        await one(store, message(run.id, '"mine"'), Delivered)
+        await one(store, extra(run.key, state=parked(), waits=[wait()]), Committed)
+        await one(store, event("2"), Published)
+        await one(store, extra(run.key, state=parked(seen=2), waits=[wait(seen=2)]), Committed)
+        assert await given(store, run) == [("message", '"mine"'), ("event", "1"), ("event", "2")]
+
+    async def test_two_receives_that_share_a_message_and_a_queued_event_both_end(self, store: Store) -> None:
+        """G7 G8: the message ends one of them, and nothing else would ever tell the other of the event."""
+        await queued(store, "1")
+        run = await started(store)
+        await one(store, message(run.id, '"mine"'), Delivered)
+        outcome = await one(store, extra(run.key, state=parked(), waits=[wait("a0"), wait("a1")]), Committed)
+        assert [found.payload for found in outcome.messages] == ['"mine"', "1"]
+
+    async def test_an_event_that_was_given_back_is_before_those_queued_meanwhile(self, store: Store) -> None:
+        """G8: it is as old as it was."""
+        run = await waiting(store)
+        await one(store, event("1"), Published)
+        await queued(store, "2", at=NOW + 1)
+        await one(store, extra(run.key, state=parked(seen=1), returns=[1]), Committed)
+        assert await given(store, await waiting(store)) == [("event", "1")]
+        assert await given(store, await waiting(store)) == [("event", "2")]
 
     async def test_one_event_ends_the_wait_for_every_name(self, store: Store) -> None:
         run = await waiting(store, "x", "y")

@@ -65,7 +65,7 @@ ON CONFLICT (name) DO UPDATE SET pending = {greatest}(0, event_queues.pending + 
 -- The oldest event under a name that is not older than $2 and comes after $3.
 SELECT n, id, payload, at FROM events WHERE name = $1 AND n > $3 AND at >= $2 ORDER BY n LIMIT 1;
 
--- name: young_event
+-- name: oldest_event
 -- The oldest event under a name that is not older than $2, without looking at those that are.
 SELECT n, id, payload, at FROM events WHERE name = $1 AND at >= $2 ORDER BY at, n LIMIT 1;
 
