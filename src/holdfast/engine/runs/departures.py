@@ -179,9 +179,12 @@ class Departures:
                 # Refused, it may have ended by the commit that seemed to fail: callers that wait for it look again.
                 self._runs.host.released(now)
                 self._runs.host.woke_others(may_have_ended=True)
-            elif not self._runs.stopping:
-                again = min(pause * 2, _LONGEST_PAUSE)
-                asyncio.get_running_loop().call_later(pause, self._hand_back_later, resident, again)
+            else:
+                asyncio.get_running_loop().call_later(pause, again)
+
+        def again() -> None:
+            if not self._runs.stopping:  # then the worker hands back all it has
+                self._hand_back_later(resident, min(pause * 2, _LONGEST_PAUSE))
 
         self._committer.submit(operation, done)
 
