@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ from holdfast.stores.sqlite.store import SQLiteStore
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 
+_ROOM_FOR_DATABASES = 4 << 30
+_LONG = ("crash", "examples", "transfer", "postgres", "simulation")
+
 leftovers.watch_tasks()
 _before = pytest.StashKey[leftovers.Before]()
 _failed = pytest.StashKey[bool]()
@@ -33,11 +37,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out tests that need a server or another process")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the databases of tests in memory where there is room for them: a disk makes every commit wait."""
+    memory = Path("/dev/shm")
+    if config.option.basetemp is None and memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_FOR_DATABASES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--quick"):
         left_out = [item for item in items if not is_quick(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if is_quick(item)]
+    # The long ones first: begun last, one of them keeps a single worker busy at the end.
+    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[1] not in _LONG)
 
 
 def is_quick(item: pytest.Item) -> bool:
