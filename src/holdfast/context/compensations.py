@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.context.claims import claim, disclaim
 from holdfast.context.references import find_activity
 from holdfast.context.steps import StepVerb
+from holdfast.context.undone_calls import claim, disclaim
 from holdfast.definitions import Activity, Workflow, as_activity, function_name
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec

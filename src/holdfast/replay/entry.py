@@ -123,11 +123,11 @@ class MessageReceived(Entry, frozen=True):
     id: str
     payload: msgspec.Raw
     source: str = ""
-    """Empty for a message sent to the run, else event or notice (see `records.Message`)."""
+    """Empty for a message sent to the run, else event or notice (see `contract.rows.Message`)."""
 
 
 class SendBegun(Entry, frozen=True):
-    """A message to another run; `refused` is missing or ended when it could not be delivered."""
+    """A message to another run; `refused` says why it could not be delivered: missing, full, or how that run ended."""
 
     kind, role, word = 12, CALL, "send"
     target: str

@@ -28,6 +28,7 @@ from holdfast.replay import generators
 from holdfast.replay.entry import Entry, encode_entry
 from holdfast.replay.eviction import close_tasks
 from holdfast.replay.failures import origins
+from holdfast.replay.inbox import match
 from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo
 from holdfast.replay.location import compensation_location
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
@@ -311,7 +312,7 @@ class Execution:
         """Hand waiting messages to waiting receives; a message present at a passed deadline is still taken."""
         journal = self.journal
         while journal.inbox and not self._stopped():
-            found = journal.match()
+            found = match(journal.inbox, (journal.receivers or {}).values())
             if found is None:
                 return
             verb, message = found

@@ -6,11 +6,24 @@ Under each name the run's own messages come first, then events and notices, each
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from holdfast.contract.rows import InboxKind, Message
 
 Inbox = dict[str, deque[Message]]
+
+
+class Receiver(Protocol):
+    """A receive that waits."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What it takes."""
+        ...
+
+
+ReceiverT = TypeVar("ReceiverT", bound=Receiver)
 
 
 def put(inbox: Inbox, message: Message) -> None:
@@ -20,6 +33,15 @@ def put(inbox: Inbox, message: Message) -> None:
         queue.insert(sum(waiting.kind == InboxKind.MESSAGE for waiting in queue), message)
     else:
         queue.append(message)
+
+
+def match(inbox: Inbox, receivers: Iterable[ReceiverT]) -> tuple[ReceiverT, Message] | None:
+    """Take the oldest message that a receive waits for, or else event; receives are served in order of their calls."""
+    for receiver in receivers:
+        message = take(inbox, receiver.names)
+        if message is not None:
+            return receiver, message
+    return None
 
 
 def take(inbox: Inbox, names: Sequence[str]) -> Message | None:

@@ -398,15 +398,6 @@ class Journal:
             self.inbox = {}
         inbox.put(self.inbox, message)
 
-    def match(self) -> tuple[Verb, Message] | None:
-        """Take the oldest message that an open receive waits for, or else event; served in order of the calls."""
-        if self.inbox:
-            for verb in (self.receivers or {}).values():
-                message = inbox.take(self.inbox, verb.names)
-                if message is not None:
-                    return verb, message
-        return None
-
     def unwanted_events(self) -> list[int]:
         """Take out the events that no open receive waits for; return their numbers in the inbox."""
         if not self.inbox:

@@ -21,7 +21,7 @@ _LOSING = frozenset({Fate.DIED, Fate.VANISHED, Fate.LAPSED})
 LINKED = -1
 """In place of the key of a parent that came along, until all have theirs."""
 
-DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING, Status.PAUSED})
+WORKED_ON = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.COMPENSATING, Status.PAUSED})
 """What a worker that owns it works on."""
 
 
@@ -53,7 +53,7 @@ def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredR
     lost = lost_with(fates.get(owner))
     if not lost:
         run = replace(run, claims=0)
-    if run.status in DRIVEN:
+    if run.status in WORKED_ON:
         run = replace(run, due=run.updated, lost=lost)
     return run
 

@@ -1,6 +1,7 @@
 """The tables that every database has: their columns stand here once, and statements and rows are made from them.
 
-A new column is a field of its record here (or in `contract/rows.py`) and a line in the schema of each database.
+A new column is a field of its record here (or in `contract/rows.py`), and a migration with the next number beside each
+database.
 """
 
 from __future__ import annotations
