@@ -69,5 +69,26 @@ async def test_a_timer_of_any_run_passed_by_a_jump_of_the_clock_fires_within_a_s
     await eventually(lambda: over(run))  # result() would tell the engine
 
 
+async def test_a_message_from_a_process_whose_clock_was_ahead_is_taken_once_the_clocks_agree(make_engine):
+    """G7 G9 The worker looks again by itself, though nothing changes meanwhile."""
+
+    @workflow
+    async def work(ctx: Context) -> Any:
+        return await ctx.receive("word")
+
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    engine = await make_engine(work, start=start, max_resident=10, lease=timedelta(hours=1))
+    run, other = await engine.start(work), await engine.start(work)
+    await engine.settle()
+    ahead = await make_engine(work, start=start + timedelta(seconds=10), run_workflows=False)
+    beside = await make_engine(work, clock=engine.jumping, run_workflows=False)
+    await ahead.get(run.id).send("word", 7)
+    await beside.get(other.id).send("word", 7)
+    await eventually(lambda: over(other))  # so the worker has looked
+    assert await run.status() is Status.SUSPENDED
+    engine.jumping.advance(timedelta(seconds=20))
+    await eventually(lambda: over(run))
+
+
 async def over(run: Any) -> bool:
     return await run.status() is Status.COMPLETED

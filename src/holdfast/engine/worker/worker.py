@@ -299,6 +299,7 @@ class Worker:
             self._rescued_at = now
             if not self._background.busy("take over"):
                 self._background.start("take over", self._take_over())
+            self.look()  # what another process put into an inbox while its clock was ahead of this one is due by now
             self._evict()
 
     def _store_broken(self, error: StoreError) -> None:
