@@ -61,10 +61,10 @@
         |-- StoreReplaced          the file was deleted or swapped underneath
         |-- StoreFull
         |-- BadData                the database refused a value
-        |-- StoreBusy
+        |-- StoreBusy                  kept locked by another process, or silent; what was asked did not happen
         |   `-- Contended              another program's open transaction holds what one operation needs
         |-- StoreUnreachable       the database server cannot be reached at present
-        |-- OutcomeUnknown         the connection broke while committing, and the server could not be asked since
+        |-- OutcomeUnknown         the store fell silent while committing, and could not be asked what became of it
         |-- StoreCorrupt
         `-- StoreClosed
 
@@ -403,7 +403,7 @@ class StoreUnreachable(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection broke while a commit was under way, and the server could not be asked what became of it.
+    """The store fell silent while a commit was under way, and could not be asked what became of it.
 
     A caller that started a run or sent a message with an id may do it again: once is guaranteed.
     """

@@ -89,6 +89,7 @@ async def test_facts_that_arrive_late_do_not_get_into_the_next_life(
         cut(far._connections.writer.connection)
         sending.cancel()
         await settled(sending)
+        await asyncio.sleep(0.2)  # nothing is made again by another way before it has expired
         await store.apply([facts])
         await store.apply([turn(run.key, renewal=Renewal(input="{}", generation=1))])
         assert await store.history(run.key) == []
@@ -124,6 +125,7 @@ async def test_what_comes_after_a_turn_that_failed_is_not_written(store: Postgre
     committer, outcomes = Committer(store, lambda: False), dict[str, Any]()
 
     class Resident:
+        id = "run"
         lost = False
 
         def lose(self) -> None:

@@ -27,6 +27,7 @@ class PlainPort:
         self.store: Store = store
         self.clock = clock or JumpingClock(BEGIN)
         self.actor = "engine-1"
+        self.patience = 60.0
         self.told: list[Change] = []
         self.asked: list[Operation] = []
 

@@ -40,6 +40,7 @@ from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
+from holdfast.patience import patient, within
 from holdfast.schedules.service import Schedules
 from holdfast.stores import open_store
 
@@ -125,7 +126,7 @@ class Engine:
         self._run_workflows = run_workflows
         self._news = NewsWaiters()
         self._results = ResultWaiters(self.store, self._in_memory)
-        self._link = Link(self.store, self.clock, self._observers, actor)
+        self._link = Link(self.store, self.clock, self._observers, actor, self.settings.call_patience.total_seconds())
         self._control = RunControl(self._link, self.registry, Rules.of(self._events))
         self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
         self._messaging = Messaging(self._link, self._events)
@@ -312,7 +313,9 @@ class Engine:
             BadInput: the arguments do not fit; nothing was stored.
         """
         said = options_given(Engine.start, locals())
-        run_id, result_type = await self._starter.start(workflow, args, kwargs, said)
+        starting = self._starter.start(workflow, args, kwargs, said)
+        # In a transaction of the caller's own, its connection says how long to wait.
+        run_id, result_type = await (within(self._call_patience, starting) if connection is None else starting)
         return RunHandle(self._client, run_id, result_type)
 
     async def start_many(
@@ -350,7 +353,8 @@ class Engine:
         check_run_id(run_id)
         return RunHandle(self._client, run_id, workflow.result_type if workflow is not None else Any)
 
-    async def runs(self, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
+    @patient
+    async def runs(self, /, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
         """Return runs, newest first; `before` is the last run of the page before.
 
         They can be chosen by workflow, status, parent, actor, tenant, unique_key, attributes (a mapping, all of which
@@ -361,6 +365,7 @@ class Engine:
         rows = await self.store.runs(run_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
+    @patient
     async def stats(self) -> dict[str, int]:
         """Return how many runs there are of each status, unseen dead letters, and events that wait."""
         counts = await self.store.counts()
@@ -385,6 +390,7 @@ class Engine:
 
     # Messages and events.
 
+    @patient
     async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
         """Publish an event by name to the runs that wait for it; return how many runs were given it, 0: it is queued.
 
@@ -429,6 +435,7 @@ class Engine:
             raise BadInput("this engine has retention=None and keeps everything; give it a Retention")
         return await Sweeper(self._link, self._retention, self._events).sweep()
 
+    @patient
     async def recover(self) -> RecoveryReport:
         """Take over what dead workers left, and try every blocked run whose code has changed.
 
@@ -437,6 +444,10 @@ class Engine:
         return await self._control.recover_all()
 
     # Waiting.
+
+    @property
+    def _call_patience(self) -> float:
+        return self._link.patience
 
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         """Wait for something that runs bring about; a clock that jumps does so meanwhile."""

@@ -17,6 +17,7 @@ from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.steps import Progress, Step, progress_of, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
+from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data
 
@@ -33,6 +34,10 @@ class RunHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+    @property
+    def _call_patience(self) -> float:
+        return self._client.link.patience
 
     async def result(self, timeout: timedelta | None = None) -> R:
         """Wait for the run to end and return its result.
@@ -63,6 +68,7 @@ class RunHandle(Generic[R]):
             raise RunBlocked(self.id, f"run {self.id!r} is blocked{reason}") from cause
         raise RunFailed(self.id, f"run {self.id!r} failed{reason}") from cause
 
+    @patient
     async def status(self) -> Status:
         """Return where the run stands now.
 
@@ -71,6 +77,7 @@ class RunHandle(Generic[R]):
         """
         return (await self._client.row(self.id)).status
 
+    @patient
     async def describe(self) -> Run:
         """Return everything known about the run now."""
         return run_of(await self._client.row(self.id))
@@ -96,7 +103,9 @@ class RunHandle(Generic[R]):
             NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
-        return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
+        sending = self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
+        # In a transaction of the caller's own, its connection says how long to wait.
+        return await (within(self._call_patience, sending) if connection is None else sending)
 
     async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
         """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
@@ -106,11 +115,12 @@ class RunHandle(Generic[R]):
             TimeoutError: no reply came in time; the request stays.
         """
         seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        request = await self._client.messaging.request(self.id, name, payload)
+        request = await within(self._call_patience, self._client.messaging.request(self.id, name, payload))
         answer = await asyncio.wait_for(self._client.reply_to(request, self.id), seconds)
         return codec.decode(answer, type, f"the reply to {name!r}")
 
-    async def query(self, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
+    @patient
+    async def query(self, /, name: str, *args: Any, type: Any = Any, **kwargs: Any) -> Any:
         """Ask the run's code about its state: answered by the run in memory, or by replaying its history.
 
         The code answers with `ctx.on_query(name, handler)`. It changes nothing, and works on runs that have ended.
@@ -122,6 +132,7 @@ class RunHandle(Generic[R]):
 
     # Acting on it. `by` and `reason` go into the audit trail.
 
+    @patient
     async def cancel(self, *, compensate: bool = False, by: str | None = None, reason: str = "") -> bool:
         """Ask the run to stop; False if it has ended already.
 
@@ -133,6 +144,7 @@ class RunHandle(Generic[R]):
         """
         return await self._client.control.cancel(self.id, compensate, by, reason)
 
+    @patient
     async def terminate(self, *, by: str | None = None, reason: str = "") -> bool:
         """End the run here and now as cancelled, running none of its code, blocked or not; False if it has ended.
 
@@ -141,6 +153,7 @@ class RunHandle(Generic[R]):
         """
         return await self._client.control.terminate(self.id, by, reason)
 
+    @patient
     async def pause(
         self,
         *,
@@ -158,6 +171,7 @@ class RunHandle(Generic[R]):
         """
         return await self._client.control.pause(self.id, until, duration, by, reason)
 
+    @patient
     async def resume(self, *, by: str | None = None, reason: str = "") -> bool:
         """Let the paused run go on, or the cancelled one continue at its first step not completed; False if neither.
 
@@ -168,6 +182,7 @@ class RunHandle(Generic[R]):
         """
         return await self._client.control.resume(self.id, by, reason)
 
+    @patient
     async def retry(self, *, by: str | None = None, reason: str = "") -> None:
         """Let the failed run go on from the step that failed, with a fresh budget of attempts.
 
@@ -176,6 +191,7 @@ class RunHandle(Generic[R]):
         """
         await self._client.control.retry(self.id, by, reason)
 
+    @patient
     async def rerun(self, *, from_step: str | None = None, by: str | None = None, reason: str = "") -> None:
         """Let the ended run do a step, and all that came after it, again; without a step, everything.
 
@@ -184,6 +200,7 @@ class RunHandle(Generic[R]):
         """
         await self._client.control.rerun(self.id, from_step, by, reason)
 
+    @patient
     async def recover(self, *, by: str | None = None) -> bool:
         """Try the blocked run again with the code there is now; False if it is not blocked.
 
@@ -192,6 +209,7 @@ class RunHandle(Generic[R]):
         """
         return await self._client.control.recover(self.id, by)
 
+    @patient
     async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
         """Set searchable attributes of the run, ended or not; None removes one.
 
@@ -202,16 +220,19 @@ class RunHandle(Generic[R]):
 
     # Looking at it.
 
+    @patient
     async def history(self) -> list[HistoryEntry]:
         """Return the run's history, oldest fact first."""
         row = await self._client.row(self.id)
         return readable(await self._client.store.history(row.key))
 
+    @patient
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         row, store = await self._client.row(self.id), self._client.store
         return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended, row.generation)
 
+    @patient
     async def progress(self) -> Progress | None:
         """Return how far the run of a sequence or graph has come; None if its workflow is code, or not known here."""
         row, registry = await self._client.row(self.id), self._client.registry
@@ -219,6 +240,7 @@ class RunHandle(Generic[R]):
             return None
         return progress_of(registry.get(row.workflow, row.version), await self.steps())
 
+    @patient
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""
         row, store = await self._client.row(self.id), self._client.store

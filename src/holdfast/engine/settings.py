@@ -25,6 +25,8 @@ class Settings:
     """How long a cancelled run may clean up."""
     stop_grace: timedelta = timedelta(seconds=10)
     """How long a graceful stop waits for step bodies before it hands them back."""
+    call_patience: timedelta = timedelta(seconds=10)
+    """How long a call of a caller (start, send, runs, ...) may wait for the store; `result()` waits for its run."""
     development: bool = True
     """Whether blocking I/O in workflow code is refused by an audit hook."""
 
@@ -33,7 +35,8 @@ class Settings:
             value: object = getattr(self, field)
             if not isinstance(value, int) or value < least:
                 raise BadInput(f"{field} must be a whole number of at least {least}, not {value!r}")
-        for field in ("lease", "cancel_grace", "stop_grace"):
+        for field in ("lease", "cancel_grace", "stop_grace", "call_patience"):
             micros(getattr(self, field), field)
-        if not self.lease:
-            raise BadInput("lease must be longer than nothing")
+        for field in ("lease", "call_patience"):
+            if not getattr(self, field):
+                raise BadInput(f"{field} must be longer than nothing")

@@ -32,6 +32,7 @@ from holdfast.contract.rows import AuditRow, EvidenceRow
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput
 from holdfast.ops.port import Port
+from holdfast.patience import patient, within
 from holdfast.payloads import codec
 
 _PAGE = 1000
@@ -78,6 +79,11 @@ class AuditTrail:
     def __init__(self, port: Port) -> None:
         self._port = port
 
+    @property
+    def _call_patience(self) -> float:
+        return self._port.patience
+
+    @patient
     async def records(self, *, target: str | None = None, limit: int = 100, after: int = 0) -> list[AuditRecord]:
         """Return what people did (to one target), oldest first; `after` is the `n` of the last of the previous page."""
         if not 1 <= limit <= _MOST:
@@ -137,9 +143,9 @@ class AuditTrail:
         while True:
             rows: list[AuditRow] | list[EvidenceRow]
             if run_id is None:
-                rows = await store.audit(None, after, _PAGE)
+                rows = await within(self._call_patience, store.audit(None, after, _PAGE))
             else:
-                rows = await store.evidence(run_id, after, _PAGE)
+                rows = await within(self._call_patience, store.evidence(run_id, after, _PAGE))
             for row in rows:
                 yield row
             if len(rows) < _PAGE:

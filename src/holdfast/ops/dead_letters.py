@@ -16,6 +16,7 @@ from holdfast.definitions import check_plain, check_run_id
 from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited, call_back
+from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 
@@ -100,6 +101,11 @@ class DeadLetters:
         self._events = events
         self._retry = retry
 
+    @property
+    def _call_patience(self) -> float:
+        return self._port.patience
+
+    @patient
     async def list(self, *, limit: int = 100, **which: Unpack[LetterQuery]) -> Letters:
         """Return letters, newest first.
 
@@ -114,6 +120,7 @@ class DeadLetters:
         """
         return [_letter(row) for row in await self._port.store.letters(_filter(limit, which))]
 
+    @patient
     async def get(self, letter_id: str) -> DeadLetter:
         """Return one letter.
 
@@ -125,6 +132,7 @@ class DeadLetters:
             raise NoSuchLetter(f"there is no dead letter {letter_id!r}")
         return _letter(rows[0])
 
+    @patient
     async def counts(self) -> dict[str, dict[str, int]]:
         """Return how many letters there are by kind and by what became of them.
 
@@ -137,10 +145,12 @@ class DeadLetters:
             counted[kind][became] += count
         return counted
 
+    @patient
     async def acknowledge(self, letter_id: str, by: str | None = None) -> bool:
         """Mark a letter as seen; False if it was before, or there is none."""
         return await self._put_away(letter_id, by, remove=False)
 
+    @patient
     async def remove(self, letter_id: str, by: str | None = None) -> bool:
         """Forget a letter; False if there is none."""
         return await self._put_away(letter_id, by, remove=True)
@@ -151,6 +161,7 @@ class DeadLetters:
         outcome = await self._port.apply(operation)
         return isinstance(outcome, Done) and outcome.count > 0
 
+    @patient
     async def replay(
         self, letter_id: str, *, to: str | None = None, broadcast: bool = False, by: str | None = None
     ) -> None:

@@ -34,6 +34,11 @@ class Port(Protocol):
         """Who acts when a verb is not told."""
         ...
 
+    @property
+    def patience(self) -> float:
+        """How many seconds a call of a caller may take."""
+        ...
+
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and wake the runs it concerns."""
         ...

@@ -19,6 +19,7 @@ from holdfast.definitions import Registry, Workflow, check_run_id, options_given
 from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited
+from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
 from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
@@ -63,6 +64,11 @@ class Schedules:
 
     # Declaring.
 
+    @property
+    def _call_patience(self) -> float:
+        return self._port.patience
+
+    @patient
     async def put(
         self,
         id: str,
@@ -153,6 +159,7 @@ class Schedules:
 
     # Looking and tending.
 
+    @patient
     async def get(self, id: str) -> Schedule:
         """Return one schedule.
 
@@ -161,10 +168,12 @@ class Schedules:
         """
         return schedule_of(await self._row(id))
 
+    @patient
     async def list(self) -> Timetable:
         """Return every schedule, by id."""
         return [schedule_of(row) for row in await self._port.store.schedules()]
 
+    @patient
     async def pause(self, id: str, by: str | None = None) -> Schedule:
         """Let a schedule start nothing until it is resumed.
 
@@ -174,6 +183,7 @@ class Schedules:
         row = await self._row(id)
         return schedule_of(row) if row.paused else await self._change(row, row.next, True, by)
 
+    @patient
     async def resume(self, id: str, by: str | None = None) -> Schedule:
         """Let a paused schedule go on with the next tick; those it passed meanwhile are over, see `backfill`.
 
@@ -185,6 +195,7 @@ class Schedules:
             return schedule_of(row)
         return await self._change(row, next_tick(spec_of(row), self._port.clock.now()), False, by)
 
+    @patient
     async def delete(self, id: str, by: str | None = None) -> None:
         """Forget a schedule; its runs stay.
 
@@ -218,6 +229,7 @@ class Schedules:
 
     # Starting by hand.
 
+    @patient
     async def trigger(self, id: str, by: str | None = None) -> str:
         """Start a run now, outside the timetable, and return its id; a paused schedule is no obstacle.
 
@@ -243,7 +255,7 @@ class Schedules:
         """
         if not 1 <= limit <= _LARGEST_BACKFILL:
             raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
-        row = await self._row(id)
+        row = await within(self._call_patience, self._row(id))
         first, last = from_datetime(start, "start"), from_datetime(end, "end")
         ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
         if len(ticks) > limit:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from holdfast.changes import Change
 from holdfast.clock import Clock
@@ -15,6 +17,7 @@ from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Done, outcome_of
 from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
+from holdfast.patience import on_its_way, within
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
@@ -23,10 +26,12 @@ if TYPE_CHECKING:
 class Link:
     """An engine's store, clock and worker; what `ops` calls a Port."""
 
-    def __init__(self, store: Store, clock: Clock, observers: Observers, actor: str) -> None:
+    def __init__(self, store: Store, clock: Clock, observers: Observers, actor: str, patience: float) -> None:
         self.store = store
         self.clock = clock
         self.actor = actor
+        self.patience = patience
+        """How many seconds a call of a caller may take."""
         self.observers = observers
         self.current: Worker | None = None
         """The worker, while the engine is open."""
@@ -71,7 +76,7 @@ class Link:
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and let this engine see what came of it."""
         worker = self.worker
-        outcome = await worker.committer.apply(operation)
+        outcome = await self.settle(worker, operation, worker.committer.apply(operation))
         if not isinstance(operation, Purge):
             worker.look(may_have_ended=not isinstance(operation, PublishEvent))
         return outcome
@@ -96,7 +101,16 @@ class Link:
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
                     worker.runner.mail.early(operation.target, operation.row(0))
 
-        return await outcome_of(ask)
+        return await self.settle(worker, operation, outcome_of(ask))
+
+    async def settle(self, worker: Worker, what: object, coming: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for the outcome of an operation, or of the start of a run, as long as the call that asks may take."""
+
+        async def settled() -> Outcome:
+            with on_its_way(partial(worker.committer.withdraw, what)):
+                return await coming
+
+        return await within(self.patience, settled())
 
     def notify(self, change: Change) -> None:
         """Tell the observers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -31,15 +31,19 @@ from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
 from holdfast.engine.runs.ends import Rules, cancelled_end
 from holdfast.errors import (
+    BadData,
     BadInput,
     CannotReopen,
+    Contended,
     HoldfastError,
     InvalidDuration,
     NoSuchLetter,
     NoSuchRun,
+    StoreError,
     UniqueConflict,
 )
 from holdfast.ops.port import audited
+from holdfast.patience import within
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
@@ -281,8 +285,11 @@ class RunControl:
         return RecoveryReport(dead, unblocked, due is not None and due <= now)
 
     async def bulk(self, action: Action, run_ids: Sequence[str], by: str | None, reason: str) -> BulkReport:
-        """Do the same to many runs, one after another; what cannot be done to one stops no other."""
-        acts: dict[Action, Callable[[str], Awaitable[bool | None]]] = {
+        """Do the same to many runs, one after another; what cannot be done to one stops no other.
+
+        Once the store does not answer none of the rest is tried.
+        """
+        acts: dict[Action, Callable[[str], Coroutine[Any, Any, bool | None]]] = {
             "cancel": lambda run_id: self.cancel(run_id, False, by, reason),
             "terminate": lambda run_id: self.terminate(run_id, by, reason),
             "pause": lambda run_id: self.pause(run_id, None, None, by, reason),
@@ -290,11 +297,16 @@ class RunControl:
             "retry": lambda run_id: self.retry(run_id, by, reason),
         }
         report = BulkReport(list(run_ids))
+        away: HoldfastError | None = None
         for run_id in run_ids:
+            if away is not None:
+                report.failed[run_id] = f"not tried: {away}"
+                continue
             try:
-                changed = await acts[action](run_id)
+                changed = await within(self._link.patience, acts[action](run_id))
             except HoldfastError as error:
                 report.failed[run_id] = f"{type(error).__name__}: {error}"
+                away = error if isinstance(error, StoreError) and not isinstance(error, Contended | BadData) else None
             else:
                 (report.unchanged if changed is False else report.changed).append(run_id)
         return report

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -16,7 +15,7 @@ from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.client.link import Link
 from holdfast.engine.steps.queue.served import Queues
-from holdfast.engine.worker.committer import outcome_of
+from holdfast.engine.worker.committer import Done, outcome_of
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.payloads import codec
 
@@ -149,18 +148,22 @@ class RunStarter:
     async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
         later = run.options.begins is not None and run.options.begins > run.at
         if not self._here or later or definition is None or not self._queues.serves(definition):
-            outcome = await worker.committer.apply(StartRun(run=run))
+            outcome = await self._link.settle(worker, run, worker.committer.apply(StartRun(run=run)))
             worker.look()
             return outcome
         owned = msgspec.structs.replace(run, owner=worker.id)
-        if run.options.unique_key is not None:
-            # Whether the key is free only the commit knows, and no code must run for a run that is not to be.
-            return await outcome_of(partial(worker.arrivals.start_plain, owned, definition))
-        try:
-            return await outcome_of(partial(worker.arrivals.start, owned, definition))
-        except StoreError:
-            worker.in_doubt()
-            raise
+        # Whether a key is free only the commit knows, and no code must run for a run that is not to be.
+        start = worker.arrivals.start if run.options.unique_key is None else worker.arrivals.start_plain
+
+        def ask(done: Done) -> None:
+            def told(outcome: Outcome | Exception) -> None:
+                if isinstance(outcome, StoreError):
+                    worker.in_doubt()  # whether the caller still waits or not
+                done(outcome)
+
+            start(owned, definition, told)
+
+        return await self._link.settle(worker, owned, outcome_of(ask))
 
     def _input(
         self, workflow: Workflow[Any, Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Iterable[str]

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from holdfast.contract.operations import Committed, Fenced, InboxMoved, Operation, Outcome
+from holdfast.contract.operations import Committed, Fenced, InboxMoved, Operation, Outcome, SendMessage
 from holdfast.contract.store import Store
-from holdfast.contract.turns import CommitTurn
+from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
 
 _logger = logging.getLogger("holdfast.engine")
@@ -29,6 +30,11 @@ T = TypeVar("T")
 
 class Holder(Protocol):
     """What asks for operations that only make sense after its earlier ones: a run in memory."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        ...
 
     @property
     def lost(self) -> bool:
@@ -49,6 +55,9 @@ _NOT_WRITTEN = (Exception, InboxMoved)
 _BURST = 0.002
 """For how many seconds one commit after another is made before the event loop gets its turn."""
 _RETRIES = (0.05, 0.2, 0.5, 1.0, 2.0)
+"""How many seconds to rest before what the store could not do is tried again."""
+_OUTLAST = 30.0
+"""For how many seconds a batch is tried again while another process keeps the store locked."""
 
 
 def resolving(future: asyncio.Future[Outcome]) -> Done:
@@ -121,6 +130,10 @@ class Committer:
         """Whether a turn may be waiting that takes a message before its commit."""
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
+        self._resting: Batch | None = None
+        """The batch in flight, while it is known that nothing of it was made: until it is tried again."""
+        self._unwanted: list[object] = []
+        """What callers would withdraw of the batch in flight."""
         self._depth = 0
         self._outcomes: deque[tuple[Done, Any]] = deque()
         """What is to be handed out."""
@@ -176,6 +189,31 @@ class Committer:
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self.submit(operation, resolving(future))
         return await future
+
+    def withdraw(self, what: object) -> None:
+        """Do not make an operation any more, or the start of a run: the caller has waited long enough.
+
+        If it is waiting its outcome is StoreBusy, here and now. If it is in flight it may be made; should the store say
+        that it was not, it is not tried again.
+        """
+        if self._task is not None:
+            self._unwanted.append(what)
+        self._take_back([what])
+
+    def _take_back(self, unwanted: Sequence[object]) -> None:
+        """Answer for what is unwanted and not in flight, and for turns that were made of it."""
+        waiting = [*(self._resting or ()), *self._pending]
+        gone = [item for item in waiting if _is_one_of(item[0], unwanted)]
+        if not gone:
+            return
+        ahead = _turns_made_of(waiting, {item[0].target for item in gone if type(item[0]) is SendMessage})
+        taken = {id(item) for item in (*gone, *ahead)}
+        for batch in (self._resting, self._pending):
+            if batch is not None:
+                batch[:] = [item for item in batch if id(item) not in taken]
+        told = StoreBusy("the store takes nothing at present: this was withdrawn and did not happen")
+        refused = StoreError("a message that this turn was made of was withdrawn")
+        self._distribute([*gone, *ahead], [*[told] * len(gone), *[refused] * len(ahead)])
 
     def _flush(self) -> None:
         """Commit what is asked for, and what that leads to, while nothing else has anything to do: but not for long."""
@@ -261,16 +299,16 @@ class Committer:
     async def _commit(self, batch: Batch, operations: list[Operation]) -> None:
         outcomes: list[Any]
         try:
-            outcomes = list(await self._insist(operations))
+            outcomes = list(await self._insist(batch, operations))
         except (BadData, Contended) as error:
             # One of them is to blame, and must not take the others with it.
-            outcomes = [error] if len(operations) == 1 else await self._one_by_one(batch)
+            outcomes = [error] if len(batch) == 1 else await self._one_by_one(batch)
         except Exception as error:
             outcomes = [error] * len(batch)
         self._loop.call_soon(self._committed, batch, outcomes)
 
     async def _one_by_one(self, batch: Batch) -> list[Outcome | Exception]:
-        """Apply operations each by itself, but none of a holder after one of it that failed."""
+        """Apply operations each by itself, but none of a holder after one of it, or a message to it, that failed."""
         outcomes: list[Outcome | Exception] = []
         lost: set[int] = set()
         for operation, _, holder in batch:
@@ -285,19 +323,49 @@ class Committer:
                 failed = True
             if failed and holder is not None:
                 lost.add(id(holder))
+            elif failed and type(operation) is SendMessage:
+                lost.update(id(item[2]) for item in _turns_made_of(batch, {operation.target}))
         return outcomes
 
     def _committed(self, batch: Batch, outcomes: list[Any]) -> None:
         self._task = None
+        self._unwanted.clear()
         self._distribute(batch, outcomes)
 
-    async def _insist(self, operations: list[Operation]) -> list[Outcome]:
-        for pause in (*_RETRIES, None):
+    async def _insist(self, batch: Batch, operations: list[Operation]) -> list[Outcome]:
+        """Apply a batch, again while another process is in the way; callers may withdraw theirs between two tries."""
+        began = self._loop.time()
+        for tries in count():
             try:
                 return await self._store.apply(operations)
             except (StoreBusy, StoreFull) as error:
-                if pause is None or self.hurry or isinstance(error, Contended):
+                outlasted = tries >= len(_RETRIES) and (
+                    isinstance(error, StoreFull) or self._loop.time() - began > _OUTLAST
+                )
+                if outlasted or self.hurry or isinstance(error, Contended):
                     raise
                 _logger.warning("the store cannot commit, trying again: %s", error)
-                await asyncio.sleep(pause)
-        raise StoreError("unreachable")
+            self._resting = batch
+            try:
+                self._loop.call_soon(self._take_back, self._unwanted)
+                await asyncio.sleep(_RETRIES[min(tries, len(_RETRIES) - 1)])
+            finally:
+                self._resting = None
+            if not batch:
+                return []
+            operations = [operation for operation, _, _ in batch]
+        raise AssertionError("unreachable")
+
+
+def _is_one_of(operation: Operation, unwanted: Sequence[object]) -> bool:
+    """Whether an operation, or the run that it starts, is one of those."""
+    return any(operation is what or (type(operation) is StartRun and operation.run is what) for what in unwanted)
+
+
+def _turns_made_of(batch: Batch, targets: Collection[str]) -> Batch:
+    """Return the turns of some runs that took a message before its commit: without it they must not be made either."""
+    return [
+        item
+        for item in batch
+        if item[2] is not None and item[2].id in targets and type(item[0]) is CommitTurn and item[0].inbox is not None
+    ]

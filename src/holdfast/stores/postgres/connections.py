@@ -217,12 +217,12 @@ class PostgresConnections:
         """
         self.ready()
         try:
-            connection = await AsyncConnection.connect(self.conninfo, autocommit=True)
+            connection = await _Connection.connect(self.conninfo, autocommit=True)
         except psycopg.Error as error:
             if self.dialect is Dialect.POOLER or not refuses_options(error):
                 raise
             self._is_pooled()
-            return await AsyncConnection.connect(self.conninfo, autocommit=True)
+            return await _Connection.connect(self.conninfo, autocommit=True)
         if self.dialect is Dialect.DIRECT:
             # A pooler makes up the number it greets with. It must be known before anything is prepared: sessions that
             # are shared would take one connection's statement for another's.
@@ -282,6 +282,14 @@ class PostgresConnections:
                 raise translate(error, self.where) from error
             finally:
                 limit.cancel()
+
+
+class _Connection(AsyncConnection[Any]):
+    """A connection that is given up at once when what waits for an answer is cancelled."""
+
+    async def _try_cancel(self, *, timeout: float = 5.0) -> None:
+        # The driver would ask the server to stop, and wait ten seconds for one that is silent.
+        cut(self)
 
 
 def cut(connection: BaseConnection[Any] | None) -> None:

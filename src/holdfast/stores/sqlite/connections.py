@@ -24,6 +24,8 @@ Work = Callable[[apsw.Connection], T]
 How = Callable[[apsw.Connection, Callable[[apsw.Connection], T]], T]
 
 CHECK_FILE_EVERY = 5.0
+BRIEF = 0.5
+"""For how many seconds a commit waits for a lock before the committer, which tries again, hears of it."""
 
 SLOW_COMMIT = 0.002
 LEAVE_TO_THREAD = 1.0
@@ -169,13 +171,16 @@ class SQLiteConnections:
             self.checkpoints.finish(patient)
         return result
 
-    def _commit_patiently(self, work: Work[T]) -> T:
+    def _commit_patiently(self, work: Work[T], until: float) -> T:
         if self.checkpoints is not None:
             self.checkpoints.wait()
-        return self._insist(lambda: self._commit(work, patient=True))
+        return self._insist(lambda: self._commit(work, patient=True), until)
 
-    async def write(self, work: Work[T], inline: bool = False) -> T:
-        """Do something in one transaction, on this thread if it is small and need not wait."""
+    async def write(self, work: Work[T], inline: bool = False, brief: bool = False) -> T:
+        """Do something in one transaction, on this thread if it is small and need not wait.
+
+        What is `brief` is asked for again by its caller, and waits for a lock only for a moment.
+        """
         self.ready()
         if self.thread is None:
             return self._commit(work)
@@ -184,7 +189,9 @@ class SQLiteConnections:
                 return self.commit_here(work)
             except apsw.BusyError:
                 pass
-        return await self.thread.do(lambda: self._commit_patiently(work))
+        # From now on, not from when the thread comes to it: it may have waited there behind others.
+        until = time.monotonic() + min(self._patience, BRIEF if brief else self._patience)
+        return await self.thread.do(lambda: self._commit_patiently(work, until))
 
     async def read(self, work: Work[T]) -> T:
         """Look at what is committed, all of it as of one moment."""
@@ -216,8 +223,9 @@ class SQLiteConnections:
         before, self._version = self._version, version
         return before is not None and before != version
 
-    def _insist(self, work: Callable[[], T]) -> T:
-        return sqlite_file.insist(work, self._patience, self.path)
+    def _insist(self, work: Callable[[], T], until: float | None = None) -> T:
+        left = self._patience if until is None else max(until - time.monotonic(), 0.0)
+        return sqlite_file.insist(work, left, self.path)
 
     def _translating(self, db: apsw.Connection, how: Callable[[apsw.Connection, Work[T]], T], work: Work[T]) -> T:
         try:

@@ -135,7 +135,7 @@ def insist(work: Callable[[], T], patience: float, path: str) -> T:
             return work()
         except apsw.BusyError as error:
             if time.monotonic() >= deadline:
-                raise StoreBusy(f"{path}: another process kept the database locked for {patience:g} s") from error
+                raise StoreBusy(f"{path}: another process keeps the database locked") from error
         jitter = time.monotonic_ns() % 1000 / 1000
         time.sleep(pause * (0.5 + jitter))
         pause = min(pause * 1.5, 0.01)

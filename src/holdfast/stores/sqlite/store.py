@@ -92,7 +92,7 @@ class SQLiteStore(SQLStore):
         outcomes = self.apply_now(operations)
         if outcomes is not None:
             return outcomes
-        return await connections.write(lambda db: at_once(facts.apply(SetStatements(db), operations)))
+        return await connections.write(lambda db: at_once(facts.apply(SetStatements(db), operations)), brief=True)
 
     def transact(
         self,
@@ -113,7 +113,9 @@ class SQLiteStore(SQLStore):
         if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, stuck=stuck), inline=True
+            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, stuck=stuck),
+            inline=True,
+            brief=True,
         )
 
     async def claim_tasks(
@@ -122,7 +124,7 @@ class SQLiteStore(SQLStore):
         if not await self._connections.read(lambda db: sqlite_claims.any_task(db, queues, activities)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities), inline=True
+            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities), inline=True, brief=True
         )
 
     async def due(self, worker: str, now: Instant) -> list[int]:
