@@ -14,7 +14,7 @@
     |   |-- UndecodablePayload     stored or received JSON that does not fit the type asked for
     |   |-- DuplicateName          an explicit name used twice in one scope
     |   |-- InvalidSchedule        a cron line, a time zone or an interval that means nothing
-    |   |-- CannotMove             an export or import that was refused; nothing was written
+    |   |-- CannotMove             an export, import, backup or restore that was refused; nothing was written
     |   |-- UnknownQuery           the run's code answers no query of that name
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
@@ -58,7 +58,7 @@
         |   |-- UnsupportedServer      a server older than we know
         |   |-- SchemaTooNew
         |   `-- SchemaTooOld           made before the first release
-        |-- StoreReplaced          the file was deleted or swapped underneath
+        |-- StoreReplaced          the file was deleted, swapped or written by another program underneath
         |-- StoreFull
         |-- BadData                the database refused a value
         |-- StoreBusy                  kept locked by another process, or silent; what was asked did not happen
@@ -139,7 +139,7 @@ class InvalidSchedule(BadInput):
 
 
 class CannotMove(BadInput):
-    """An export or import was refused; nothing was written."""
+    """An export, import, backup or restore was refused; nothing was written."""
 
 
 class UnknownQuery(BadInput):
@@ -379,7 +379,10 @@ class SchemaTooNew(CannotOpen):
 
 
 class StoreReplaced(StoreError):
-    """The database file was deleted or swapped while in use."""
+    """The database file was deleted, swapped or written by another program while in use.
+
+    Nothing more is written or acknowledged; the message says what to do.
+    """
 
 
 class StoreFull(StoreError):
@@ -410,7 +413,7 @@ class OutcomeUnknown(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The database is damaged."""
+    """The database is damaged; nothing more is acknowledged."""
 
 
 class StoreClosed(StoreError):

@@ -35,6 +35,10 @@ class Endpoint:
         """The number of its schema."""
         return migrations(self._store.kind)[-1][0]
 
+    def another(self) -> SQLStore:
+        """Return a store of the same database that is not open yet."""
+        return self._store.another()
+
     async def look(self, work: Look[T]) -> T:
         """Read in one transaction, however long that takes, while other processes go on."""
         if isinstance(self._store, SQLiteStore) and self._store.path != MEMORY:
@@ -71,7 +75,7 @@ class Endpoint:
 
 
 async def _look_beside(store: SQLiteStore, work: Look[T]) -> T:
-    beside = SQLiteStore(store.path, durability=store.durability)
+    beside = store.another()
     await beside.open()
     try:
         return await beside.look(work, together=True, patient=True)

@@ -52,6 +52,7 @@ class PostgresStore(SQLStore):
     def __init__(self, url: str, *, durability: str = "power", dialect: str | None = None) -> None:
         if durability not in ("power", "process"):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
+        self._given = url, durability, dialect
         conninfo, self.schema, shown = address_of(url)
         self.durability = durability
         self._connections = PostgresConnections(conninfo, shown, dialect_of(dialect), durability)
@@ -127,6 +128,10 @@ class PostgresStore(SQLStore):
     async def _last_words(self) -> None:
         with suppress(psycopg.Error, StoreError):
             await self._connections.writer.use(self.commits.forget_tokens)
+
+    def another(self) -> PostgresStore:
+        url, durability, dialect = self._given
+        return PostgresStore(url, durability=durability, dialect=dialect)
 
     # Looking and committing.
 

@@ -43,6 +43,10 @@ class SQLStore(Store):
     """The folder of its schema."""
 
     @abstractmethod
+    def another(self) -> SQLStore:
+        """Return a store of the same database that is not open yet, for work that takes long."""
+
+    @abstractmethod
     async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
 

@@ -8,9 +8,11 @@ WAL start over. When commits outrun the thread, they are sent to the writer thre
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import apsw
+
+from holdfast.errors import StoreError
+from holdfast.stores.sqlite.watch import FileWatch
 
 PAGES = 1000
 """How long the WAL may get before it is copied back."""
@@ -45,12 +47,12 @@ def grow_wal(db: apsw.Connection) -> None:
 
 
 class Checkpoints:
-    """Watches the WAL of one write connection."""
+    """Watches the WAL of one write connection, and copies it back on another, which it closes in the end."""
 
-    def __init__(self, writer: apsw.Connection, connect: Callable[[], apsw.Connection]) -> None:
-        self.connection: apsw.Connection | None = None
+    def __init__(self, writer: apsw.Connection, connection: apsw.Connection, file: FileWatch) -> None:
+        self.connection = connection
         self._writer = writer
-        self._connect = connect
+        self._file = file
         self._pages = 0
         self._threshold = PAGES
         self._copied: int | None = None
@@ -84,7 +86,7 @@ class Checkpoints:
             self._ask()
             return
         try:
-            self._writer.wal_checkpoint()
+            self._file.checkpoint(self._writer.wal_checkpoint)
         except apsw.Error:
             pass  # the next one will do it; a commit must not fail for a checkpoint
 
@@ -113,13 +115,10 @@ class Checkpoints:
             if self._stopping:
                 break
             try:
-                if self.connection is None:
-                    self.connection = self._connect()
-                _, self._copied = self.connection.wal_checkpoint()
-            except Exception:  # noqa: S110  # the next one will do it
-                pass
+                _, self._copied = self._file.checkpoint(self.connection.wal_checkpoint)
+            except (apsw.Error, StoreError):
+                pass  # the next one will do it; commits are told by themselves if the file was replaced
             if not self._wanted.is_set():
                 self._resting.set()
         self._resting.set()
-        if self.connection is not None:
-            self.connection.close()
+        self.connection.close()

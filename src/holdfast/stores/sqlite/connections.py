@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import StoreClosed
+from holdfast.errors import StoreClosed, StoreError
 from holdfast.stores.liveness import WorkerLock
 from holdfast.stores.sqlite import file as sqlite_file
 from holdfast.stores.sqlite import guard as sqlite_guard
@@ -18,6 +19,7 @@ from holdfast.stores.sqlite.checkpoints import Checkpoints, grow_wal
 from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.thread import JobThread
 from holdfast.stores.sqlite.transactions import SQLiteTransactions
+from holdfast.stores.sqlite.watch import FileWatch
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -37,19 +39,22 @@ class SQLiteConnections:
     """The connections of one open store.
 
     `writer` has one owner at a time: the event loop while the thread is not busy, the thread otherwise. `reader`
-    belongs to the event loop, another to the checkpoint thread, another to the thread that renews leases.
+    belongs to the event loop, another to the checkpoint thread, another to the thread that renews leases. All of them
+    are opened with the store, so that they are connections to the same file.
     """
 
     writer: apsw.Connection
     reader: apsw.Connection
     checkpoints: Checkpoints | None = None
     thread: JobThread | None = None
-    file: sqlite_file.FileIdentity | None = None
+    file: FileWatch | None = None
 
     def __init__(self, path: str, durability: str, patience: float) -> None:
         self.path = path
         self.is_open = False
         self.refusal = f"{path}: the store is not open"
+        self.expected: os.stat_result | None = None
+        """Which file must be opened, where that is known."""
         self._durability = durability
         self._patience = patience
         self._renewing = threading.Lock()
@@ -59,7 +64,7 @@ class SQLiteConnections:
         self._average = 0.0
         self._slow_until = 0.0
         self.locks: dict[str, WorkerLock | None] = {}
-        self.transactions = SQLiteTransactions(path, durability, patience)
+        self.transactions = SQLiteTransactions(path, patience, self.another)
         self.loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self) -> None:
@@ -68,7 +73,7 @@ class SQLiteConnections:
             return
         if self.path == sqlite_file.MEMORY:
             self.loop = asyncio.get_running_loop()
-            self.writer = self.reader = sqlite_file.connect(self.path, self._durability, 0)
+            self.writer = self.reader = sqlite_file.connect_memory()
             sqlite_guard.opened(self, None)
         else:
             thread = JobThread("holdfast-writer")
@@ -78,27 +83,44 @@ class SQLiteConnections:
                 thread.stop()
                 raise
             self.thread = thread
-            self.transactions = SQLiteTransactions(self.path, self._durability, self._patience)
-            self.checkpoints = Checkpoints(self.writer, self._another)
+            self.transactions = SQLiteTransactions(self.path, self._patience, self.another)
         self.refusal, self.is_open = "", True
 
     def _connect(self) -> None:
         try:
             with sqlite_guard.opening():
-                self.writer = sqlite_file.connect(self.path, self._durability, self._patience)
-                grow_wal(self.writer)
+                self.writer, opened = sqlite_file.connect(self.path, self._durability, self._patience, self.expected)
+                more: list[apsw.Connection] = []
                 try:
-                    self.reader = self._another()
-                    self.file = sqlite_file.FileIdentity(self.path)
+                    grow_wal(self.writer)
+                    self.file = FileWatch(self.path, opened)
+                    while len(more) < 3:
+                        more.append(self.another())
                 except BaseException:
-                    self.writer.close()
+                    for connection in more:
+                        connection.close()
+                    sqlite_file.close(self.writer, whole=self._whole())
                     raise
+                self.reader, self._renewer, copier = more
+                self.checkpoints = Checkpoints(self.writer, copier, self.file)
                 sqlite_guard.opened(self, self.file.stat)
         except apsw.Error as error:
             raise translate(error, self.path) from error
 
-    def _another(self) -> apsw.Connection:
-        return sqlite_file.reconnect(self.path, self._durability, self._patience)
+    def another(self) -> apsw.Connection:
+        """Open one more connection to the file that is open."""
+        assert self.file is not None
+        return sqlite_file.reconnect(self.path, self._durability, self._patience, self.file.check)
+
+    def _whole(self) -> bool:
+        """Whether the file is ours as we left it, so that the WAL may be put into it."""
+        try:
+            if self.file is not None:
+                self.file.check()
+                self.file.verify()
+        except StoreError:
+            return False
+        return True
 
     async def close(self) -> None:
         """Finish what is queued and release everything."""
@@ -118,7 +140,7 @@ class SQLiteConnections:
             if self._renewer is not None:
                 self._renewer.close()
                 self._renewer = None
-        self.writer.close()
+        sqlite_file.close(self.writer, whole=self._whole())
 
     def abandon(self) -> list[object]:
         """Refuse further use in a forked child and return what must never be closed there (see sqlite_guard)."""
@@ -135,14 +157,21 @@ class SQLiteConnections:
         self.locks.clear()
 
     def ready(self) -> None:
-        """Refuse a closed store and, looking at most every few seconds, a replaced file."""
+        """Refuse a closed store, a file that is known to be replaced and, looking every few seconds, one that is."""
         if self.refusal:
             raise StoreClosed(self.refusal)
         if self.file is not None:
+            if self.file.verdict is not None:
+                self.file.refuse()
             now = time.monotonic()
             if now - self._checked > CHECK_FILE_EVERY:
                 self.file.check()
                 self._checked = now
+
+    def verify(self) -> None:
+        """Refuse a file that is not as SQLite left it: another was put in its place, or another program wrote it."""
+        if self.file is not None:
+            self.file.verify()
 
     @property
     def idle(self) -> bool:
@@ -166,8 +195,11 @@ class SQLiteConnections:
         return result
 
     def _commit(self, work: Work[T], patient: bool = False, how: How[T] | None = None) -> T:
+        if self.file is not None and self.file.unsure:
+            self.file.verify()
         result = self._translating(self.writer, how or transact, work)
-        if self.checkpoints is not None:
+        if self.file is not None and self.checkpoints is not None:
+            self.file.verify()  # what was written into another database is not acknowledged
             self.checkpoints.finish(patient)
         return result
 
@@ -208,12 +240,15 @@ class SQLiteConnections:
         self.ready()
         with self._renewing:
             self.ready()
-            renewer = self._renewer = self._renewer or self._another()
+            renewer = self._renewer
+            assert renewer is not None  # there is one while the store is open
+            self.verify()
             return self._insist(lambda: self._translating(renewer, transact, work))
 
     def changed(self) -> bool:
         """Whether another connection may have committed since the last call."""
         self.ready()
+        self.verify()
         if self.thread is None or self.thread.busy:
             return False
         try:
@@ -233,6 +268,10 @@ class SQLiteConnections:
         except apsw.BusyError:
             raise
         except apsw.Error as error:
+            if self.file is not None and not isinstance(error, apsw.FullError):
+                self.file.suspect()
+                if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+                    self.file.malformed(error)
             raise translate(error, self.path, db.system_errno) from error
 
 

@@ -1,4 +1,4 @@
-"""The database file: is it ours, can it be written, is its schema one we know, is it still the same file."""
+"""The database file: is it ours, can it be written, is its schema one we know."""
 
 from __future__ import annotations
 
@@ -76,42 +76,80 @@ def _check_identity(path: str, application_id: int, version: int, empty: bool) -
     check_version(version, "sqlite", path)
 
 
-def connect(path: str, durability: str, patience: float) -> apsw.Connection:
-    """Open or create the database and bring its schema up to date."""
-    if path == MEMORY:
-        db = apsw.Connection(path, statementcachesize=200)
-        _migrate(db, path)
-        return db
-    check_before_opening(path)
+def connect_memory() -> apsw.Connection:
+    """Make a database in memory, with its schema."""
+    db = apsw.Connection(MEMORY, statementcachesize=200)
+    migrate(db, MEMORY)
+    return db
+
+
+def connect(
+    path: str, durability: str, patience: float, expected: os.stat_result | None = None
+) -> tuple[apsw.Connection, os.stat_result]:
+    """Open or create the database and bring its schema up to date; return what the file was when it was opened.
+
+    Where another connection is open already, `expected` says to which file.
+    """
+    if expected is None:
+        check_before_opening(path)
+        _create(path)
+    opened = expected or os.stat(path)
+    db = reconnect(path, durability, patience, lambda: check_same(path, opened))
+    try:
+        if db.readonly("main"):
+            raise ReadOnly(f"{path}: the database cannot be written by this user")
+        insist(lambda: migrate(db, path), patience, path)
+        mode = insist(lambda: db.pragma("journal_mode", "wal"), patience, path)
+        if mode != "wal":
+            raise CannotOpen(f"{path}: this file system does not support SQLite's write-ahead log; use a local disk")
+    except BaseException:
+        close(db, whole=True)
+        raise
+    return db, opened
+
+
+def _create(path: str) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         pass
     except PermissionError as error:
         raise ReadOnly(f"{path}: the file cannot be created") from error
-    db = reconnect(path, durability, patience)
-    try:
-        if db.readonly("main"):
-            raise ReadOnly(f"{path}: the database cannot be written by this user")
-        insist(lambda: _migrate(db, path), patience, path)
-        mode = insist(lambda: db.pragma("journal_mode", "wal"), patience, path)
-        if mode != "wal":
-            raise CannotOpen(f"{path}: this file system does not support SQLite's write-ahead log; use a local disk")
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
-def reconnect(path: str, durability: str, patience: float) -> apsw.Connection:
-    """Open one more connection to a database that is known to be in order."""
+def reconnect(path: str, durability: str, patience: float, check: Callable[[], None]) -> apsw.Connection:
+    """Open one more connection to a database that is known to be in order.
+
+    `check` raises when the path does not name the file that is meant. It is asked before the file is opened and again
+    before the connection is used: the first statement on another file could copy the WAL of this one into it.
+    """
+    check()
     db = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=200)
     try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        check()
         insist(lambda: _configure(db, durability), patience, path)
     except BaseException:
-        db.close()
+        close(db, whole=False)
         raise
     return db
+
+
+def close(db: apsw.Connection, whole: bool) -> None:
+    """Close a connection; the last one of a database that is whole puts the WAL into it and removes the WAL."""
+    if whole:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    db.close()
+
+
+def check_same(path: str, opened: os.stat_result) -> None:
+    """Raise StoreReplaced unless a path names the file that it named before."""
+    try:
+        now: os.stat_result | None = os.stat(path)
+    except OSError:
+        now = None
+    if now is None or (now.st_dev, now.st_ino) != (opened.st_dev, opened.st_ino):
+        raise StoreReplaced(f"{path}: another file was put in the place of the database while it was opened; try again")
 
 
 def _configure(db: apsw.Connection, durability: str) -> None:
@@ -141,7 +179,8 @@ def insist(work: Callable[[], T], patience: float, path: str) -> T:
         pause = min(pause * 1.5, 0.01)
 
 
-def _migrate(db: apsw.Connection, path: str) -> None:
+def migrate(db: apsw.Connection, path: str) -> None:
+    """Bring the schema up to date, in one transaction."""
     version = _checked_version(db, path)
     if version == migrations("sqlite")[-1][0]:
         return
@@ -165,20 +204,3 @@ def _checked_version(db: apsw.Connection, path: str) -> int:
     empty = db.execute("SELECT count(*) FROM sqlite_schema").get == 0
     _check_identity(path, int(db.pragma("application_id")), version, empty)
     return version
-
-
-class FileIdentity:
-    """Which file was opened, so that another one in its place is noticed."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.stat = os.stat(path)
-
-    def check(self) -> None:
-        """Raise StoreReplaced unless the path still names the file that was opened."""
-        try:
-            now = os.stat(self.path)
-        except OSError as error:
-            raise StoreReplaced(f"{self.path}: the database file is gone ({error.strerror})") from error
-        if (now.st_dev, now.st_ino) != (self.stat.st_dev, self.stat.st_ino):
-            raise StoreReplaced(f"{self.path}: another file was put in the place of the open database")

@@ -21,6 +21,7 @@ from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sql.store import Look, SQLStore
 from holdfast.stores.sqlite import claims as sqlite_claims
 from holdfast.stores.sqlite import workers as sqlite_workers
+from holdfast.stores.sqlite.backup import copy_database
 from holdfast.stores.sqlite.connections import SQLiteConnections, single_statement
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.statements import SQL, PlainStatements, SetStatements
@@ -68,11 +69,21 @@ class SQLiteStore(SQLStore):
         if self._connections.is_open:
             await self._connections.close()
 
+    def another(self) -> SQLiteStore:
+        beside = SQLiteStore(self.path, durability=self.durability)
+        if self._connections.file is not None:
+            beside._connections.expected = self._connections.file.stat
+        return beside
+
     async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         return await self._connections.read(lambda db: at_once(look(SetStatements(db))))
 
     async def exclusive(self, work: Look[T]) -> T:
         return await self._connections.write(lambda db: at_once(work(SetStatements(db))))
+
+    async def copy_to(self, path: str, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """Write a copy of the database into an empty file while commits go on; see copy_database."""
+        return await copy_database(self._connections, path, progress)
 
     def apply_now(self, operations: Sequence[Operation]) -> list[Outcome] | None:
         connections = self._connections
@@ -105,7 +116,10 @@ class SQLiteStore(SQLStore):
         connections.ready()
         if connections.loop is not None:
             return run_in_memory(connections.writer, connections.loop, attempt, body, now)
-        return connections.transactions.run(attempt, body, now, expired)
+        connections.verify()
+        outcome = connections.transactions.run(attempt, body, now, expired)
+        connections.verify()
+        return outcome
 
     async def claim(
         self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True

@@ -57,10 +57,10 @@ _NAMES_A_TABLE_SECOND = frozenset(
 class SQLiteTransactions:
     """The transactions of steps that one store has under way."""
 
-    def __init__(self, path: str, durability: str, patience: float) -> None:
+    def __init__(self, path: str, patience: float, connect: Callable[[], apsw.Connection]) -> None:
         self._path = path
-        self._durability = durability
         self._patience = patience
+        self._connect = connect
         self._open: set[_StepTransaction] = set()
         self._closed = False
         self._lock = threading.Lock()
@@ -70,7 +70,10 @@ class SQLiteTransactions:
     ) -> Delivered | Fenced:
         """Call a body in a transaction on a connection of its own; see Store.transact."""
         check_limit(attempt)
-        turn = _StepTransaction(self._connect(), attempt, expired)
+        try:
+            turn = _StepTransaction(self._connect(), attempt, expired)
+        except apsw.Error as error:
+            raise translate(error, self._path) from error
         try:
             with self._lock:
                 self._open.add(turn)
@@ -89,12 +92,6 @@ class SQLiteTransactions:
             turn.leave()
             with self._lock:
                 self._open.discard(turn)
-
-    def _connect(self) -> apsw.Connection:
-        try:
-            return sqlite_file.reconnect(self._path, self._durability, self._patience)
-        except apsw.Error as error:
-            raise translate(error, self._path) from error
 
     def close(self) -> None:
         """Take the connections of those that are not done yet away, and refuse others."""
