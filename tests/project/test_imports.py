@@ -54,9 +54,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "declarative": (*GROUND, *REPLAY, *CONTEXT),
     "stores": (*GROUND, *CONTRACT),
     "ops": (*GROUND, *CONTRACT),
-    "transfer": (*GROUND, *CONTRACT, "stores.*"),
+    "transfer": (*GROUND, *CONTRACT, "stores", "stores.*"),
     # "stores" is the package's __init__, which opens a store by its URL: no engine module knows a particular store.
-    "engine": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*"),
+    # A backup is a transfer to a file, whatever the store.
+    "engine": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "transfer.backup"),
     "cli": ("", *INSIDE),
     "testing": ("*",),
 }

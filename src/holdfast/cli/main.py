@@ -27,6 +27,8 @@ def commands() -> None:
 
 commands.add_command(moving.export_command)
 commands.add_command(moving.import_command)
+commands.add_command(moving.backup_command)
+commands.add_command(moving.restore_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

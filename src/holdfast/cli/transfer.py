@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: runs from one database to another."""
+"""`holdfast export` and `import`, `backup` and `restore`: runs to a file, and from a file into a database."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from holdfast.contract.store import Store
 from holdfast.errors import BadInput
 from holdfast.stores import open_store
 from holdfast.transfer import Report, Which, check_file, export_runs, import_runs
+from holdfast.transfer.backup import Backup, back_up, restore
 
 PROGRESS_EVERY = 1.0
 
@@ -89,6 +90,45 @@ def import_command(file: str, database: str, skip_existing: bool) -> None:
     _run(work, "imported")
 
 
+@click.command("backup", short_help="Write a whole database to a file while it is in use.")
+@click.argument("database")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--replace", is_flag=True, help="Take the place of an older backup.")
+def backup_command(database: str, file: str, replace: bool) -> None:
+    """Write a whole database to a FILE, as of one moment, while workers go on.
+
+    That of an SQLite database is an SQLite database. That of a PostgreSQL one is an export, gzipped if its name ends in
+    .gz.
+    """
+    store = _store(database, must_exist=True)
+
+    async def work(progress: _Progress) -> None:
+        async with _opened(store):
+            made = await back_up(store, file, replace=replace, progress=progress)
+        _say(f"backed up {_runs(made)} to {file}, {made.size:,} bytes")
+
+    _run(work, "backed up", "{:,} of {:,}")
+
+
+@click.command("restore", short_help="Make a database of a backup.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("database")
+@click.option("--replace", is_flag=True, help="Take the place of a database file, which is kept under another name.")
+def restore_command(file: str, database: str, replace: bool) -> None:
+    """Make a DATABASE of a backup; its open runs go on with the first worker.
+
+    No worker may be alive, and no process may have the database open. Nothing is changed unless all of it is.
+    """
+
+    async def work(progress: _Progress) -> None:
+        made = await restore(file, database, replace=replace, by=_user(), progress=progress)
+        _say(f"restored {_runs(made)} from {file}")
+        if made.kept is not None:
+            _say(f"the database that was there is {made.kept}")
+
+    _run(work, "restored", "{:,} of {:,}")
+
+
 @asynccontextmanager
 async def _opened(store: Store) -> AsyncIterator[Store]:
     await store.open()
@@ -111,22 +151,25 @@ def _store(database: str, must_exist: bool = False) -> Store:
 class _Progress:
     """Tells a person at a terminal how far it is, and stops in order when that is asked for."""
 
-    def __init__(self, verb: str) -> None:
+    def __init__(self, verb: str, words: str) -> None:
         self._verb = verb
+        self._words = words
         self._shown = time.monotonic()
         self.stop = threading.Event()
 
-    def __call__(self, runs: int, rows: int) -> None:
+    def __call__(self, *numbers: int) -> None:
         if self.stop.is_set():
             raise click.Abort
         if time.monotonic() - self._shown > PROGRESS_EVERY and sys.stderr.isatty():
             self._shown = time.monotonic()
-            click.echo(f"{self._verb} {runs:,} runs, {rows:,} rows ...", err=True)
+            click.echo(f"{self._verb} {self._words.format(*numbers)} ...", err=True)
 
 
-def _run(work: Callable[[_Progress], Coroutine[Any, Any, None]], verb: str) -> None:
+def _run(
+    work: Callable[[_Progress], Coroutine[Any, Any, None]], verb: str, words: str = "{:,} runs, {:,} rows"
+) -> None:
     async def main() -> None:
-        progress = _Progress(verb)
+        progress = _Progress(verb, words)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, progress.stop.set)
@@ -135,7 +178,7 @@ def _run(work: Callable[[_Progress], Coroutine[Any, Any, None]], verb: str) -> N
     asyncio.run(main())
 
 
-def _runs(report: Report) -> str:
+def _runs(report: Report | Backup) -> str:
     return f"{report.runs:,} run{'' if report.runs == 1 else 's'} ({report.open_runs:,} open)"
 
 

@@ -46,6 +46,7 @@ from holdfast.stores import open_store
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
+    from holdfast.transfer.backup import Backup
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -434,6 +435,16 @@ class Engine:
         if self._retention is None:
             raise BadInput("this engine has retention=None and keeps everything; give it a Retention")
         return await Sweeper(self._link, self._retention, self._events).sweep()
+
+    async def backup(self, path: str | os.PathLike[str], **options: Any) -> Backup:
+        """Write all that was acknowledged so far to a file while runs go on; `holdfast restore` makes a database of it.
+
+        The options, and what it raises, are those of `holdfast.transfer.backup.back_up`.
+        """
+        self._link.check_usable()
+        from holdfast.transfer.backup import back_up
+
+        return await back_up(self.store, path, **options)
 
     @patient
     async def recover(self) -> RecoveryReport:

@@ -13,6 +13,7 @@ from holdfast.definitions import check_run_id
 from holdfast.errors import CannotMove, NoSuchRun
 from holdfast.stores.liveness import Fate
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.store import Look
 from holdfast.stores.sql.tables import Row, StoredRun
 from holdfast.stores.sql.transfer import BY_ID, OF_RUNS, OTHERS, beginning_of, position_of
 from holdfast.transfer.endpoints import Endpoint
@@ -26,6 +27,9 @@ FAR = (1 << 62) - 1
 
 _ROWS, _BYTES = 200, 1 << 20
 """How much of a table is read at a time: so many rows, or fewer where they are large."""
+
+_ATTEMPTS = 100
+"""How often a backup is begun if there are messages on their way at each."""
 
 _NUMBERS = 20_000
 """How many events are put in order at a time."""
@@ -56,15 +60,20 @@ class Which:
 
 
 class Export:
-    """One export."""
+    """One export; a `backup` is of everything while workers go on, and its runs go on where it is restored."""
 
-    def __init__(self, writer: Writer, which: Which, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, writer: Writer, which: Which, progress: Callable[[int, int], None], *, backup: bool = False
+    ) -> None:
         self._writer = writer
         self._which = which
         self._progress = progress
+        self._backup = backup
         self._size: dict[str, int] = {}
         self.snapshot = which.snapshot or not which.whole
         self.open = 0
+        self.total = 0
+        """How many runs there are to write, as soon as that is known."""
 
     async def write(self, endpoint: Endpoint, version: str, now: Instant) -> str:
         """Write everything and return the hash of the file."""
@@ -72,18 +81,17 @@ class Export:
             check_run_id(id)
         workers = await endpoint.workers()
         self._refuse_living(workers)
-        if not self.snapshot:
-            await endpoint.deliver()
 
-        async def look(db: Statements) -> None:
+        async def look(db: Statements) -> bool:
             if not self.snapshot and await endpoint.undelivered(db):
-                raise CannotMove("a message that was sent inside a transaction is not delivered yet; try again")
+                return False
+            self.total = await self._count(db)
             header = Header(
                 holdfast=FORMAT,
                 version=version,
                 schema=endpoint.schema,
                 exported=to_datetime(now).isoformat(),
-                runs=await self._count(db),
+                runs=self.total,
                 snapshot=self.snapshot,
                 whole=self._which.whole,
                 tables={table: [name for name, _ in columns] for table, columns in COLUMNS.items()},
@@ -91,14 +99,24 @@ class Export:
             self._writer.begin(header)
             self._writer.put("workers", workers)
             await self._all(db)
+            return True
 
-        await endpoint.look(look)
+        await self._deliver_and_look(endpoint, look)
         self._refuse_living(await endpoint.workers())
         return self._writer.end()
 
+    async def _deliver_and_look(self, endpoint: Endpoint, look: Look[bool]) -> None:
+        """Look at a moment at which no message is on its way; while callers go on, that may take some attempts."""
+        for _ in range(_ATTEMPTS if self._backup else 1):
+            if not self.snapshot:
+                await endpoint.deliver()
+            if await endpoint.look(look):
+                return
+        raise CannotMove("a message that was sent inside a transaction is not delivered yet; try again")
+
     def _refuse_living(self, workers: Sequence[ExportedWorker]) -> None:
         """Refuse to move runs that a worker may go on with here: they would run in both databases."""
-        if self.snapshot:
+        if self.snapshot or self._backup:
             return
         for worker in workers:
             if worker.fate in (Fate.ALIVE, Fate.HANGS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 
 from holdfast.errors import CannotMove
 from holdfast.stores.sql.tables import Row
+from holdfast.transfer.output import NewFile
 
 FORMAT = 1
 
@@ -53,44 +53,35 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer:
-    """Writes an export beside its place and puts it there when it is complete; gzipped if its name ends in .gz."""
+    """Writes an export, which appears when it is complete; gzipped if its name ends in .gz."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
         self.path = Path(path)
         self.rows: Counter[str] = Counter()
-        self._part = ""
-        self._raw: IO[bytes] | None = None
+        self._new = NewFile(path, replace=replace)
         self._out: IO[bytes] | gzip.GzipFile | None = None
         self._hash = hashlib.sha256()
 
     def __enter__(self) -> Self:
-        if self.path.exists():
-            raise CannotMove(f"{self.path}: there is a file already; name another, or remove it first")
-        try:
-            number, self._part = tempfile.mkstemp(".part", f".{self.path.name}.", self.path.parent)
-        except OSError as error:
-            raise CannotMove(f"{self.path}: cannot be written: {error.strerror}") from error
-        self._raw = open(number, "wb")  # closed by __exit__
+        self._new.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._raw is not None
-        self._raw.close()
-        Path(self._part).unlink(missing_ok=True)
+        self._new.__exit__(kind, error, trace)
 
     def begin(self, header: Header) -> None:
         """Write the first line; whatever was written before is forgotten."""
-        assert self._raw is not None
-        self._raw.seek(0)
-        self._raw.truncate()
+        raw = self._new.file
+        raw.seek(0)
+        raw.truncate()
         self._hash = hashlib.sha256()
         self.rows.clear()
         if self.path.name.endswith(".gz"):
-            self._out = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._raw, mtime=0)
+            self._out = gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0)
         else:
-            self._out = self._raw
+            self._out = raw
         self._line(_encode(header))
 
     def put(self, table: str, rows: Sequence[Row]) -> int:
@@ -103,20 +94,12 @@ class Writer:
 
     def end(self) -> str:
         """Write the last line, put the file in its place for good, and return the hash."""
-        assert self._raw is not None
         assert self._out is not None
         digest = self._hash.hexdigest()
         self._out.write(_encode(_footer(self.rows, digest)) + b"\n")
-        if self._out is not self._raw:
+        if isinstance(self._out, gzip.GzipFile):
             self._out.close()
-        self._raw.flush()
-        os.fsync(self._raw.fileno())
-        os.replace(self._part, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._new.publish()
         return digest
 
     def _line(self, line: bytes) -> int:
