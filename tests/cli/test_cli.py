@@ -125,6 +125,35 @@ def test_one_run_is_copied_for_looking(shop, run):
     assert [dict(row)["status"] for row in contents("sqlite:///scratch.db")["runs"]] == ["paused"]
 
 
+def test_a_database_is_backed_up_and_restored_by_two_commands(shop, run):
+    """G1"""
+    made = run("backup", "shop.db", "monday.db")
+    assert (made.code, made.err) == (0, "")
+    assert re.fullmatch(r"backed up 2 runs \(1 open\) to monday\.db, [\d,]+ bytes\n", made.out)
+    assert run("backup", "shop.db", "monday.db").code == 2
+    assert run("backup", "shop.db", "monday.db", "--replace").code == 0
+    again = run("restore", "monday.db", "new.db")
+    assert (again.code, again.err, again.out) == (0, "", "restored 2 runs (1 open) from monday.db\n")
+    refused = run("restore", "monday.db", "shop.db")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--replace" in refused.err
+    replaced = run("restore", "monday.db", "shop.db", "--replace")
+    assert replaced.code == 0
+    assert re.search(r"the database that was there is \S+/shop\.db\.replaced-1\n", replaced.out)
+    assert contents("sqlite:///shop.db")["entries"] == contents("sqlite:///shop.db.replaced-1")["entries"]
+
+
+def test_a_postgresql_database_is_backed_up_and_restored(shop, run, database):
+    """G1"""
+    assert run("export", "shop.db", "all.holdfast").code == 0
+    assert run("import", "all.holdfast", database).code == 0
+    assert run("backup", database, "monday.holdfast.gz").out.startswith("backed up 2 runs (1 open)")
+    assert run("restore", "monday.holdfast.gz", database).code == 2
+    assert run("restore", "monday.holdfast.gz", f"{database}_new").out.startswith("restored 2 runs (1 open)")
+    assert run("restore", "monday.holdfast.gz", "back.db").code == 0
+    assert contents("sqlite:///back.db")["entries"] == contents("sqlite:///shop.db")["entries"]
+
+
 def test_runs_that_were_there_are_counted(shop, run):
     run("export", "shop.db", "one.holdfast", "--status", "completed", "--workflow", "order")
     run("export", "shop.db", "all.holdfast", "--snapshot")
@@ -148,6 +177,13 @@ REFUSALS = [
     (["export", "shop.db", "shop.db"], 2, "there is a file already"),
     (["export", "shop.db", "nowhere/x"], 2, "cannot be written"),
     (["export", "plain.txt", "x"], 2, "not an SQLite database"),
+    (["backup", "shop.db", "plain.txt"], 2, "there is a file already"),
+    (["backup", "shop.db", "plain.txt", "--replace"], 2, "is not a backup"),
+    (["backup", "shop.db", "shop.db", "--replace"], 2, "belongs to the database itself"),
+    (["backup", "nothing.db", "x"], 2, "there is no such database"),
+    (["restore", "missing", "new.db"], 2, "does not exist"),
+    (["restore", "plain.txt", "new.db"], 2, "not an export of holdfast"),
+    (["restore", "shop.db", ":memory:"], 2, "not to memory"),
     (["import", "missing", "new.db"], 2, "does not exist"),
     (["import", "plain.txt", "new.db"], 2, "not an export of holdfast"),
     (["import", "empty", "new.db"], 2, "not an export of holdfast"),

@@ -109,6 +109,7 @@ async def restore_under_load(folder: Path, command: str, seconds: float) -> bool
         load = Load(engine)
         callers = [asyncio.ensure_future(load.start(caller)) for caller in range(4)]
         callers.append(asyncio.ensure_future(load.send()))
+        follower = asyncio.ensure_future(follow(engine))
         waiter: asyncio.Future[None] = asyncio.ensure_future(engine.get("listener").result())
         await asyncio.sleep(seconds)
         assert not any(caller.done() for caller in callers)
@@ -122,12 +123,19 @@ async def restore_under_load(folder: Path, command: str, seconds: float) -> bool
         with pytest.raises(StoreReplaced, match=r"remove .*app\.db-wal") as told:
             await asyncio.wait_for(waiter, LONG)
         with pytest.raises(StoreReplaced):
+            await asyncio.wait_for(follower, LONG)
+        with pytest.raises(StoreReplaced):
             await asyncio.wait_for(engine.get("listener").result(), LONG)
     finally:
         await engine.stop()
     whole = restored(folder)
     assert whole or "during a checkpoint" in str(told.value)
     return not whole
+
+
+async def follow(engine: Engine) -> None:
+    async for _ in engine.get("listener").watch():
+        pass
 
 
 def restored(folder: Path) -> bool:

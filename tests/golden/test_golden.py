@@ -16,6 +16,7 @@ from holdfast.contract.rows import InboxKind, Status
 from holdfast.stores import open_store
 from holdfast.stores.sql.tables import TABLES
 from holdfast.testing.invariants import violations
+from holdfast.transfer.backup import restore
 
 OPEN = {
     Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.PAUSED, Status.CANCELLING, Status.COMPENSATING,
@@ -54,6 +55,15 @@ async def opens_and_ends(database: str, expected: dict[str, Any]) -> None:
 async def test_a_file_of_the_first_schema_opens_and_its_runs_come_to_their_end(tmp_path: Path) -> None:
     """G1 G2 G15: in SQLite."""
     await opens_and_ends(golden_sqlite(tmp_path), json.loads(make.EXPECTED.read_text())["sqlite"])
+
+
+async def test_a_file_of_the_first_schema_can_be_restored_as_a_backup(tmp_path: Path) -> None:
+    """G1 G2 G15"""
+    backup = golden_sqlite(tmp_path).removeprefix("sqlite:///")
+    await restore(backup, str(tmp_path / "restored.db"))
+    expected = json.loads(make.EXPECTED.read_text())["sqlite"]
+    database = f"sqlite:///{tmp_path}/restored.db"
+    assert await story.finish(database, datetime.fromisoformat(expected["now"])) == expected["runs"]
 
 
 async def test_a_dump_of_the_first_schema_opens_and_its_runs_come_to_their_end(database: str) -> None:

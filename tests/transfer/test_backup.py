@@ -10,18 +10,17 @@ import subprocess
 import sys
 import textwrap
 import threading
-from datetime import timedelta
 from pathlib import Path
 
 import apsw
+import psycopg
 import pytest
+from tests.support.postgres_cases import address
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Engine, activity, step_context, workflow
 from holdfast.errors import BadInput, CannotMove, NotOurDatabase, StoreFull, StoreReplaced
-from holdfast.transfer.backup import Backup, restore
-
-HOUR = timedelta(hours=1)
+from holdfast.transfer.backup import restore
 
 
 async def double(number: int) -> str:
@@ -215,10 +214,7 @@ async def test_a_backup_that_finds_no_space_leaves_nothing_and_runs_go_on(tmp_pa
         await filled(engine, 200)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-        def fill(done: int, total: int) -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
-
-        fill(0, 0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
         try:
             with pytest.raises(StoreFull, match=r"backup\.db"):
                 await engine.backup(tmp_path / "backup.db")
@@ -485,6 +481,19 @@ async def test_a_backup_of_postgresql_is_restored_to_an_empty_schema(database: s
         await restore(copy, there)
 
 
+async def test_a_message_sent_inside_a_transaction_is_in_the_backup(database: str, tmp_path: Path) -> None:
+    """G7"""
+    async with engine_on(database, run_workflows=False) as engine:  # so that no worker delivers it
+        await engine.start(work, 3, id="open")
+        with psycopg.connect(address(database)) as theirs:
+            await engine.get("open").send("go", "now", connection=theirs)
+        await engine.backup(tmp_path / "backup.holdfast")
+    there = tmp_path / "restored.db"
+    await restore(tmp_path / "backup.holdfast", str(there))
+    async with engine_on(there) as engine:
+        assert (await asyncio.wait_for(engine.get("open", work).result(), LONG)).startswith("60")
+
+
 async def test_the_file_of_a_database_that_was_replaced_is_not_backed_up(tmp_path: Path) -> None:
     """G14"""
     async with engine_on(tmp_path / "app.db") as engine:
@@ -494,7 +503,3 @@ async def test_the_file_of_a_database_that_was_replaced_is_not_backed_up(tmp_pat
         with pytest.raises(StoreReplaced):
             await engine.backup(tmp_path / "another.db")
     assert not (tmp_path / "another.db").exists()
-
-
-def test_a_backup_says_what_it_is() -> None:
-    assert Backup(path="x", size=1, runs=2, open_runs=1).kept is None

@@ -89,6 +89,7 @@ class SQLiteConnections:
     def _connect(self) -> None:
         try:
             with sqlite_guard.opening():
+                self.file = None
                 self.writer, opened = sqlite_file.connect(self.path, self._durability, self._patience, self.expected)
                 more: list[apsw.Connection] = []
                 try:
@@ -99,7 +100,7 @@ class SQLiteConnections:
                 except BaseException:
                     for connection in more:
                         connection.close()
-                    sqlite_file.close(self.writer, whole=self._whole())
+                    sqlite_file.close(self.writer, whole=self.file is not None and self._whole())
                     raise
                 self.reader, self._renewer, copier = more
                 self.checkpoints = Checkpoints(self.writer, copier, self.file)

@@ -121,7 +121,8 @@ def reconnect(path: str, durability: str, patience: float, check: Callable[[], N
     """Open one more connection to a database that is known to be in order.
 
     `check` raises when the path does not name the file that is meant. It is asked before the file is opened and again
-    before the connection is used: the first statement on another file could copy the WAL of this one into it.
+    before the connection is used: the first statement on another file could copy the WAL of this one into it. And once
+    more when the file is no longer locked, as it is while a backup is restored.
     """
     check()
     db = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=200)
@@ -129,6 +130,7 @@ def reconnect(path: str, durability: str, patience: float, check: Callable[[], N
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         check()
         insist(lambda: _configure(db, durability), patience, path)
+        check()
     except BaseException:
         close(db, whole=False)
         raise
