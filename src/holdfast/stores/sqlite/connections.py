@@ -230,11 +230,14 @@ class SQLiteConnections:
         """Look at what is committed, all of it as of one moment."""
         self.ready()
         try:
-            return self._translating(self.reader, snapshot, work)
+            found = self._translating(self.reader, snapshot, work)
         except apsw.BusyError:
             if self.thread is None:
                 raise
-        return await self.thread.do(lambda: self._insist(lambda: self._translating(self.writer, snapshot, work)))
+            found = await self.thread.do(lambda: self._insist(lambda: self._translating(self.writer, snapshot, work)))
+        if self.file is not None:
+            self.file.verify()  # what another database says is not the answer
+        return found
 
     def renew(self, work: Work[T]) -> T:
         """Do something in one transaction on a connection for lease renewals, waiting for the lock."""
