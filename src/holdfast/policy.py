@@ -9,8 +9,9 @@ from math import inf, isfinite
 from typing import ClassVar
 
 from holdfast.clock import micros
-from holdfast.errors import BadInput, NonRetryable, StepTimeout
+from holdfast.errors import BadInput, NonRetryable, RetryAfter, StepTimeout
 from holdfast.payloads.codec import qualified_name
+from holdfast.payloads.errors import whole_of
 
 # Where an uncapped backoff stops growing, so that the next try stays within the calendar.
 _LONGEST_DELAY = timedelta(days=365_000)
@@ -111,17 +112,20 @@ class Retry:
 
         A group is worth one if each of its members is.
         """
+        return all(map(self._is_retryable, whole_of(error)))
+
+    def _is_retryable(self, error: BaseException) -> bool:
         if isinstance(error, NonRetryable) or self._names(error):
             return False
         if isinstance(error, StepTimeout) and not self.retry_on_timeout:
-            return False
-        if isinstance(error, BaseExceptionGroup) and not all(map(self.is_retryable, error.exceptions)):
             return False
         if self.retry_if is None:
             return True
         try:
             return bool(self.retry_if(error))
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return False
 
     def _backoff(self, failures: int) -> float:
@@ -139,6 +143,16 @@ class Retry:
             or qualified_name(base) in self.non_retryable
             for base in type(error).__mro__
         )
+
+
+def asked_delay(error: BaseException) -> int | None:
+    """Return for how many microseconds a RetryAfter asks to wait, None for any other error, or if it does not say."""
+    if not isinstance(error, RetryAfter):
+        return None
+    try:
+        return micros(error.delay, "delay of RetryAfter")
+    except Exception:
+        return None
 
 
 def _require_count(value: object, field: str) -> None:

@@ -6,11 +6,13 @@ Real worker processes on a file, killed with SIGKILL from within or from outside
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from tests.support.paths import ROOT, SCRIPTS
 from tests.support.scripts.steps_worker import WORKFLOWS, crasher, innocent
 from tests.support.waiting import eventually
 
-from holdfast import Engine, RunFailed
+from holdfast import Context, Engine, Retry, RunFailed, activity, step_context, workflow
 from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
+from holdfast.testing import TestEngine
 
 
 @pytest.fixture
@@ -126,3 +129,96 @@ async def test_of_many_steps_that_die_together_only_the_culprit_is_failed(client
         attempts = logged(log, run.id)
         assert attempts == sorted(set(attempts))
         assert [why for _, why in await lost(run)].count("crash") == 2
+
+
+# Attempts that had run for long, in an engine whose process is as if killed.
+
+
+def slow_flow(done: list[bool], bodies: list[int], limit: int = 3) -> Any:
+    @activity(name="slow", retry=Retry(max_attempts=1, crash_limit=limit))
+    async def slow() -> int:
+        bodies.append(step_context().attempt)
+        while not done:  # noqa: ASYNC110  # of an event loop that is gone
+            await asyncio.sleep(0.001)
+        return step_context().attempt
+
+    @workflow
+    async def one(ctx: Context) -> int:
+        return await ctx.step(slow)
+
+    return one
+
+
+async def crash_after(engine: TestEngine, bodies: list[int], minutes: float) -> None:
+    begun = len(bodies)
+    await eventually(lambda: len(bodies) > begun or engine.bodies)
+    engine.jumping.advance(timedelta(minutes=minutes))
+    await engine.crash()
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_a_long_step_that_only_runs_here_survives_many_deaths_of_its_worker(make_engine, mode):
+    """B1 G4 A closure cannot run in a child process; after a minute the death of its process is not held against it."""
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies)
+    engine = await make_engine(one)
+    run = await engine.start(one, id="slow")
+    for minutes in (1.5, 5, 60, 2, 2):
+        await crash_after(engine, bodies, minutes)
+        engine = await make_engine(one, clock=engine.jumping)
+    done.append(True)
+    assert await engine.get("slow").result() == 6
+    assert await lost(engine.get(run.id)) == [(attempt, "outlived") for attempt in range(1, 6)]
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_step_that_dies_within_a_minute_is_failed_at_the_crash_limit(make_engine):
+    """B1 G4 Where it is one of several deaths, those of long attempts do not count."""
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies)
+    engine = await make_engine(one)
+    run = await engine.start(one)
+    for minutes in (5, 0, 5, 0.5, 0.9):
+        await crash_after(engine, bodies, minutes)
+        engine = await make_engine(one, clock=engine.jumping)
+    error = await outcome(engine.get(run.id))
+    assert isinstance(error, StepCrashed)
+    assert [why for _, why in await lost(engine.get(run.id))] == ["outlived", "crash", "outlived", "crash", "crash"]
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_step_that_kills_slowly_is_failed_in_the_end(make_engine):
+    """B1 G4 At ten times its crash limit."""
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies, limit=1)
+    engine = await make_engine(one)
+    run = await engine.start(one)
+    for _ in range(10):
+        await crash_after(engine, bodies, 10)
+        engine = await make_engine(one, clock=engine.jumping)
+    error = await outcome(engine.get(run.id))
+    assert isinstance(error, StepCrashed)
+    assert "10 attempts died with their process" in str(error)
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_takeover_is_logged_with_the_runs_concerned(make_engine, caplog):
+    """B24 At INFO, with the worker that died."""
+    caplog.set_level(logging.INFO)
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies)
+    engine = await make_engine(one)
+    for number in range(25):
+        await engine.start(one, id=f"slow-{number:02}")
+    worker = engine.worker_id
+    await crash_after(engine, bodies, 0)
+    done.append(True)
+    await make_engine(one, clock=engine.jumping)
+    [record] = [record for record in caplog.records if f"worker {worker} died" in record.getMessage()]
+    assert record.levelno == logging.INFO
+    assert "slow-00, slow-01, " in record.getMessage()
+    assert record.getMessage().endswith("slow-19 and 5 more")

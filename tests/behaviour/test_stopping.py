@@ -229,3 +229,112 @@ async def test_retries_and_timers_of_a_stopped_engine_keep_their_times(make_engi
     await third.advance(HOUR)
     assert attempts == [1, 2]
     assert await third.get(run.id).result() == "done"
+
+
+@restarts
+async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(make_engine):
+    """S2-8 B1 Its call is recorded, its body never began: no engine says that it runs, and it keeps its number."""
+    begun, release = asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    async def first() -> None:
+        begun.set()
+        await release.wait()
+
+    async def second() -> int:
+        attempts.append(step_context().attempt)
+        return step_context().attempt
+
+    @workflow
+    async def two(ctx: Context) -> int:
+        await ctx.step(first)
+        return await ctx.step(second)
+
+    engine = await make_engine(two, stop_grace=timedelta(seconds=LONG))
+    run = await engine.start(two)
+    await begun.wait()
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    release.set()
+    await stopping
+    client = await make_engine(two, clock=engine.jumping, run_workflows=False)
+    steps = await client.get(run.id).steps()
+    assert [(step.name, step.status, step.attempts) for step in steps] == [
+        ("first", "completed", 1),
+        ("second", "pending", 0),
+    ]
+    third = await make_engine(two, clock=engine.jumping)
+    assert await third.get(run.id).result() == 1
+    assert attempts == [1]
+    steps = await third.get(run.id).steps()
+    assert [(step.attempts, step.skips) for step in steps] == [(1, 0), (1, 0)]
+
+
+@restarts
+@pytest.mark.parametrize("queue", [None, "default"], ids=["own", "queued"])
+async def test_steps_that_wait_for_a_place_when_the_engine_stops_are_not_counted(make_engine, queue):
+    """S2-8 B1 Nor do they begin any more: the stop waits for what runs, and for nothing else."""
+    begun, release = asyncio.Event(), asyncio.Event()
+    attempts: list[tuple[int, int]] = []
+
+    @activity(queue=queue)
+    async def work(number: int) -> int:
+        attempts.append((number, step_context().attempt))
+        begun.set()
+        await release.wait()
+        return number
+
+    @workflow
+    async def many(ctx: Context) -> list[int]:
+        return list(await asyncio.gather(*(ctx.step(work, number) for number in range(4))))
+
+    engine = await make_engine(many, max_steps=1, stop_grace=timedelta(seconds=LONG))
+    run = await engine.start(many)
+    await begun.wait()
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    release.set()
+    await stopping
+    assert len(attempts) == 1
+    second = await make_engine(many, clock=engine.jumping)
+    assert await second.get(run.id).result() == [0, 1, 2, 3]
+    assert sorted(attempts) == [(number, 1) for number in range(4)]
+
+
+@restarts
+async def test_a_retry_that_is_due_while_the_engine_stops_is_not_counted(make_engine):
+    """S2-8 B1 It is made by the next engine, with the number it would have had."""
+    begun, release = asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    @activity(retry=Retry(max_attempts=2, initial_interval=HOUR, max_interval=None, jitter=0.0))
+    async def flaky() -> int:
+        attempts.append(step_context().attempt)
+        if len(attempts) == 1:
+            raise ConnectionError("once")
+        return step_context().attempt
+
+    async def slow() -> None:
+        begun.set()
+        await release.wait()
+
+    @workflow
+    async def both(ctx: Context) -> int:
+        waiting = ctx.step(slow)
+        found = await ctx.step(flaky)
+        await waiting
+        return found
+
+    engine = await make_engine(both, stop_grace=timedelta(seconds=LONG))
+    run = await engine.start(both)
+    await begun.wait()
+    await asyncio.sleep(0.02)
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    engine.jumping.jump_to(engine.clock.now() + 2 * 3600 * 1_000_000)
+    await asyncio.sleep(0.05)
+    release.set()
+    await stopping
+    second = await make_engine(both, clock=engine.jumping)
+    assert await second.get(run.id).result() == 2
+    assert attempts == [1, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.waiting import soon
 
 from holdfast import Context, Engine, workflow
 from holdfast.contract.store import Store
+from holdfast.engine.worker import lease
 from holdfast.engine.worker.lease import LeaseKeeper
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import Faults
@@ -99,3 +101,34 @@ async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
     assert await asyncio.to_thread(soon, lambda: bool(renewed))
     keeper.stop()
     await store.close()
+
+
+def hog_the_loop(seconds: float) -> None:
+    """Keep the event loop from making a round."""
+    time.sleep(seconds)
+
+
+async def test_what_blocks_the_event_loop_is_named_once_with_its_stack(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B24 After two seconds, at WARNING; a loop that is busy but makes its rounds is not complained of."""
+    monkeypatch.setattr("holdfast.engine.worker.lease._NAMED_AFTER", 0.2)
+    monkeypatch.setattr("holdfast.engine.worker.lease._LOOK_EVERY", 0.02)
+    async with Engine(str(tmp_path / "shop.db"), workflows=[waiting]):
+        await asyncio.sleep(0.1)
+        assert caplog.messages == []
+        for blocked in (1, 2):
+            hog_the_loop(1.0)
+            await asyncio.sleep(0.1)
+            assert len(caplog.records) == blocked
+    for record in caplog.records:
+        assert record.levelno == logging.WARNING
+        assert "hog_the_loop" in record.getMessage()
+        assert "blocked" in record.getMessage()
+
+
+def test_the_event_loop_is_named_after_two_seconds() -> None:
+    """B24 Long before its runs are left to other workers."""
+    assert lease._NAMED_AFTER == 2.0
+    assert lease._LOOK_EVERY <= 0.5
+    assert lease._BLOCKED_FOR_GOOD == 60.0

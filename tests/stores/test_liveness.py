@@ -46,7 +46,7 @@ async def test_a_wall_clock_that_jumps_kills_no_worker_and_keeps_none_alive(
     jumped = time.time_ns() + days * 86_400_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: jumped)
     monkeypatch.setattr(time, "time", lambda: jumped / 1e9)
-    assert await store.take_over(NOW) == 1
+    assert len(await store.take_over(NOW)) == 1
     assert other.renew("steady")
     assert not other.renew("hung")
     await other.close()
@@ -70,10 +70,10 @@ async def test_a_worker_that_renews_between_the_look_and_the_verdict_lives(
     now[0] += 61 * SECOND
     with monkeypatch.context() as overtaking:
         overtaking.setattr(sqlite_workers, "fates", look_and_be_overtaken)
-        assert await store.take_over(NOW) == 0
+        assert await store.take_over(NOW) == []
     assert other.renew("late")
     now[0] += 61 * SECOND
-    assert await store.take_over(NOW) == 1
+    assert len(await store.take_over(NOW)) == 1
     await other.close()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.context.api import Winner
 from holdfast.errors import BadInput, JoinError, RaceError
+from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
 from holdfast.replay.location import Scope, check_name
@@ -110,7 +111,7 @@ async def _join(team: _Team) -> dict[str, Any]:
         await team.wait(team.all)
     if team.errors:
         errors = {name: team.errors[name] for name in team.tasks if name in team.errors}
-        listed = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in errors.items())
+        listed = "; ".join(f"{name}: {error_text(error)}" for name, error in errors.items())
         raise JoinError(f"{len(errors)} of {len(team.tasks)} branches failed: {listed}", errors)
     return {name: team.results[name] for name in team.tasks}
 
@@ -118,7 +119,7 @@ async def _join(team: _Team) -> dict[str, Any]:
 async def _race(team: _Team) -> Winner[Any]:
     await team.wait(team.first)
     if not team.results:
-        listed = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in team.errors.items())
+        listed = "; ".join(f"{name}: {error_text(error)}" for name, error in team.errors.items())
         raise RaceError(f"every branch failed: {listed}", team.errors)
     winner, value = next(iter(team.results.items()))
     team.journal.mark(team.location, entries.RaceWon(winner))

@@ -16,6 +16,7 @@ from holdfast.context.undone_calls import claim, disclaim
 from holdfast.definitions import Activity, Workflow, as_activity, function_name
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
+from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Compensation, Journal
 from holdfast.replay.location import Scope, check_name, name_key
@@ -122,7 +123,7 @@ async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str,
         journal.block(
             unfit
             if isinstance(unfit, RunBlocked)
-            else RunBlocked(journal.run.id, f"run {journal.run.id} cannot undo what it did: {unfit}")
+            else RunBlocked(journal.run.id, f"run {journal.run.id} cannot undo what it did: {error_text(unfit)}")
         )
         await journal.loop.create_future()
     return report

@@ -12,7 +12,7 @@ from holdfast.definitions import Activity, as_activity, plain_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import OVER_LIMIT
+from holdfast.replay.entry import UNCOUNTED
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name, with_another
 from holdfast.replay.loop import SCOPE
@@ -31,12 +31,14 @@ class StepVerb(Verb):
         "activity",
         "args",
         "attempt",
+        "began",
         "called_at",
         "crashes",
         "failures",
         "in_process",
         "lapses",
         "kwargs",
+        "outlived",
         "recalled",
         "retry_at",
         "scope",
@@ -71,13 +73,14 @@ class StepVerb(Verb):
         self.kwargs = kwargs
         self.shared = shared
         """Whether nothing can change the arguments, so that bodies need no copies of them."""
-        self.called_at = journal.loop.now
+        self.called_at = self.began = journal.loop.now
         self.attempt = 1
         if journal.before is not None:
             self.attempt += journal.before.cut.get(journal.names.path(location), _NONE).attempt
         self.failures = 0
         self.crashes = 0
         self.lapses = 0
+        self.outlived = 0
         self.skips = 0
         self.retry_at: int | None = None
         self.settled = False
@@ -99,24 +102,27 @@ class StepVerb(Verb):
             self.retry_at = None
             self.skipped = row.kind == entries.AttemptSkipped.kind
             if self.skipped:
-                self.skips += not mark.reason.startswith(OVER_LIMIT)
+                self.skips += not mark.reason.startswith(UNCOUNTED)
                 self.retry_at = mark.check_at
                 continue
             self.settled = row.kind != entries.AttemptBegun.kind
             if row.kind == entries.Reopened.kind:
-                self.failures = self.crashes = self.lapses = self.skips = 0
+                self.failures = self.crashes = self.lapses = self.outlived = self.skips = 0
                 self.in_process = False
                 not_run = not_run and not mark.step.attempt
                 self.attempt = max(self.attempt, mark.step.attempt)
                 self.skipped, self.settled = not_run, not not_run  # an attempt that did not run is not counted
                 continue
             self.attempt = mark.attempt
-            if row.kind == entries.AttemptFailed.kind:
+            if row.kind == entries.AttemptBegun.kind:
+                self.began = row.at
+            elif row.kind == entries.AttemptFailed.kind:
                 self.failures += not mark.error.postpones
                 self.retry_at = mark.retry_at
             elif row.kind == entries.AttemptLost.kind:
                 self.crashes += mark.why == "crash"
                 self.lapses += mark.why == "lapse"
+                self.outlived += mark.why == "outlived"
                 self.in_process = self.in_process or mark.why == "cleared"
 
     @property
@@ -138,7 +144,7 @@ class StepVerb(Verb):
     @property
     def suspect(self) -> bool:
         """Whether it was lost with its worker so often that it, or what the code does next, may be the reason."""
-        return self.crashes + self.lapses >= SUSPECT_AFTER
+        return self.crashes + self.lapses + self.outlived >= SUSPECT_AFTER
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies for a body to keep and change as it likes."""
@@ -169,7 +175,7 @@ class StepVerb(Verb):
             self.set_result(value)
         else:
             error = self.journal.error(entry.error, self.activity.errors)
-            if isinstance(error, Exception):
+            if isinstance(error, Exception):  # it takes notes: see error_from_data
                 error.add_note(f"raised in step {self.journal.names.path(self.location)!r}, attempt {entry.attempt}")
             self.set_exception(error)
 

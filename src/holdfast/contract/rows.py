@@ -93,7 +93,10 @@ class Message(NamedTuple):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A run taken by a worker. `lost` is crash or lapse when it was taken from a worker that died or hung."""
+    """A run taken by a worker. `lost` is crash or lapse when it was taken from a worker that died or hung.
+
+    `died` is when a worker that died was last known to be alive.
+    """
 
     key: int
     id: str
@@ -113,6 +116,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     reopens: int = 0
     paused: bool = False
     """Whether it was paused until now."""
+    died: Instant | None = None
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +149,15 @@ class Held(NamedTuple):
     key: int
     epoch: int
     status: Status
+
+
+class TakenOver(NamedTuple):
+    """A worker that was declared dead, and the ids of the runs it was running, which any worker may claim now."""
+
+    worker: str
+    lost: str
+    """How: crash or lapse."""
+    runs: list[str]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):

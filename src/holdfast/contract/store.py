@@ -43,6 +43,7 @@ from holdfast.contract.rows import (
     RunRow,
     ScheduleRow,
     Standing,
+    TakenOver,
     Task,
 )
 from holdfast.contract.turns import StartRun
@@ -50,15 +51,15 @@ from holdfast.errors import BadInput, DefinitionError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.payloads.errors import error_to_data
 
-POISON_CLAIMS = 3
-"""A run that was claimed so often without a commit is poison: it is blocked."""
+POISON_TRIALS = 3
+"""A run that was driven alone so often without getting on is poison: it is blocked."""
 
 POISON_ERROR = codec.encode(
     error_to_data(
         RunBlocked(
             "",
-            "three workers in a row took this run and none of them got a commit out of it: its code seems to crash or "
-            "hang the process before its next step; put it right, then engine.get(run_id).recover()",
+            "three workers in a row drove this run alone and none of them got a commit out of it: its code seems to "
+            "crash or hang the process before its next step; put it right, then engine.get(run_id).recover()",
         )
     )
 ).decode()
@@ -197,10 +198,14 @@ class Store(ABC):
     ) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, by priority, then most overdue first.
 
-        Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch, no
-        due time and one more claim counted. A worker that is not alive gets nothing. A claim is reset by the run's next
-        CommitTurn with `reset_claims`. Runs with claims already counted are `stuck`: they are taken only when no other
-        run is due, and one at a time. One with POISON_CLAIMS claims is not taken but blocked, with POISON_ERROR.
+        Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch and
+        no due time. A worker that is not alive gets nothing.
+
+        `claims` says how a run fares since it last got on, which its next CommitTurn with `reset_claims` says: 0 it
+        does; 1 it was taken, with others. Such runs are `stuck`: they are taken only when no other run is due, and one
+        at a time. Then each trial counts two: an even number says that the run was taken alone, the odd one after it,
+        written by a CommitTurn with `trial`, that it was about to be driven. Taken again after an even number it keeps
+        that: nothing was tried. One that was driven in POISON_TRIALS trials is blocked instead, with POISON_ERROR.
         """
 
     @abstractmethod
@@ -307,12 +312,13 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def take_over(self, now: Instant) -> int:
+    async def take_over(self, now: Instant) -> list[TakenOver]:
         """Declare dead every worker that has died or whose lease lapsed, and free what they were running.
 
-        A worker known to have died leaves `lost` = crash on each run it was running, a lapsed one leaves lapse. Runs
-        those workers had parked are not touched: a claim may take them from a dead owner when they are due.
+        A worker known to have died leaves `lost` = crash on each run it was running, a lapsed one leaves lapse. Their
+        due time is when the worker was last known to be alive: so much earlier than `now` as its last renewal is past.
+        Runs those workers had parked are not touched: a claim may take them from a dead owner when they are due.
         For each task of such a worker its run gets a `task` row with the payload `{"lost":"crash"}` or lapse.
         The epoch of what is freed moves at once. Workers that joined through this very store are left alone.
-        Returns the number of workers declared dead.
+        Returns the workers declared dead.
         """

@@ -265,6 +265,8 @@ class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
     end: RunEnd | None = None
     renewal: Renewal | None = None
     reset_claims: bool = False
+    trial: bool = False
+    """Whether it says that the run, taken alone, is about to be driven: see Store.claim."""
     effects: TurnEffects | None = None
     inbox: int | None = None
     """The number its inbox must have come to, if it takes a row that an operation just before it puts there."""

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial, wraps
@@ -263,7 +264,8 @@ def _told_apart(function: Callable[..., Any], note: str) -> Callable[..., Any]:
         try:
             return await function(*args, **kwargs)
         except Exception as error:
-            error.add_note(note)
+            with suppress(Exception):  # a note is not worth losing the error
+                error.add_note(note)
             raise
 
     return run

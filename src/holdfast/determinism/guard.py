@@ -123,7 +123,7 @@ def user_line(frame: FrameType | None = None, *, stop: FrameType | None = None) 
 
 def raised_at(error: BaseException) -> str:
     """Return " at file:line" of the innermost user code an error passed through, for error messages."""
-    found, step = "", error.__traceback__
+    found, step = "", vars(BaseException)["__traceback__"].__get__(error)
     while step is not None:
         if _owner(step.tb_frame) == "user":
             found = f" at {os.path.basename(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -22,19 +23,20 @@ from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
 from holdfast.engine.client.link import Link
 from holdfast.engine.client.messages import Messaging
-from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl
+from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl, check_bulk
 from holdfast.engine.client.start import OnConflict, RunStarter
-from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters
+from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters, engine_stopped
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.observers import Observers, Watch
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.worker.garbage import collecting
 from holdfast.engine.worker.maintenance import Maintenance
-from holdfast.errors import BadInput, HoldfastError, StoreCorrupt, StoreError, StoreReplaced
+from holdfast.errors import BadInput, StoreCorrupt, StoreError, StoreReplaced
 from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
@@ -144,6 +146,7 @@ class Engine:
         self._deadline: float | None = None
         self._retention = retention
         self._maintenance: Maintenance | None = None
+        self._stopping = Stopping()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -156,18 +159,15 @@ class Engine:
 
     async def open(self) -> None:
         """Open the database, recover what dead workers left behind, and begin to advance runs."""
-        if self._link.current is not None:
-            raise HoldfastError(
-                "the engine is open already; a second one on the same database needs an Engine of its own"
-            )
+        self._stopping.check(self._link.current is not None)
         # Not before: a program that only declares workflows, or makes an engine, has no use for it yet.
         from holdfast.engine.worker.worker import Listeners, Worker
 
         if self.settings.development:
             guard.install()
-        await self.store.open()
         worker: Worker | None = None
         try:
+            await Unbroken(self.store.open).finished()
             worker = Worker(
                 self.store,
                 self.registry,
@@ -190,11 +190,7 @@ class Engine:
             collecting.opened()
         except BaseException:
             self._link.current = None
-            if self._maintenance is not None:
-                await self._maintenance.stop()
-            if worker is not None:
-                await worker.abandon()
-            await self.store.close()
+            await Unbroken(partial(self._end, worker)).finished()
             raise
 
     def _begin_maintenance(self) -> None:
@@ -234,32 +230,41 @@ class Engine:
             unsubscribe()
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
-        """Stop in order, waiting at most `grace` (or `stop_grace`) for step bodies. Calling it twice is harmless."""
+        """Stop in order, waiting at most `grace` (or `stop_grace`) for step bodies.
+
+        A stop is always finished. If the task that waits for it is cancelled, bodies are not waited for any longer, the
+        rest is handed back, and then the cancel is raised. Called again, it waits for the stop that is under way.
+        """
         await self._stop(grace)
 
     async def _stop(self, grace: timedelta | None, count: bool = False) -> dict[str, int]:
         """Stop, and return how many runs there were of each status at the very end, if that is asked for."""
         worker, self._link.current = self._link.current, None
-        left: dict[str, int] = {}
         if worker is not None:
             collecting.closed()
-            try:
-                if self._maintenance is not None:
-                    await self._maintenance.stop()
-                    self._maintenance = None
-                await worker.stop(grace)
-                if count:
-                    left = await self.stats()
-            finally:
-                await self.store.close()
+            worker.begin_to_stop(grace)
+            self._stopping.begin(partial(self._end, worker, {} if count else None), worker.hurry)
+        try:
+            return await self._stopping.finished()
+        finally:
+            self._fail_waiters(engine_stopped)
+            self._observers.stop()
+
+    async def _end(self, worker: Worker | None, left: dict[str, int] | None = None) -> dict[str, int]:
+        """Do what a stop does; done again after an interrupt, it goes on where it was left."""
+        try:
+            if self._maintenance is not None:
+                await self._maintenance.stop()
+                self._maintenance = None
+            if worker is not None:
+                await worker.stop()
+            if left is not None and not left:
+                left.update(await self.stats())
+        finally:
+            await self.store.close()
+            if worker is not None:
                 await worker.end_commits()
-        self._fail_waiters(
-            lambda run_id: HoldfastError(
-                f"the engine stopped before run {run_id!r} ended; the run goes on with the next one"
-            )
-        )
-        self._observers.stop()
-        return left
+        return left or {}
 
     def in_thread(self) -> InThread[Self]:
         """Open this engine on a thread of its own, for code that is not async.
@@ -419,10 +424,7 @@ class Engine:
 
         With `dry_run` they are only listed. What cannot be done to one run is reported and stops no other.
         """
-        if action not in ("cancel", "terminate", "pause", "resume", "retry"):
-            raise BadInput(f"bulk() does cancel, terminate, pause, resume or retry, not {action!r}")
-        if not any(value not in (None, {}) for value in which.values()):
-            raise BadInput("bulk() needs a filter, such as workflow= or status=: it does not act on everything")
+        check_bulk(action, which)
         found = [run.id for run in await self.runs(limit=limit, **which)]
         return BulkReport(found) if dry_run else await self._control.bulk(action, found, by, reason)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import builtins
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast import errors
 from holdfast.errors import StepFailed
 from holdfast.payloads.encodable import PLAIN, check, write
+
+T = TypeVar("T")
+_State = tuple[list[Any] | None, dict[str, Any] | None]
 
 
 class ErrorData(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,18 +56,111 @@ def error_to_data(exc: BaseException, *, retryable: bool = True) -> ErrorData:
     return _error_to_data(exc, retryable, _MAX_LEVELS, _Room())
 
 
+def error_text(exc: BaseException) -> str:
+    """Return the name of an exception's class and its message; never raises, however broken the exception is."""
+    return _safely(lambda: f"{type(exc).__name__}: {exc}", "") or f"{_name_of(type(exc))}: {_message_of(exc)}"
+
+
+def error_repr(exc: BaseException) -> str:
+    """Return the repr of an exception, or what else can be said of it; never raises."""
+    return ("" if _is_group(exc) else _safely(lambda: repr(exc), "")) or error_text(exc)
+
+
+def loggable(exc: BaseException) -> BaseException:
+    """Return an exception that can be printed: itself, or a StepFailed in its place."""
+    printed = _safely(lambda: traceback.format_exception(exc), None) if _is_small(exc) else None
+    return exc if printed is not None else StepFailed(_name_of(type(exc)), _message_of(exc))
+
+
+def _is_small(exc: BaseException) -> bool:
+    """Whether printing an exception comes to an end: a group may have one member many times over, at every level."""
+    waiting, left = [exc], _MOST_PRINTED
+    while waiting and left:
+        left -= 1
+        waiting.extend(members_of(waiting.pop()))
+    return not waiting
+
+
+def tamed(exc: BaseException) -> BaseException:
+    """Return an exception that can be compared with classes: itself, or a StepFailed if looking at it may raise.
+
+    One that says it is of another class than its own is not believed either.
+    """
+    if _safely(lambda: all(map(_is_tame, whole_of(exc))), False):
+        return exc
+    return StepFailed(_name_of(type(exc)), _message_of(exc)).with_traceback(own(exc, "__traceback__"))
+
+
+def whole_of(exc: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and, of a group, every member at any depth, each once."""
+    seen: set[int] = set()
+    waiting = [exc]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting.extend(members_of(each))
+
+
+def cause_of(exc: BaseException) -> BaseException | None:
+    """Return what an exception was raised from, or while handling what, unless that was suppressed."""
+    cause = own(exc, "__cause__")
+    if cause is None and not own(exc, "__suppress_context__"):
+        cause = own(exc, "__context__")
+    return cause if issubclass(type(cause), BaseException) else None
+
+
+def _is_tame(exc: BaseException) -> bool:
+    kind = type(exc)
+    return exc.__class__ is kind and kind == kind and isinstance(hash(kind), int) and bool(qualified_name(kind))
+
+
+def members_of(exc: BaseException) -> tuple[BaseException, ...]:
+    """Return the members of a group, of any other exception none."""
+    return vars(BaseExceptionGroup)["exceptions"].__get__(exc) if _is_group(exc) else ()
+
+
+def _is_group(exc: BaseException) -> bool:
+    return issubclass(type(exc), BaseExceptionGroup)
+
+
+def own(exc: BaseException, name: str) -> Any:
+    """Return what an exception itself has under a name, whatever its class makes of it."""
+    return vars(BaseException)[name].__get__(exc)
+
+
+def _safely(look: Callable[[], T], otherwise: T) -> T:
+    """Return what a look at an exception says, or something else if that raises, even what is no Exception."""
+    try:
+        return look()
+    except BaseException:
+        return otherwise
+
+
 def error_from_data(data: ErrorData, registered: Mapping[str, type[BaseException]]) -> BaseException:
     """Return the exception to raise for stored data, with its causes.
 
     It has its own class if that is builtin, one of `holdfast.errors`, or in `registered` (by `qualified_name`);
     otherwise, or if an instance with that message cannot be made, it is a StepFailed. Nothing is imported.
     """
-    exc = _rebuilt(data, registered) or StepFailed(data.type, data.message)
+    exc = _rebuilt(data, registered)
+    if exc is not None and _safely(partial(_completed, exc, data, registered), False):
+        return exc
+    exc = StepFailed(data.type, data.message)
+    _completed(exc, data, registered)
+    return exc
+
+
+def _completed(exc: BaseException, data: ErrorData, registered: Mapping[str, type[BaseException]]) -> bool:
+    """Give an exception its notes and its cause; tell whether it takes them, and more notes after these."""
+    if type(exc).add_note is not BaseException.add_note or type(getattr(exc, "__notes__", [])) is not list:
+        return False
     for note in data.notes:
         exc.add_note(note)
     if data.cause is not None:
         exc.__cause__ = error_from_data(data.cause, registered)
-    return exc
+    return tamed(exc) is exc
 
 
 _MAX_LEVELS = 5
@@ -71,6 +168,9 @@ _MAX_TEXT = 8192
 _MAX_ARGS = 65_536
 _MAX_FRAMES = 64
 _MAX_NOTES = 8
+_MOST_PRINTED = 1000
+_NAMED_LEVELS = 2
+"""How deep the members of groups are named in a message: a group may have one member many times over."""
 _MAX_NOTE = 1024
 # Levels kept free for causes and members and for the record that will hold the error.
 _ARGS_DEPTH = 16
@@ -91,23 +191,26 @@ class _Room:
 
 def _error_to_data(exc: BaseException, retryable: bool, levels: int, room: _Room) -> ErrorData:
     kind = type(exc)
-    args, attributes = _state_of(exc, room)
+    nothing: _State = (None, None)
+    no_notes: list[str] = []
+    args, attributes = _safely(lambda: _state_of(exc, room), nothing)
     message = _message_of(exc, room.text)
-    name = _clean(qualified_name(kind), 1024)
-    notes = _notes_of(exc)
+    name = _name_of(kind)
+    notes = _safely(lambda: _notes_of(exc), no_notes)
     last = f"{name}: {message[:1024]}" if message else name
     text = _traceback_of(exc, "\n".join([last, *notes]), room.text)
-    cause = _cause_of(exc) if levels else None
+    cause = cause_of(exc) if levels else None
     caused = None if cause is None else _error_to_data(cause, True, levels - 1, room)
     members: list[ErrorData] = []
-    if isinstance(exc, BaseExceptionGroup) and levels:
+    if _is_group(exc) and levels:
         room.text = min(room.text, 2048)
-        for member in exc.exceptions:
+        parts = members_of(exc)
+        for member in parts:
             if room.members > 0:
                 room.members -= 1
                 members.append(_error_to_data(member, True, levels - 1, room))
-        if len(members) < len(exc.exceptions):
-            notes.append(f"{len(exc.exceptions) - len(members)} of its {len(exc.exceptions)} members were left out")
+        if len(members) < len(parts):
+            notes.append(f"{len(parts) - len(members)} of its {len(parts)} members were left out")
     return ErrorData(
         type=name,
         message=message,
@@ -115,19 +218,19 @@ def _error_to_data(exc: BaseException, retryable: bool, levels: int, room: _Room
         attributes=attributes or None,
         traceback=text,
         cause=caused,
-        retryable=retryable and not isinstance(exc, errors.NonRetryable),
-        bases=[_clean(base.__name__, 256) for base in kind.__mro__[:32] if base not in (BaseException, object)],
+        retryable=retryable and not issubclass(kind, errors.NonRetryable),
+        bases=_safely(lambda: _bases_of(kind), [name]),
         notes=notes,
         members=members,
     )
 
 
-def _cause_of(exc: BaseException) -> BaseException | None:
-    if exc.__cause__ is not None:
-        return exc.__cause__
-    if exc.__context__ is not None and not exc.__suppress_context__:
-        return exc.__context__
-    return None
+def _name_of(kind: type) -> str:
+    return _safely(lambda: _clean(qualified_name(kind), 1024), "<a class without a name>")
+
+
+def _bases_of(kind: type) -> list[str]:
+    return [_clean(base.__name__, 256) for base in kind.__mro__[:32] if base not in (BaseException, object)]
 
 
 def _notes_of(exc: BaseException) -> list[str]:
@@ -137,32 +240,31 @@ def _notes_of(exc: BaseException) -> list[str]:
     return [_clean(note, _MAX_NOTE) for note in notes if isinstance(note, str)][:_MAX_NOTES]
 
 
-def _message_of(exc: BaseException, limit: int = _MAX_TEXT) -> str:
+def _message_of(exc: BaseException, limit: int = _MAX_TEXT, levels: int = _NAMED_LEVELS) -> str:
     try:
-        text = str(exc)
-        if isinstance(exc, BaseExceptionGroup):
-            members = "; ".join(f"{type(member).__name__}: {_message_of(member)}" for member in exc.exceptions[:10])
+        text = str.__str__(str(exc))
+        if _is_group(exc) and levels:
+            parts = members_of(exc)[:10]
+            members = "; ".join(f"{type(part).__name__}: {_message_of(part, levels=levels - 1)}" for part in parts)
             text = f"{text}: {members}"
         return _clean(text, limit)
     except BaseException as error:
-        return f"<unprintable {_clean(type(exc).__name__)}: its __str__ raised {_clean(type(error).__name__)}>"
+        name, raised = (_name_of(kind).rpartition(".")[2] for kind in (type(exc), type(error)))
+        return f"<unprintable {name}: its __str__ raised {raised}>"
 
 
-def _state_of(exc: BaseException, room: _Room) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def _state_of(exc: BaseException, room: _Room) -> _State:
     """Return the arguments that make the exception again and the attributes set on it besides, as far as JSON goes."""
-    if isinstance(exc, BaseExceptionGroup):
-        return [_clean(exc.message)], None
-    args: Any = getattr(exc, "args", None)
-    state: Any = getattr(exc, "__dict__", None)
-    try:
-        # An OSError keeps its filename and an ImportError its module only in what it gives to pickle.
-        reduced: Any = exc.__reduce__()
-        if reduced[0] is type(exc):
-            args, state = reduced[1], reduced[2] if len(reduced) > 2 else state
-    except Exception:  # noqa: S110 - a broken __reduce__ leaves what the exception itself says
-        pass
+    if _is_group(exc):
+        return [_clean(vars(BaseExceptionGroup)["message"].__get__(exc))], None
+    args: Any = _safely(lambda: exc.args, own(exc, "args"))
+    state: Any = _safely(lambda: exc.__dict__, own(exc, "__dict__"))
+    # An OSError keeps its filename and an ImportError its module only in what it gives to pickle.
+    reduced: Any = _safely(lambda: exc.__reduce__(), None)
+    if type(reduced) is tuple and len(reduced) > 1 and reduced[0] is type(exc):
+        args, state = reduced[1], reduced[2] if len(reduced) > 2 else state
     kept = {}
-    for name, value in (state or {}).items() if isinstance(state, dict | None) else ():
+    for name, value in dict.items(state) if isinstance(state, dict) else ():
         plain = _small_json(value)
         if _is_own_attribute(name) and type(plain) is type(value) and plain == value:
             kept[name] = plain
@@ -182,21 +284,22 @@ def _small_json(value: object, room: _Room | None = None) -> Any:
         if room is not None:
             room.state -= len(data)
         return msgspec.json.decode(data)
-    except Exception:
+    except BaseException:
         return None
 
 
 def _traceback_of(exc: BaseException, end: str, limit: int) -> str:
     try:
-        frames = "".join(traceback.format_tb(exc.__traceback__, limit=-_MAX_FRAMES))
-    except Exception as error:
-        frames = f"  <no frames: {type(error).__name__}>\n"
+        frames = "".join(traceback.format_tb(own(exc, "__traceback__"), limit=-_MAX_FRAMES))
+    except BaseException as error:
+        frames = f"  <no frames: {_name_of(type(error))}>\n"
     return _clean(frames + end, limit, keep_end=True)
 
 
 def _clean(text: str, limit: int = _MAX_TEXT, keep_end: bool = False) -> str:
     """Return a text of at most `limit` bytes that JSON can carry."""
-    data = text.encode("utf-8", "replace")
+    part = str.__getitem__(text, slice(-limit - 1, None) if keep_end else slice(limit + 1))
+    data = str.encode(part, "utf-8", "replace")
     if len(data) <= limit:
         return data.decode()
     room = limit - 4
@@ -226,7 +329,7 @@ def _rebuilt(data: ErrorData, registered: Mapping[str, type[BaseException]]) -> 
             # A KeyError shows the repr of its message.
             if isinstance(exc, cls) and _message_of(exc) in (data.message, repr(data.message)):
                 return exc
-        except Exception:  # noqa: S112 - a class that cannot be made this way is tried the next way
+        except BaseException:  # noqa: S112 - a class that cannot be made this way is tried the next way
             continue
     return None
 
@@ -236,7 +339,7 @@ def _rebuilt_group(cls: Any, data: ErrorData, registered: Mapping[str, type[Base
         group = cls(
             *(data.args or [data.message])[:1], [error_from_data(member, registered) for member in data.members]
         )
-    except Exception:
+    except BaseException:
         return None
     return group if isinstance(group, BaseExceptionGroup) else None
 

@@ -17,7 +17,7 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry, encode_entry
+from holdfast.replay.entry import UNCOUNTED, Earlier, decode_entry, encode_entry
 from holdfast.replay.location import DEADLINE, is_undoing
 from holdfast.replay.past import names_of
 
@@ -340,7 +340,7 @@ def _lost(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
             failed = row.kind == entries.StepFailure.kind or (
                 row.kind == entries.AttemptFailed.kind and not entry.error.postpones
             )
-            skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(OVER_LIMIT)
+            skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(UNCOUNTED)
             told = Earlier(entry.attempt if begun else 0, int(failed), int(skipped))
         lost[row.location] = _sum(lost.get(row.location, Earlier()), told)
     return lost

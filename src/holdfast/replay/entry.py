@@ -15,7 +15,11 @@ from holdfast.payloads.codec import ErrorData
 
 CALL, FACT, MARK = "call", "fact", "mark"
 OVER_LIMIT = "limit "
-"""How the reason of a skip begins that no condition asked for."""
+"""How the reason of a skip begins that a limit asked for."""
+STOPPED = "the worker stopped"
+"""The reason of a skip before which an attempt was counted that did not begin any more."""
+UNCOUNTED = (OVER_LIMIT, STOPPED)
+"""How the reasons of skips begin that no condition asked for."""
 _NULL = msgspec.Raw(b"null")
 
 
@@ -78,7 +82,8 @@ class AttemptFailed(Entry, frozen=True):
 class AttemptLost(Entry, frozen=True):
     """An attempt ended without a result of its own.
 
-    `why` is crash (its process died), lapse (its worker hung), handed back (an orderly stop or a storage fault),
+    `why` is crash (its process died), outlived (its process died after the attempt had run there for over a minute),
+    lapse (its worker hung), handed back (an orderly stop or a storage fault),
     bystander (a suspect whose worker died while it ran in a child process of its own), cleared (a suspect that only
     raised in its child process and runs in the worker again), or held (it never ran: another step has its key).
     """

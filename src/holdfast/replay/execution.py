@@ -23,6 +23,7 @@ from holdfast.determinism.guard import guard, raised_at
 from holdfast.errors import RunBlocked, StuckRun
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
+from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
 from holdfast.replay.entry import Entry, encode_entry
@@ -177,10 +178,12 @@ class Execution:
         except RunBlocked as blocked:
             blocked.run_id = self.journal.run.id
             self.journal.block(blocked)
-        except Exception as unfit:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:
             # A callback of the user's that raised, or a row that cannot be read: neither is the code's own failure.
             run = self.journal.run.id
-            self.journal.block(RunBlocked(run, f"run {run}: {type(unfit).__name__}: {unfit}{raised_at(unfit)}"))
+            self.journal.block(RunBlocked(run, f"run {run}: {error_text(unfit)}{raised_at(unfit)}"))
         finally:
             if self.guarded:
                 violation = guard.leave()
@@ -426,7 +429,7 @@ class Execution:
         raised = root.exception()
         if raised is not None:
             outcome = _failed(raised)
-            if not outcome.failed and self._fired and isinstance(raised, TimeoutError):
+            if not outcome.failed and self._fired and issubclass(type(raised), TimeoutError):
                 outcome = outcome._replace(failed=(self._fired,))  # an asyncio.timeout ended it
             return outcome
         result = root.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.errors import JoinError
+from holdfast.payloads.errors import cause_of, members_of, own
 
 _ORIGIN = "__holdfast_origin__"
 _MAX_ERRORS = 1000
@@ -33,7 +34,7 @@ def origins(error: BaseException) -> dict[str, int]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        origin = getattr(each, _ORIGIN, None)
+        origin = own(each, "__dict__").get(_ORIGIN)
         if origin is not None:
             found.setdefault(*origin)
         waiting.extend(reversed(list(_behind(each))))
@@ -41,11 +42,9 @@ def origins(error: BaseException) -> dict[str, int]:
 
 
 def _behind(error: BaseException) -> Iterable[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        yield from error.exceptions
-    elif isinstance(error, JoinError):
-        yield from error.errors.values()
-    if error.__cause__ is not None:
-        yield error.__cause__
-    elif error.__context__ is not None and not error.__suppress_context__:
-        yield error.__context__
+    yield from members_of(error)
+    if issubclass(type(error), JoinError):
+        yield from own(error, "__dict__").get("errors", {}).values()
+    cause = cause_of(error)
+    if cause is not None:
+        yield cause

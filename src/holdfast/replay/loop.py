@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from holdfast.clock import FAR_FUTURE
 from holdfast.determinism.guard import WorkflowLoop, user_line
 from holdfast.errors import BadInput, BusyLoop, NonDeterministic
+from holdfast.payloads.errors import error_repr
 from holdfast.replay.location import DEADLINE, Scope, number
 
 MAX_CALLBACKS = 100_000
@@ -198,7 +199,7 @@ class RunLoop(WorkflowLoop):
             self.failures = []
         if len(self.failures) < MAX_FAILURES:
             future = context.get("task") or context.get("future")
-            self.failures.append(f"{name_of(future)}: {error!r}")
+            self.failures.append(f"{name_of(future)}: {error_repr(error)}")
 
     def create_task(
         self,

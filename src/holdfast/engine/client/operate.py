@@ -73,6 +73,18 @@ class RecoveryReport:
     due: bool
 
 
+def check_bulk(action: str, which: Mapping[str, Any]) -> None:
+    """Check what is to be done to many runs, and that it is said to which.
+
+    Raises:
+        BadInput: there is no such action, or no filter.
+    """
+    if action not in ("cancel", "terminate", "pause", "resume", "retry"):
+        raise BadInput(f"bulk() does cancel, terminate, pause, resume or retry, not {action!r}")
+    if not any(value not in (None, {}) for value in which.values()):
+        raise BadInput("bulk() needs a filter, such as workflow= or status=: it does not act on everything")
+
+
 class RunControl:
     """What an operator does to runs."""
 
@@ -275,14 +287,14 @@ class RunControl:
     async def recover_all(self) -> RecoveryReport:
         """Take over what dead workers left and try blocked runs whose code has changed."""
         link, now = self._link, self._link.clock.now()
-        dead = await link.store.take_over(now)
+        dead = await link.worker.take_over()
         unblocked = 0
         for workflow in self._registry.all():
             outcome = await link.apply(Unblock(at=now, workflow=workflow.name, fingerprint=workflow.fingerprint))
             unblocked += outcome.count if isinstance(outcome, Done) else 0
         due = await link.store.next_due(link.worker.runner.queues.workflows)
         link.worker.look()
-        return RecoveryReport(dead, unblocked, due is not None and due <= now)
+        return RecoveryReport(len(dead), unblocked, due is not None and due <= now)
 
     async def bulk(self, action: Action, run_ids: Sequence[str], by: str | None, reason: str) -> BulkReport:
         """Do the same to many runs, one after another; what cannot be done to one stops no other.

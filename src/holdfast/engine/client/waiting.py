@@ -12,12 +12,17 @@ from typing import TypeVar
 
 from holdfast.contract.rows import Standing, Status
 from holdfast.contract.store import Store
-from holdfast.errors import NoSuchRun
+from holdfast.errors import HoldfastError, NoSuchRun
 
 T = TypeVar("T")
 
 _AT_ONCE = 1000
 """How many runs one question to the store is about."""
+
+
+def engine_stopped(run_id: str) -> HoldfastError:
+    """Return what a caller is told that waits for a run when its engine stops."""
+    return HoldfastError(f"the engine stopped before run {run_id!r} ended; the run goes on with the next one")
 
 
 class ResultWaiters:

@@ -43,6 +43,7 @@ from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
 from holdfast.payloads.codec import error_to_data
+from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import CANCEL
@@ -159,7 +160,7 @@ class Runner:
 
     def _turn_failed(self, resident: Resident, error: Exception) -> None:
         """Give back a run whose turn failed by a fault of the engine: it must not be left stuck."""
-        _logger.error("a turn of run %s failed inside the engine", resident.id, exc_info=error)
+        _logger.error("a turn of run %s failed inside the engine", resident.id, exc_info=loggable(error))
         self.departures.lost(resident, error)
 
     def _wake_all(self, residents: Sequence[Resident]) -> None:
@@ -180,7 +181,7 @@ class Runner:
         if ready:
             for verb in ready:
                 del resident.retries[verb.location]
-            ready = self.attempts.may_begin(resident, ready)
+            ready = self.attempts.suspects.may_begin(resident, ready)
             self.advance(resident, self.attempts.count(resident, ready, now), ready)
         due = resident.execution.next_due()
         if due is None or due > now or resident.phase:

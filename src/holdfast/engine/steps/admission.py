@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from holdfast.definitions import ActivityOptions, NotReady
@@ -16,7 +16,7 @@ def not_ready(
     """Return why an attempt may not run now, None if it may; its context is told what the app says.
 
     Raises:
-        Exception: whatever the app or the condition raise, with a note that says which.
+        BaseException: whatever the app or the condition raise, with a note that says which.
     """
     if app is not None:
         with asking("Engine(context=...)", settings):
@@ -35,6 +35,7 @@ def asking(whom: str, settings: ActivityOptions) -> Iterator[None]:
     """Add to what is raised whose doing it was."""
     try:
         yield
-    except Exception as error:
-        error.add_note(f"raised by {whom} of activity {settings.name!r}")
+    except BaseException as error:
+        with suppress(BaseException):  # a note is not worth losing what was raised
+            error.add_note(f"raised by {whom} of activity {settings.name!r}")
         raise

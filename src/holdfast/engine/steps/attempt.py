@@ -26,6 +26,8 @@ from holdfast.payloads.codec import ErrorData
 
 Ended = Callable[["Attempt", bytes | None, "BaseException | ErrorData | None"], None]
 Kind = Literal["async", "thread", "process"]
+_ENDING = 1.0
+"""For how many seconds an engine is given the time to stop before a body that was cancelled counts as failed."""
 Around = Callable[[StepContext], AbstractContextManager[Any]]
 
 
@@ -162,6 +164,11 @@ class Attempt:
         except Exception as error:
             loop.call_soon(self.finish, None, error)
 
+    @property
+    def begun(self) -> bool:
+        """Whether its body was started."""
+        return self._body is not None
+
     def stop(self, reason: str) -> None:
         """Give the attempt up without a report: signal the body, cancel or kill it, never wait for it."""
         if self.finished:
@@ -246,9 +253,18 @@ class Attempt:
             if not task.cancelled():
                 task.exception()
         elif task.cancelled():
-            self.finish(None, StepFailed("CancelledError", "the body was cancelled from within"))
+            if task.cancelling():
+                # Not by this engine. If all tasks are cancelled because the program ends, the engine stops soon, and
+                # hands back the attempt; that is no failure.
+                self._release()
+                self._executor.loop.call_later(_ENDING, self._cancelled)
+            else:
+                self._cancelled()
         else:
             self.finish(None, task.exception())
+
+    def _cancelled(self) -> None:
+        self.finish(None, StepFailed("CancelledError", "the body was cancelled from within"))
 
     def _thread_ended(self, result: Any, error: BaseException | None, context: contextvars.Context) -> None:
         if self.finished:
@@ -350,7 +366,7 @@ class _Exited:
 
 
 def _asks_to_wait(error: BaseException | ErrorData | None) -> bool:
-    return isinstance(error, RetryAfter) or (isinstance(error, ErrorData) and "RetryAfter" in error.bases)
+    return issubclass(type(error), RetryAfter) or (type(error) is ErrorData and error.postpones)
 
 
 async def _called(

@@ -28,22 +28,22 @@ from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.keys import key_of, leave_of
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
-from holdfast.engine.steps.suspects import SuspectTurns
+from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
 from holdfast.errors import (
     DefinitionError,
     KeyConflict,
     NotSerializable,
-    RetryAfter,
     StepCrashed,
     StepSkipped,
     UndecodablePayload,
 )
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data, qualified_name
-from holdfast.policy import Retry
+from holdfast.payloads.errors import tamed
+from holdfast.policy import Retry, asked_delay
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import OVER_LIMIT
+from holdfast.replay.entry import OVER_LIMIT, STOPPED
 from holdfast.replay.turn import Turn
 
 _logger = logging.getLogger("holdfast.engine")
@@ -61,7 +61,7 @@ class Attempts:
         self._runs = runs
         self._executor = executor
         self._errors = errors
-        self._suspects = SuspectTurns()
+        self.suspects = Suspects(runs, executor)
         self._draw = random.random
         self._transactions = TransactionalBodies(runs, executor.loop, store, self._left)
         self.queued = QueuedSteps(runs, self)
@@ -69,11 +69,11 @@ class Attempts:
 
     # Beginning.
 
-    def recall(self, resident: Resident, turn: Turn, lost: str, now: Instant) -> list[StepVerb]:
+    def recall(self, resident: Resident, turn: Turn, lost: str, died: Instant | None, now: Instant) -> list[StepVerb]:
         """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
 
         Steps that wait for a retry go on waiting, and so do those whose attempt is in a queue. The others were lost
-        with their worker, as `lost` says, which is noted in the turn.
+        with their worker, as `lost` says, which is noted in the turn; `died` is when that worker died.
         """
         notes: Notes = []
         begin: list[StepVerb] = []
@@ -86,33 +86,12 @@ class Attempts:
             if verb.location in resident.queued:
                 continue
             if not verb.settled and not verb.skipped:
-                notes.append((verb.location, self._counted_loss(verb, lost)))
-            if not _convicted(verb):
+                notes.append((verb.location, self.suspects.counted_loss(verb, lost, died)))
+            if not convicted(verb):
                 begin.append(verb)
         if notes and turn.outcome is None:
             turn.entries.extend(resident.execution.note(notes, now).entries)
-        return self.may_begin(resident, begin)
-
-    def _counted_loss(self, verb: StepVerb, why: str) -> entries.AttemptLost:
-        # A suspect runs in a child process where it can: that its worker died is no evidence against it.
-        why = "bystander" if why == "crash" and self._executor.isolates(verb) else why
-        verb.crashes += why == "crash"
-        verb.lapses += why == "lapse"
-        verb.settled = True
-        return entries.AttemptLost(verb.attempt, why)
-
-    def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
-        """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
-        ready: list[StepVerb] = []
-        for verb in verbs:
-            if not verb.suspect or verb.activity.queue is not None or self._executor.isolates(verb):
-                ready.append(verb)  # the worker that takes it from its queue sees to it itself
-                continue
-            verb.settled = True
-            resident.active.add(verb.location)
-            if self._suspects.ask(verb, partial(self._suspect_turn, resident, verb)):
-                ready.append(verb)
-        return ready
+        return self.suspects.may_begin(resident, begin)
 
     def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
         """Count another attempt of each step; it may run once that is durable.
@@ -126,6 +105,7 @@ class Attempts:
             verb.attempt += verb.settled
             verb.settled = verb.skipped = False
             verb.retry_at = None
+            verb.began = now
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
 
@@ -139,6 +119,8 @@ class Attempts:
             attempt = Attempt(self._executor, verb, resident, context, self._done)
             resident.attempts[verb.location] = attempt
             self._executor.run_plain(attempt, only)
+        else:
+            self._not_begun(resident, verb)
 
     def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, only: bool = False) -> None:
         """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow.
@@ -146,7 +128,10 @@ class Attempts:
         `only` tells that the turn has begun nothing else.
         """
         runs = self._runs
-        if runs.stopping or resident.phase:
+        if resident.phase:
+            return
+        if runs.stopping and verb.activity.queue is None and (answer is None or answer.outcome == "taken"):
+            self._not_begun(resident, verb)
             return
         context = self.context(resident, verb)
         if answer is not None and answer.outcome != "taken":
@@ -165,7 +150,9 @@ class Attempts:
                 if key is not None:
                     context.idempotency_key = verb.idempotency_key(str(key))
             why = not_ready(context, settings, runs.app)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             attempt = self._attempt(verb, resident, context)
             asyncio.get_running_loop().call_soon(attempt.finish, None, error)
             return
@@ -177,6 +164,16 @@ class Attempts:
         admit = partial(self._admit, resident, context) if gated else None
         inside = self._transactions if settings.transaction else None
         self._executor.run(self._attempt(verb, resident, context), admit, inside, only)
+
+    def _not_begun(self, resident: Resident, verb: StepVerb) -> None:
+        """Note that an attempt was counted and does not begin here: the next worker begins it by that number."""
+        if resident.phase or verb.done():
+            return
+        now = self._runs.clock.now()
+        verb.skipped = True
+        resident.active.add(verb.location)  # the run is not let go before the worker stops, and is due then
+        self._give_up_key(resident, verb, now)
+        self._runs.note(resident, (verb.location, entries.AttemptSkipped(STOPPED, now)))
 
     def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
         attempt = Attempt(self._executor, verb, resident, context, self._done)
@@ -193,7 +190,7 @@ class Attempts:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
             self.run(resident, verb, answer, only)
-        elif verb.settled and _convicted(verb):
+        elif verb.settled and convicted(verb):
             self._convict(resident, verb)
 
     # Keys.
@@ -262,7 +259,8 @@ class Attempts:
         verb, settings = attempt.verb, attempt.verb.activity.settings
         assert isinstance(verb, StepVerb)
         if self._runs.too_late(settings):
-            return self._refuse(resident, attempt)  # it is handed back when the engine stops
+            asyncio.get_running_loop().call_soon(self._not_begun, resident, verb)
+            return self._refuse(resident, attempt)
         now = self._runs.clock.now()
         if settings.limit is not None:
             turn = self._runs.limits.turn_of(settings.limit, (resident.key, verb.location), now)
@@ -318,35 +316,32 @@ class Attempts:
     def _left(self, attempt: Attempt) -> None:
         assert isinstance(attempt.verb, StepVerb)
         attempt.owner.attempts.pop(attempt.verb.location, None)
-        self._suspects.leave(attempt.verb)
+        self.suspects.leave(attempt.verb)
 
     def stop_all(self, resident: Resident, reason: str) -> None:
         """Give up every attempt of a run that leaves this worker."""
         for location in list(resident.attempts):
             self.stop(resident, location, reason)
-        self._suspects.forget(resident.execution.journal)
+        self.suspects.forget(resident.execution.journal)
 
     def hand_back(self, resident: Resident) -> Notes:
         """Stop what is under way and return the notes that say so: an orderly stop does not count as a loss."""
         notes: Notes = []
         for location, attempt in list(resident.attempts.items()):
-            if attempt.inside is None:  # what is inside a transaction may still be committed
+            if not attempt.begun:
+                notes.append((location, entries.AttemptSkipped(STOPPED, self._runs.clock.now())))
+            elif attempt.inside is None:  # what is inside a transaction may still be committed
                 notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
             self.stop(resident, location, "the worker stops")
         return notes
-
-    @property
-    def judging(self) -> bool:
-        """Whether a suspect is running in this process, which would be blamed for its death."""
-        return self._suspects.holder is not None
 
     # Ending.
 
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
-        if self._suspects.holder is not None:
-            self._suspects.leave(verb)
+        if self.suspects.judging:
+            self.suspects.leave(verb)
         if resident.phase >= FINISHING or verb.done() or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)
@@ -379,16 +374,20 @@ class Attempts:
         `isolated` tells that it ran in a child process because it was a suspect.
         """
         now, policy = self._runs.clock.now(), verb.activity.settings.retry
-        if isinstance(error, ErrorData):
+        if type(error) is ErrorData:
             data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
         else:
-            data, raised = error_to_data(error), error
+            assert isinstance(error, BaseException)
+            data, raised = error_to_data(error), tamed(error)
         if isolated:
             self._judge(resident, verb, raised)
             return
-        if isinstance(raised, RetryAfter):
-            self._come_back_later(resident, verb, raised, data)
+        wait = asked_delay(raised)
+        if wait is not None:
+            self._come_back_later(resident, verb, now + wait, data)
             return
+        if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
+            data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
         verb.failures += 1
         hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
         if hopeless or not policy.allows(raised, verb.failures):
@@ -405,10 +404,8 @@ class Attempts:
         note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
         self._runs.note(resident, note)
 
-    def _come_back_later(self, resident: Resident, verb: StepVerb, asked: RetryAfter, data: ErrorData) -> None:
+    def _come_back_later(self, resident: Resident, verb: StepVerb, retry_at: Instant, data: ErrorData) -> None:
         """Make an attempt again when a service said so, and let no other step under its limit ask before that."""
-        now = self._runs.clock.now()
-        retry_at = now + micros(asked.delay, "delay of RetryAfter")
         limit = verb.activity.settings.limit
         if limit is not None:
             self._runs.limits.hold(limit, retry_at)
@@ -447,16 +444,7 @@ class Attempts:
         else:
             self._runs.apply(resident, verb.location, fact)
 
-    # Suspects.
-
-    def _suspect_turn(self, resident: Resident, verb: StepVerb) -> None:
-        def begin() -> None:
-            if resident.phase or verb.done():
-                self._suspects.leave(verb)
-            else:
-                self._runs.note(resident, begin=[verb])
-
-        asyncio.get_running_loop().call_soon(begin)
+    # Losses.
 
     def _judge(self, resident: Resident, verb: StepVerb, error: BaseException) -> None:
         """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
@@ -468,27 +456,24 @@ class Attempts:
 
     def lost(self, resident: Resident, verb: StepVerb, why: str) -> None:
         """End an attempt of which nothing came, as `why` says, and begin the next, unless it crashed too often."""
-        self._lose(resident, verb, self._counted_loss(verb, why))
+        self._lose(resident, verb, self.suspects.counted_loss(verb, why))
 
     def _lose(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
-        if _convicted(verb):
+        if convicted(verb):
             resident.active.add(verb.location)  # not to be let go yet
             self._runs.note(resident, (verb.location, loss))
             self._convict(resident, verb)
         else:
             turn = resident.execution.note([(verb.location, loss)], self._runs.clock.now())
-            self._runs.advance(resident, turn, self.may_begin(resident, [verb]))
+            self._runs.advance(resident, turn, self.suspects.may_begin(resident, [verb]))
 
     def _convict(self, resident: Resident, verb: StepVerb) -> None:
         path = resident.execution.journal.names.path(verb.location)
-        error = StepCrashed(f"step {path!r} crashed during execution: {verb.crashes} attempts died with their process")
+        died = verb.crashes + verb.outlived
+        error = StepCrashed(f"step {path!r} crashed during execution: {died} attempts died with their process")
         resident.active.discard(verb.location)
         self.call_back(resident, verb, self.context(resident, verb))
         self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
-
-
-def _convicted(verb: StepVerb) -> bool:
-    return verb.crashes >= verb.activity.settings.retry.crash_limit
 
 
 def _retryable(policy: Retry, data: ErrorData) -> bool:

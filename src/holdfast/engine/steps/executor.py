@@ -66,7 +66,7 @@ class Executor:
         self._queued = 0
         """How many attempts wait for a place, suspects included."""
         self._forsaken: set[asyncio.Task[Any]] = set()
-        self._unhealthy = False
+        self._unhealthy = self._begins_no_more = False
 
     def stand_in(self, activity: Activity[..., Any]) -> Activity[..., Any]:
         """Return what runs in place of an activity: itself, outside tests."""
@@ -85,6 +85,15 @@ class Executor:
     def active(self) -> int:
         """How many attempts are running or waiting for a place."""
         return len(self._running) + self._queued
+
+    @property
+    def begun(self) -> int:
+        """How many attempts are running."""
+        return len(self._running)
+
+    def begin_no_more(self) -> None:
+        """Let the attempts that wait for a place go on waiting: the worker stops, and hands them back."""
+        self._begins_no_more = True
 
     @property
     def abandoned(self) -> int:
@@ -240,7 +249,7 @@ class Executor:
 
     def _has_room(self, kind: Kind) -> bool:
         room = self._rooms[kind]
-        if len(self._running) >= self._max or room.taken >= room.size:
+        if self._begins_no_more or len(self._running) >= self._max or room.taken >= room.size:
             return False
         return kind != "thread" or self._take_threads()
 

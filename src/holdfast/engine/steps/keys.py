@@ -21,7 +21,9 @@ def key_of(verb: StepVerb) -> str | None:
     try:
         key: object = make(*verb.args, **verb.kwargs)
         return _fit(str(key)) if key is not None else None
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return None  # the attempt meets the same error, and fails with it
 
 

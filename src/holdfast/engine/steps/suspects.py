@@ -1,16 +1,93 @@
-"""Suspects that cannot run in a child process run here one after another.
+"""Suspects: which losses are evidence against a step, and whose turn it is to run alone.
 
-Each begins its attempt only when no other is under way: a third loss then convicts the step that ran, and none that
-was merely waiting.
+Suspects that cannot run in a child process run here one after another. Each begins its attempt only when no other is
+under way: a third loss then convicts the step that ran, and none that was merely waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
+from holdfast.engine.runs.ports import Runs
+from holdfast.engine.runs.resident import Resident
+from holdfast.engine.steps.executor import Executor
+from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
+
+RECENT = 60_000_000
+"""For how many microseconds after its beginning an attempt is blamed for the death of its process."""
+OUTLIVED = 10
+"""How many times the crash limit an attempt may be lost after that; a step that kills so slowly is convicted too."""
+
+
+def convicted(verb: StepVerb) -> bool:
+    """Tell whether a step was lost with its process so often that it fails."""
+    limit = verb.activity.settings.retry.crash_limit
+    return verb.crashes >= limit or verb.crashes + verb.outlived >= limit * OUTLIVED
+
+
+class Suspects:
+    """The steps, of all runs in memory, that may have killed their worker."""
+
+    def __init__(self, runs: Runs, executor: Executor) -> None:
+        self._runs = runs
+        self._executor = executor
+        self._turns = SuspectTurns()
+
+    @property
+    def judging(self) -> bool:
+        """Whether a suspect is running in this process, which would be blamed for its death."""
+        return self._turns.holder is not None
+
+    def counted_loss(self, verb: StepVerb, why: str, died: Instant | None = None) -> entries.AttemptLost:
+        """Count an attempt that was lost, and return the note that says so; `died` is when its worker died."""
+        if why == "crash" and self._executor.isolates(verb):
+            why = "bystander"  # it ran in a child process: that the worker died is no evidence against it
+        elif why == "crash" and died is not None and died - verb.began > RECENT:
+            why = (
+                "outlived"  # it did no harm for long: perhaps what ended the process was another, or came from outside
+            )
+        verb.crashes += why == "crash"
+        verb.outlived += why == "outlived"
+        verb.lapses += why == "lapse"
+        verb.settled = True
+        return entries.AttemptLost(verb.attempt, why)
+
+    def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
+        """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""
+        ready: list[StepVerb] = []
+        for verb in verbs:
+            if not verb.suspect or verb.activity.queue is not None or self._executor.isolates(verb):
+                ready.append(verb)  # the worker that takes it from its queue sees to it itself
+                continue
+            verb.settled = True
+            resident.active.add(verb.location)
+            if self._turns.ask(verb, partial(self._turn_of, resident, verb)):
+                ready.append(verb)
+        return ready
+
+    def leave(self, verb: StepVerb) -> None:
+        """Give the turn to the next; harmless for a step that does not have it."""
+        if self._turns.holder is not None:
+            self._turns.leave(verb)
+
+    def forget(self, journal: Journal) -> None:
+        """Withdraw every step of a run that leaves this worker."""
+        self._turns.forget(journal)
+
+    def _turn_of(self, resident: Resident, verb: StepVerb) -> None:
+        def begin() -> None:
+            if resident.phase or verb.done():
+                self._turns.leave(verb)
+            else:
+                self._runs.note(resident, begin=[verb])
+
+        asyncio.get_running_loop().call_soon(begin)
 
 
 class SuspectTurns:

@@ -18,7 +18,8 @@ from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
-from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
+from holdfast.payloads.errors import error_text, loggable
+from holdfast.replay.entry import UNCOUNTED, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
 from holdfast.replay.turn import Ending, Turn
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class Observers:
         for callback in self._to_tell(change.run_id):
             try:
                 callback(change)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self.report(error, callback, change.run_id, {"change": change.type})
 
     def call(self, callback: Callable[..., object], run_id: str, *args: Any) -> None:
@@ -133,24 +136,28 @@ class Observers:
             if inspect.iscoroutine(made):
                 made.close()
                 raise TypeError("it returned a coroutine, which is not awaited: use a plain function")
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self.report(error, callback, run_id)
 
     def report(
-        self, error: Exception, callback: object, run_id: str = "", data: dict[str, object] | None = None
+        self, error: BaseException, callback: object, run_id: str = "", data: dict[str, object] | None = None
     ) -> None:
         """Log that a callback raised and tell the others; nothing else comes of it."""
         name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
-        _logger.error("callback %s failed; nothing is changed by that", name, exc_info=error)
-        told = {"callback": name, "error": f"{type(error).__name__}: {error}", **(data or {})}
+        _logger.error("callback %s failed; nothing is changed by that", name, exc_info=loggable(error))
+        told = {"callback": name, "error": error_text(error), **(data or {})}
         failure = Change(type="callback.error", at=to_datetime(self._clock.now()), run_id=run_id, data=told)
         for other in self._to_tell(run_id):
             if other is callback:
                 continue
             try:
                 other(failure)
-            except Exception:
-                _logger.exception("a callback failed when told of the failure of another")
+            except KeyboardInterrupt:
+                raise
+            except BaseException as another:
+                _logger.error("a callback failed when told of the failure of another", exc_info=loggable(another))
 
 
 class Reporter:
@@ -233,7 +240,7 @@ class Reporter:
                 if entry.error.type != _SKIPPED:  # no attempt failed: none was made
                     self._call(resident, settings.on_failure, context, entry.error)
                 self._call(resident, settings.on_failed, context, entry.error)
-            elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(OVER_LIMIT):
+            elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(UNCOUNTED):
                 self._call(resident, settings.on_skipped, context, entry.reason)
             if isinstance(entry, StepCompleted | StepFailure):
                 callbacks.pop(row.location, None)
@@ -244,7 +251,9 @@ class Reporter:
             return None
         try:
             return codec.decode(resident.execution.query("state"))
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._observers.report(error, resident.workflow.function, resident.id)
             return None
 

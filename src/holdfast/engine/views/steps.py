@@ -16,7 +16,7 @@ from holdfast.definitions import Workflow
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import OVER_LIMIT, Earlier, decode_entry
+from holdfast.replay.entry import STOPPED, UNCOUNTED, Earlier, decode_entry
 from holdfast.replay.location import is_undoing
 from holdfast.replay.past import names_of
 
@@ -187,9 +187,9 @@ def _attempt_lost(step: Step, mark: entries.AttemptLost, at: datetime) -> dict[s
 
 def _attempt_skipped(step: Step, mark: entries.AttemptSkipped, at: datetime) -> dict[str, Any]:
     changes = {
-        "status": "skipped",
-        "skips": step.skips + (not mark.reason.startswith(OVER_LIMIT)),
-        "next_attempt_at": to_datetime(mark.check_at),
+        "status": "pending" if mark.reason == STOPPED else "skipped",
+        "skips": step.skips + (not mark.reason.startswith(UNCOUNTED)),
+        "next_attempt_at": None if mark.reason == STOPPED else to_datetime(mark.check_at),
     }
     if step.status == "running":  # what was counted at the call never ran
         ran = step.last_attempt_at is not None

@@ -12,6 +12,14 @@ LAST_WORDS = 5.0
 """For how many seconds a worker that stops waits for what is under way."""
 
 
+def hide(task: asyncio.Task[Any]) -> None:
+    """Keep a task out of `asyncio.all_tasks()`.
+
+    `asyncio.run` and many programs cancel all that are there when they end; this one has to come to its own end.
+    """
+    asyncio.tasks._unregister_task(task)
+
+
 class BackgroundTasks:
     """At most one task of each name at a time."""
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.clock import Clock, Instant
+from holdfast.contract.operations import Committed
 from holdfast.contract.rows import Claim, Held
 from holdfast.contract.store import Store
+from holdfast.contract.turns import CommitTurn
 from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import FINISHING
 from holdfast.engine.runs.runner import Runner
@@ -85,8 +87,12 @@ class ClaimedRuns:
             self.next_due = await self._store.next_due(names)
         return bool(claims)
 
-    async def _adopt(self, claims: list[Claim]) -> None:
+    async def _adopt(self, claims: list[Claim], alone: bool = False) -> None:
+        if self._runner.stopping:
+            return  # they are handed back when the worker leaves
         histories = {history.key: history for history in await self._store.load([claim.key for claim in claims])}
+        if alone and not await self._begin_trial(claims):
+            return
 
         def adopt() -> None:
             with self._committer.together():
@@ -100,12 +106,19 @@ class ClaimedRuns:
 
         await from_callback(adopt)
 
+    async def _begin_trial(self, claims: list[Claim]) -> bool:
+        """Make durable that runs are about to be driven alone: only what dies after this is evidence against them."""
+        now = self._clock.now()
+        marks = [CommitTurn(key=claim.key, epoch=claim.epoch, at=now, trial=True) for claim in claims]
+        outcomes = [await self._committer.apply(mark) for mark in marks]
+        return all(isinstance(outcome, Committed) for outcome in outcomes)
+
     async def _adopt_suspect(self, claims: list[Claim]) -> None:
         """Continue a run that was claimed before without progress: alone, so that no other is blamed for a crash."""
-        while self._runner.attempts.judging and not self._runner.stopping:  # noqa: ASYNC110  # rare, and not waited for
+        while self._runner.attempts.suspects.judging and not self._runner.stopping:  # noqa: ASYNC110  # rare, and not waited for
             await asyncio.sleep(TICK)
         try:
-            await self._adopt(claims)
+            await self._adopt(claims, alone=True)
         except Exception as error:
             self.doubt = True
             _logger.warning("a suspect cannot be loaded, trying again later: %s", error)

@@ -20,7 +20,8 @@ from typing import Any, Protocol, TypeVar
 from holdfast.contract.operations import Committed, Fenced, InboxMoved, Operation, Outcome, SendMessage
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, StartRun
-from holdfast.errors import BadData, Contended, StoreBusy, StoreError, StoreFull
+from holdfast.engine.worker.background import hide
+from holdfast.errors import BadData, Contended, OutcomeUnknown, StoreBusy, StoreError, StoreFull
 
 _logger = logging.getLogger("holdfast.engine")
 
@@ -154,6 +155,7 @@ class Committer:
         while self.waiting:
             if self._task is not None:
                 await asyncio.wait([self._task])
+            self._flush_soon()
             await asyncio.sleep(0)
 
     def submit(self, operation: Operation, done: Done, holder: Holder | None = None) -> None:
@@ -241,12 +243,18 @@ class Committer:
             outcomes = self._store.apply_now(operations)
         except Exception:
             outcomes = None  # the patient way meets the same error, and knows what to do about it
+        except BaseException:
+            self._loop.call_soon(self._distribute, batch, _cut_off(batch))
+            raise
         if outcomes is None:
             self._task = self._loop.create_task(self._commit(batch, operations), name="holdfast commit")
+            hide(self._task)
             return False
         self._depth += 1
-        self._distribute(batch, outcomes)
-        self._depth -= 1
+        try:
+            self._distribute(batch, outcomes)
+        finally:
+            self._depth -= 1
         return bool(self._pending)
 
     def _up_to_early(self, batch: Batch) -> Batch:
@@ -283,18 +291,20 @@ class Committer:
         self._depth += 1
         self.in_hand = len(outcomes)
         self.made += self.in_hand
-        for _ in range(min(SLICE, len(outcomes))):
-            done, outcome = outcomes.popleft()
-            try:
-                done(outcome)
-            except Exception:
-                _logger.exception("a failure while acting on a commit; the worker goes on")
-        self._depth -= 1
-        self.in_hand = 0
-        if not self._depth:
-            self._flush_soon()
-        if outcomes:
-            self._loop.call_soon(self._hand_out)
+        try:
+            for _ in range(min(SLICE, len(outcomes))):
+                done, outcome = outcomes.popleft()
+                try:
+                    done(outcome)
+                except Exception:
+                    _logger.exception("a failure while acting on a commit; the worker goes on")
+        finally:  # an interrupt must not keep the others from their outcomes
+            self._depth -= 1
+            self.in_hand = 0
+            if not self._depth:
+                self._flush_soon()
+            if outcomes:
+                self._loop.call_soon(self._hand_out)
 
     async def _commit(self, batch: Batch, operations: list[Operation]) -> None:
         outcomes: list[Any]
@@ -305,6 +315,9 @@ class Committer:
             outcomes = [error] if len(batch) == 1 else await self._one_by_one(batch)
         except Exception as error:
             outcomes = [error] * len(batch)
+        except BaseException:
+            self._loop.call_soon(self._committed, batch, _cut_off(batch))
+            raise
         self._loop.call_soon(self._committed, batch, outcomes)
 
     async def _one_by_one(self, batch: Batch) -> list[Outcome | Exception]:
@@ -369,3 +382,11 @@ def _turns_made_of(batch: Batch, targets: Collection[str]) -> Batch:
         for item in batch
         if item[2] is not None and item[2].id in targets and type(item[0]) is CommitTurn and item[0].inbox is not None
     ]
+
+
+def _cut_off(batch: Batch) -> list[Any]:
+    """Return the outcomes of a batch that an interrupt or a cancel came into: whether it was made is not known."""
+    for _, _, holder in batch:
+        if holder is not None:
+            holder.lose()  # at once: what it asks for next must not be written
+    return [OutcomeUnknown("the commit was cut off: whether it was made is not known")] * len(batch)

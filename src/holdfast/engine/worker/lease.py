@@ -1,24 +1,30 @@
 """Leases: a worker says that it is alive, from a thread of its own.
 
 A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long
-that holding its runs would keep them from every other worker. A loop that was closed under its engine never comes back:
-then the thread leaves in the worker's name.
+that holding its runs would keep them from every other worker. What blocks it is named much earlier. A loop that was
+closed under its engine never comes back: then the thread leaves in the worker's name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast.contract.store import Store
 
 _logger = logging.getLogger("holdfast.engine")
+_LOOK_EVERY = 0.5
+_NAMED_AFTER = 2.0
+"""After how many seconds without a round of the event loop it is said what blocks it."""
 _BLOCKED_FOR_GOOD = 60.0
 _LAST_WORDS = 5.0
+_FRAMES = 30
 
 
 class LeaseKeeper:
@@ -32,7 +38,10 @@ class LeaseKeeper:
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._renew_for_ever, name="holdfast lease", daemon=True)
-        self._seen = time.monotonic()
+        self._loop_thread = threading.get_ident()
+        self._seen = self._looked = time.monotonic()
+        self._silence = (self._seen, 0.0)
+        """The last round that was seen, and for how long there has been none since."""
         self._complained = False
 
     def start(self) -> None:
@@ -50,12 +59,15 @@ class LeaseKeeper:
         self._seen = time.monotonic()
 
     def _renew_for_ever(self) -> None:
-        while not self._stop.wait(self._every):
+        renewed = time.monotonic()
+        while not self._stop.wait(min(self._every, _LOOK_EVERY)):
             if self._loop.is_closed():
                 asyncio.run(self._leave())
                 return
-            if self._blocked():
+            self._name_what_blocks()
+            if time.monotonic() - renewed < self._every or self._blocked():
                 continue
+            renewed = time.monotonic()
             try:
                 if not self._store.renew(self._worker):
                     self._lost()
@@ -63,6 +75,28 @@ class LeaseKeeper:
             except Exception as error:
                 if not self._loop.is_closed():
                     _logger.warning("the lease of worker %s could not be renewed: %s", self._worker, error)
+
+    def _name_what_blocks(self) -> None:
+        """Say, once for each time that the event loop is blocked, where it is.
+
+        Only time that this thread was awake for counts: a process that was stopped as a whole is not blocked.
+        """
+        now, seen = time.monotonic(), self._seen
+        waited, self._looked = min(now - self._looked, 2 * _LOOK_EVERY), now
+        last, silent = self._silence
+        if seen != last:
+            self._silence = (seen, 0.0)
+        elif silent <= _NAMED_AFTER:
+            self._silence = (seen, silent + waited)
+            if silent + waited > _NAMED_AFTER:
+                frame = sys._current_frames().get(self._loop_thread)
+                stack = "".join(traceback.format_stack(frame, _FRAMES)) if frame is not None else "  (no frames)\n"
+                _logger.warning(
+                    "the event loop of worker %s has been blocked for %.0f s, and no run goes on; it is here:\n%s",
+                    self._worker,
+                    silent + waited,
+                    stack,
+                )
 
     def _blocked(self) -> bool:
         silent = time.monotonic() - self._seen

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.clock import Clock, Instant, new_id
 from holdfast.contract.operations import Delivered, Unblock
-from holdfast.contract.rows import Standing
+from holdfast.contract.rows import Standing, TakenOver
 from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.engine.runs.arrivals import Arrivals
@@ -38,6 +38,8 @@ _QUIET_TICK = 0.05
 _QUIET_AFTER = 2.0
 _TAKE_OVER_EVERY = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_NAMED = 20
+"""How many runs are named when they are taken over."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class Worker:
         self._others_may_have_ended = False
         self._busy_at = self._rescued_at = self._loop.time()
         """When something was last seen to happen, and when dead workers were last looked for."""
-        self._stopping = False
+        self._grace_ends: float | None = None
+        """When, by the event loop's clock, a worker that stops waits for bodies no longer."""
         self._complained = -60.0
         self.lapses = 0
         """How often this worker hung beyond its lease and was declared dead."""
@@ -111,7 +114,7 @@ class Worker:
         """Join, recover what dead workers left, and begin to claim; with `advance` False only observe and commit."""
         if advance:
             await self._join()
-            await self._store.take_over(self._clock.now())
+            await self.take_over()
             for workflow in self._registry.all():
                 await self.committer.apply(
                     Unblock(at=self._clock.now(), workflow=workflow.name, fingerprint=workflow.fingerprint)
@@ -119,51 +122,69 @@ class Worker:
             self._background.start("claimer", self._claimer.run(lambda: self.id))
         self._tick_again()
 
-    async def abandon(self) -> None:
-        """Undo a start that failed half way."""
-        self._stopping = True
-        if self._lease is not None:
-            self._lease.stop()
-            try:
-                await self._store.leave(self.id)
-            except StoreError as error:
-                _logger.warning("worker %s could not leave in order: %s", self.id, error)
-
-    async def stop(self, grace: timedelta | None = None) -> None:
-        """Let step bodies finish within the grace, hand back the rest, and leave."""
-        if self._stopping:
-            return
-        self._stopping = True
-        self._claimer.stop()
-        await self._background.finish("claimer")
+    def begin_to_stop(self, grace: timedelta | None = None) -> None:
+        """Begin nothing more; `stop` waits for bodies at most for the grace from now, or for what is left of it."""
+        ends = self._loop.time() + (self._settings.stop_grace if grace is None else grace).total_seconds()
+        self._grace_ends = ends if self._grace_ends is None else min(ends, self._grace_ends)
         self.runner.stopping = True
-        await self._drain(self._settings.stop_grace if grace is None else grace)
-        await from_callback(self.runner.hand_back_all)
+        self._claimer.stop()
+        self.executor.begin_no_more()
+
+    def hurry(self) -> None:
+        """Wait for bodies no longer."""
+        self.begin_to_stop(timedelta(0))
+
+    async def stop(self) -> None:
+        """Let step bodies finish within the grace, hand back the rest, and leave; also after a start that failed.
+
+        Done again after an interrupt, it goes on where it was left.
+        """
+        if not self._stopping:
+            self.hurry()
+        await self._background.finish("claimer")
+        while self.executor.begun and self._loop.time() < (self._grace_ends or 0.0):  # noqa: ASYNC110  # once
+            await asyncio.sleep(0.005)
+        await from_callback(self._hand_back)
         self.committer.hurry = True
-        self._background.start("last commits", self.committer.stop())
-        await self._background.finish("last commits")
-        await asyncio.sleep(0)
-        if self._tick_handle is not None:
-            self._tick_handle.cancel()
+        await self._last_commits()
         await self._background.finish()
         self.runner.timers.close()
         self.executor.close()
-        if self._lease is not None:
-            self._lease.stop()
-            try:
-                await asyncio.wait_for(self._store.leave(self.id), LAST_WORDS)
-            except (StoreError, TimeoutError) as error:
-                _logger.error("worker %s could not leave in order: %s", self.id, repr(error))
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        await self._leave()
+
+    def _hand_back(self) -> None:
+        self.tasks.hand_back_waiting()
+        self.runner.hand_back_all()
 
     async def end_commits(self) -> None:
         """Wait, not for long, for a commit that the stop left behind: the store is closed by now and refuses it."""
-        self._background.start("commits left behind", self.committer.stop())
-        await self._background.finish("commits left behind")
+        await self._last_commits()
 
-    async def _drain(self, grace: timedelta) -> None:
-        deadline = self._loop.time() + grace.total_seconds()
-        while self.executor.active and self._loop.time() < deadline:  # noqa: ASYNC110  # once, while stopping
-            await asyncio.sleep(0.005)
+    async def _last_commits(self) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self.committer.stop()
+        except TimeoutError:
+            _logger.warning("a commit takes too long while worker %s stops; it is left behind", self.id)
+
+    async def _leave(self) -> None:
+        """Hand back in the store what this worker still has there."""
+        if self._lease is None:
+            return
+        self._lease.stop()
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self._store.leave(self.id)
+        except (StoreError, TimeoutError) as error:
+            _logger.error("worker %s could not leave in order: %s", self.id, repr(error))
+        else:
+            self._lease = None
+
+    @property
+    def _stopping(self) -> bool:
+        return self._grace_ends is not None
 
     async def _join(self) -> None:
         await self._store.join(self.id, self._settings.lease)
@@ -282,6 +303,8 @@ class Worker:
         now = self._loop.time()
         if self._lease is not None:
             self._lease.loop_is_alive()
+        if self._stopping:
+            return
         if self.executor.active or self.committer.waiting or self.committer.made:
             self._busy_at, self.committer.made = now, 0
         self.executor.eager = eager.possible(self._loop)  # a program may set a task factory at any time
@@ -348,9 +371,21 @@ class Worker:
             self._others_may_have_ended = False
             self._listeners.may_have_ended()
 
+    async def take_over(self) -> list[TakenOver]:
+        """Free what dead workers were running, and say so; return those workers."""
+        dead = await self._store.take_over(self._clock.now())
+        for taken in dead:
+            how = "died" if taken.lost == "crash" else "hung beyond its lease"
+            more = len(taken.runs) - _NAMED
+            runs = ", ".join(taken.runs[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            _logger.info(
+                "worker %s %s; any worker may go on with what it was running: %s", taken.worker, how, runs or "-"
+            )
+        return dead
+
     async def _take_over(self) -> None:
         try:
-            if await self._store.take_over(self._clock.now()):
+            if await self.take_over():
                 self.look()
             if self.runs.doubt or self.tasks.holding:
                 await self.tasks.check(self.id)

@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
-from holdfast.contract.store import POISON_CLAIMS, POISON_ERROR
+from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
 from holdfast.stores.postgres.database import BEGIN, Database
 from holdfast.stores.postgres.statements import encoded, found
 from holdfast.stores.sql.tables import record_of
@@ -59,7 +59,7 @@ class PostgresClaims:
         rows: list[tuple[Any, ...]] = []
         while due := await found([await statements.execute("due_stuck", (now, known))]):
             [(key, claims)] = due
-            if int(claims or 0) < POISON_CLAIMS:
+            if int(claims or 0) <= 2 * POISON_TRIALS:
                 if not await statements.read("stuck_running", [(worker,)]):
                     rows = await found([await statements.execute("claim_stuck", (worker, now, key))])
                 break

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection
 
 from holdfast.clock import Instant
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
-from holdfast.contract.rows import Claim, Task
+from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import StartRun
 from holdfast.errors import StoreError
 from holdfast.stores.liveness import Fate, boot_time
@@ -209,7 +209,7 @@ class PostgresStore(SQLStore):
         await self._workers.leave(worker)
         self._hints.give()
 
-    async def take_over(self, now: Instant) -> int:
+    async def take_over(self, now: Instant) -> list[TakenOver]:
         dead = await self._workers.take_over(now)
         if dead:
             self._hints.give()

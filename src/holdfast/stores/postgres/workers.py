@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from holdfast.clock import Instant, micros, old_id
+from holdfast.contract.rows import TakenOver
 from holdfast.stores.liveness import Fate, boot_time, machine, process_exists
 from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.database import Database
@@ -89,22 +90,24 @@ class PostgresWorkers:
         await self._database.exclusive(work)
         self.mine.pop(worker, None)
 
-    async def take_over(self, now: Instant) -> int:
+    async def take_over(self, now: Instant) -> list[TakenOver]:
         """Free what dead workers were running; see Store.take_over."""
         fates = {worker: fate for worker, fate in (await self.fates()).items() if worker not in self.mine}
         if self._came_back:
             fates = {worker: fate for worker, fate in fates.items() if fate is Fate.DIED}
         if not fates:
-            return 0
+            return []
 
-        async def work(statements: Statements) -> int:
-            batch, dead = Batch(statements), 0
+        async def work(statements: Statements) -> list[TakenOver]:
+            batch, dead = Batch(statements), []
             for worker, fate in fates.items():
                 if await statements.change("declare_dead", (worker, int(fate is Fate.DIED))):
                     await batch.tasks.lose(worker, fate.lost, now)
                     await batch.flush()
-                    await statements.write("free_lost", [(worker, now, fate.lost)])
-                    dead += 1
+                    runs = [str(run) for (run,) in await statements.read("run_by", [(worker,)])]
+                    [(silence,)] = await statements.read("silence", [(worker,)])
+                    await statements.write("free_lost", [(worker, now, fate.lost, now - int(silence or 0))])
+                    dead.append(TakenOver(worker, fate.lost, runs))
             await statements.write("prune_dead", [()])
             await statements.write("old_tokens", [(old_id(_OLD),)])
             return dead

@@ -252,6 +252,9 @@ class Batch(BatchRows):
         if turn.reset_claims and run.claims:
             run.claims = 0
             self.touch(run, turn.at)
+        if turn.trial and run.claims and run.claims % 2 == 0:
+            run.claims += 1
+            self.touch(run, turn.at)
         messages = await self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
         if given is not None and turn.state is None:
             messages = await self._unread_beyond(run, given)

@@ -86,7 +86,7 @@ def only_facts(operation: Operation) -> TypeGuard[CommitTurn]:
         and operation.renewal is None
         and operation.effects is None
         and operation.inbox is None
-        and not (operation.reset_claims or operation.trims or operation.sends or operation.children)
+        and not (operation.reset_claims or operation.trial or operation.trims or operation.sends or operation.children)
         and not operation.consumed
         and bool(operation.entries)
     )

@@ -207,8 +207,11 @@ LISTS: Mapping[str, str] = {
             "parent": "runs.parent_id",
             "lost": "taken.lost",
             "paused": f"CASE WHEN taken.status = '{Status.PAUSED}' THEN 1 ELSE 0 END",
+            "died": "CASE WHEN taken.lost = 'crash' THEN taken.due END",
         },
     ),
+    # How a run fares that is taken now: see Store.claim.
+    "taken": "CASE WHEN runs.claims = 0 THEN 1 ELSE (runs.claims + 1) / 2 * 2 END",
     # Of a parent that is there, and is not another run that was given its id later, only that it is.
     "moved_run": _listed("runs", StoredRun, {"parent_key": "CASE WHEN family.id = runs.parent_id THEN 1 END"}),
     "entry": _listed("entries", EntryRow),

@@ -9,7 +9,7 @@ import apsw
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
-from holdfast.contract.store import POISON_CLAIMS, POISON_ERROR
+from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
 from holdfast.stores.sql.tables import record_of
 from holdfast.stores.sqlite.statements import MANY, SQL, json_rows
 
@@ -44,7 +44,7 @@ def claim(
     if not due:
         return []
     db.execute(SQL["take_runs"], (worker, now, json_rows([key for _, _, key, _, _, _ in due])))
-    taken = json_rows([(key, lost, status) for _, _, key, _, lost, status in due])
+    taken = json_rows([(key, lost, status, at) for _, at, key, _, lost, status in due])
     return [record_of(Claim, row) for row in db.execute(MANY["taken_runs"], (taken,))]
 
 
@@ -89,10 +89,10 @@ def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, stuck: bo
 
 
 def _next_stuck(db: apsw.Connection, worker: str, now: Instant, known: str) -> list[_Due]:
-    """Return the next run that was claimed before without progress; those that never get anywhere are blocked."""
+    """Return the next run that was claimed before without progress; those that never got anywhere are blocked."""
     while due := _due(db, now, known, 1, stuck=True):
         _, _, key, claims, _, _ = due[0]
-        if claims < POISON_CLAIMS:
+        if claims <= 2 * POISON_TRIALS:
             break
         db.execute(SQL["block_poison"], (key, now))
         db.execute(SQL["put_results"], (key, None, POISON_ERROR, None))

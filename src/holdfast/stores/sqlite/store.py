@@ -12,7 +12,7 @@ import apsw
 
 from holdfast.clock import Instant, micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
-from holdfast.contract.rows import Claim, Task
+from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import CommitTurn, PublishEvent
 from holdfast.stores.liveness import Fate, WorkerLock, remove_lock
 from holdfast.stores.rules import facts
@@ -174,15 +174,15 @@ class SQLiteStore(SQLStore):
         if lock is not None:
             lock.remove()
 
-    async def take_over(self, now: Instant) -> int:
+    async def take_over(self, now: Instant) -> list[TakenOver]:
         mine = set(self._connections.locks)
         fates = {worker: fate for worker, fate in (await self.fates()).items() if worker not in mine}
         if not fates:
-            return 0
+            return []
         dead = await self._connections.write(lambda db: sqlite_workers.declare_dead(db, fates, now))
-        for worker in dead:
-            remove_lock(self.path, worker)
-        return len(dead)
+        for taken in dead:
+            remove_lock(self.path, taken.worker)
+        return dead
 
     async def fates(self) -> dict[str, Fate]:
         self._connections.ready()

@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.clock import Instant
+from holdfast.contract.rows import TakenOver
 from holdfast.stores.liveness import Fate, boot_id, boot_time, is_free
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
@@ -48,17 +49,24 @@ def fates(db: apsw.Connection, folder: Path) -> dict[str, Fate]:
     return found
 
 
-def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant) -> list[str]:
-    """Free what these workers were running, all but those that renewed meanwhile; return who is dead."""
+def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant) -> list[TakenOver]:
+    """Free what these workers were running, all but those that renewed meanwhile; return which are dead."""
     dead = []
     for worker, fate in workers.items():
         db.execute(SQL["declare_dead"], (worker, boot_time(), fate is Fate.DIED))
         if db.changes():
-            db.execute(SQL["free_lost"], (worker, now, fate.lost))
+            runs = [run for (run,) in db.execute(SQL["run_by"], (worker,))]
+            db.execute(SQL["free_lost"], (worker, now, fate.lost, now - _silence(db, worker)))
             _lose_tasks(db, worker, fate.lost, now)
-            dead.append(worker)
+            dead.append(TakenOver(worker, fate.lost, runs))
     db.execute(SQL["prune_dead"])
     return dead
+
+
+def _silence(db: apsw.Connection, worker: str) -> int:
+    """Return for how many microseconds a worker has not renewed its lease, 0 if the machine was booted since."""
+    [(boot, renewed)] = db.execute(SQL["last_renewal"], (worker,))
+    return max(boot_time() - renewed, 0) if boot == boot_id() else 0
 
 
 def _lose_tasks(db: apsw.Connection, worker: str, how: str, now: Instant | None = None) -> None:

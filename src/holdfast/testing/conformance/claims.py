@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 from holdfast.contract.operations import Committed, Delivered, Done, Started, Unblock
 from holdfast.contract.rows import Claim, RunFilter, Status
 from holdfast.contract.store import POISON_ERROR, Store
@@ -10,6 +13,7 @@ from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
     SECOND,
+    Another,
     claim,
     message,
     new_run,
@@ -71,17 +75,30 @@ class ClaimConformance:
         [first] = await claim(store, now=NOW + 5)
         assert (first.key, first.claims) == (suspects[0].key, 2)
         assert await claim(store, now=NOW + 5) == []
+        await one(store, turn(first.key, first.epoch, trial=True), Committed)
+        assert await claim(store, now=NOW + 5) == []
         await one(store, turn(first.key, first.epoch, reset_claims=True), Committed)
         assert (await row(store, first.id)).claims == 0
         [second] = await claim(store, now=NOW + 5)
         assert second.key == suspects[1].key
 
-    async def test_a_run_claimed_three_times_without_progress_is_blocked(self, store: Store) -> None:
+    async def test_a_run_driven_alone_three_times_without_progress_is_blocked(self, store: Store) -> None:
+        """B1: only a worker that was lost after it said that it drives the run counts."""
         run = await started(store, owner=None)
         await store.join("w", LEASE)
-        for number in (1, 2, 3):
+        [taken] = await claim(store)
+        assert (taken.claims, taken.epoch) == (1, 1)
+        await one(store, turn(taken.key, taken.epoch, trial=True), Committed)
+        await self._lose(store, taken)
+        for number in (2, 4, 6):
+            for _ in range(3):
+                [taken] = await claim(store)
+                assert taken.claims == number, "taken, but not driven, it keeps its number"
+                await self._lose(store, taken)
             [taken] = await claim(store)
-            assert (taken.claims, taken.epoch) == (number, number)
+            for _ in range(2):
+                await one(store, turn(taken.key, taken.epoch, trial=True), Committed)
+                assert (await row(store, run.id)).claims == number + 1
             await self._lose(store, taken)
         assert await claim(store) == []
         found = await row(store, run.id)
@@ -90,6 +107,39 @@ class ClaimConformance:
         assert await one(store, Unblock(at=NOW, target=run.id), Done) == Done(1)
         [again] = await claim(store)
         assert (again.key, again.claims) == (run.key, 1)
+
+    async def _hang(self, another: Another, store: Store, *, trial: bool) -> Claim | None:
+        """Let a worker take the run, hang beyond its lease, and be declared dead."""
+        hung = await another()
+        await hung.join("h", timedelta(milliseconds=50))
+        found = await claim(hung, "h")
+        for taken in found:
+            if trial:
+                await one(hung, turn(taken.key, taken.epoch, trial=True), Committed)
+        await asyncio.sleep(0.1)
+        assert [dead.worker for dead in await store.take_over(NOW)] == ["h"]
+        await hung.leave("h")
+        await hung.close()
+        return found[0] if found else None
+
+    async def test_a_run_whose_workers_hung_before_it_was_driven_alone_is_not_blocked(
+        self, store: Store, another: Another
+    ) -> None:
+        """B1, B24: neither a lapse nor a hand-back counts against a run; one that hangs alone is blocked."""
+        run = await started(store, owner=None)
+        for _ in range(5):
+            assert await self._hang(another, store, trial=False) is not None
+            assert (await row(store, run.id)).status in (Status.PENDING, Status.RUNNING)
+        await store.join("v", LEASE)
+        [taken] = await claim(store, "v")
+        await one(store, turn(taken.key, taken.epoch, trial=True), Committed)
+        await store.leave("v")
+        assert (await row(store, run.id)).claims == 0
+        assert await self._hang(another, store, trial=False) is not None
+        for _ in range(3):
+            assert await self._hang(another, store, trial=True) is not None
+        assert await self._hang(another, store, trial=True) is None
+        assert (await row(store, run.id)).status is Status.BLOCKED
 
     async def test_blocked_runs_are_released_by_another_fingerprint_or_by_name(self, store: Store) -> None:
         async def blocked(fingerprint: str, workflow: str = "order") -> str:

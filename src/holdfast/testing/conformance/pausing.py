@@ -207,7 +207,7 @@ class PauseConformance:
         await one(store, Pause(target=run.id, at=NOW), Delivered)
         await dying.close()
         await asyncio.sleep(0.1)
-        assert await store.take_over(NOW) == 1
+        assert len(await store.take_over(NOW)) == 1
         await store.join("w", LEASE)
         [taken] = await claim(store)
         assert taken.id == run.id
@@ -223,7 +223,7 @@ class PauseConformance:
         await one(dying, StartRun(run=run, turn=turn(0, state=parked(NOW + SECOND))), Started)
         await dying.close()
         await asyncio.sleep(0.1)
-        assert await store.take_over(NOW) == 1
+        assert len(await store.take_over(NOW)) == 1
         assert await one(store, Pause(target=run.id, at=NOW), Done) == Done(1)
         found = await row(store, run.id)
         assert (found.status, found.owner, found.due) == (Status.PAUSED, None, None)

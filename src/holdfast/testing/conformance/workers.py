@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from holdfast.clock import micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Started
 from holdfast.contract.rows import Held, Status
 from holdfast.contract.store import Store
@@ -54,7 +55,7 @@ class WorkerConformance:
         run = await started(store)
         other = await another()
         assert await asyncio.to_thread(store.renew, "w") is True
-        assert await other.take_over(NOW) == 0
+        assert await other.take_over(NOW) == []
         assert (await row(other, run.id)).owner == "w"
 
     async def test_what_a_dead_worker_was_running_is_taken_over(self, store: Store, another: Another) -> None:
@@ -71,16 +72,20 @@ class WorkerConformance:
         alive = await started(store)
         await dying.close()
         await asyncio.sleep(0.1)
-        assert await store.take_over(NOW) == 1
-        assert await store.take_over(NOW) == 0
+        [dead] = await store.take_over(NOW)
+        assert (dead.worker, dead.lost in ("crash", "lapse"), dead.runs) == ("d", True, [runs[0].id])
+        assert await store.take_over(NOW) == []
         found = [await row(store, run.id) for run in runs]
-        assert (found[0].owner, found[0].due) == (None, NOW)
+        assert found[0].owner is None
+        assert found[0].due is not None
+        assert NOW - 60 * SECOND < found[0].due < NOW - micros(lease), "since the worker was last known to be alive"
         assert (found[1].owner, found[1].due, found[1].epoch) == ("d", NOW + 9 * SECOND, 1)
         assert (await row(store, alive.id)).owner == "w"
-        taken = {one.key: one.lost for one in await claim(store)}
+        taken = {one.key: one for one in await claim(store)}
         assert set(taken) == {keys[0], keys[2]}
-        assert taken[keys[0]] in ("crash", "lapse")
-        assert taken[keys[2]] == ""
+        assert taken[keys[0]].lost == dead.lost
+        assert taken[keys[0]].died == (found[0].due if dead.lost == "crash" else None)
+        assert (taken[keys[2]].lost, taken[keys[2]].died) == ("", None)
         await one(store, turn(keys[0], 1, entries=[entry("a0", 1)]), Fenced)
         assert await store.next_due() == NOW + 9 * SECOND
         assert [one.key for one in await claim(store, now=NOW + 9 * SECOND)] == [keys[1]]
@@ -93,9 +98,9 @@ class WorkerConformance:
         key = (await one(hung, StartRun(run=first), Started)).key
         sleeping = (await one(hung, StartRun(run=parks, turn=turn(0, state=parked(NOW))), Started)).key
         await store.join("w", LEASE)
-        assert await store.take_over(NOW) == 0
+        assert await store.take_over(NOW) == []
         await asyncio.sleep(0.6)
-        assert await store.take_over(NOW) == 1
+        assert len(await store.take_over(NOW)) == 1
         assert await asyncio.to_thread(hung.renew, "h") is False
         await one(hung, turn(key, entries=[entry("a0", 1)]), Fenced)
         await one(hung, turn(sleeping, state=State(status=Status.RUNNING, seen=0)), Committed)

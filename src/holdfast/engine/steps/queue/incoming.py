@@ -32,10 +32,12 @@ from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd, read_call
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Committer
-from holdfast.errors import RetryAfter, UndecodablePayload
+from holdfast.errors import UndecodablePayload
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
-from holdfast.replay.entry import OVER_LIMIT
+from holdfast.payloads.errors import tamed
+from holdfast.policy import asked_delay
+from holdfast.replay.entry import OVER_LIMIT, STOPPED
 
 _logger = logging.getLogger("holdfast.engine")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
@@ -178,7 +180,9 @@ class TaskRunner:
         except msgspec.MsgspecError as error:
             self._finish(held, TaskEnd(error=error_to_data(UndecodablePayload(f"a task cannot be read: {error}"))))
             return
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._finish(held, TaskEnd(error=error_to_data(error)))
             return
         if why is not None:
@@ -220,10 +224,14 @@ class TaskRunner:
             return
         assert error is not None
         limit = attempt.verb.activity.settings.limit
-        raised = error_from_data(error, {}) if isinstance(error, ErrorData) else error
-        if limit is not None and isinstance(raised, RetryAfter):
-            self._runner.limits.hold(limit, self._runner.clock.now() + micros(raised.delay))
-        data = error if isinstance(error, ErrorData) else error_to_data(error)
+        if type(error) is ErrorData:
+            data, raised = error, error_from_data(error, {})
+        else:
+            assert isinstance(error, BaseException)
+            data, raised = error_to_data(error), tamed(error)
+        wait = asked_delay(raised)
+        if limit is not None and wait is not None:
+            self._runner.limits.hold(limit, self._runner.clock.now() + wait)
         self._finish(held, TaskEnd(error=data, isolated=attempt.isolated))
 
     def _finish(self, held: HeldTask, end: TaskEnd) -> None:
@@ -321,6 +329,13 @@ class TaskRunner:
                 held.attempt.stop("cancelled")
             if self._crowded:
                 self._runner.host.tasks_queued()
+
+    def hand_back_waiting(self) -> None:
+        """Give back the attempts that had no place to run yet; they keep their numbers."""
+        for held in list(self._running.values()):
+            if held.attempt is not None and not held.attempt.begun:
+                held.attempt.stop("the worker stops")
+                self._finish(held, TaskEnd(skip=STOPPED))
 
     def drop_all(self) -> None:
         """Give up everything: this worker was declared dead."""

@@ -25,7 +25,7 @@ from holdfast.engine.steps.queue.wire import new_task, read_end
 from holdfast.engine.worker.committer import Done
 from holdfast.errors import UndecodablePayload
 from holdfast.payloads.codec import ErrorData
-from holdfast.replay.entry import OVER_LIMIT
+from holdfast.replay.entry import UNCOUNTED
 from holdfast.replay.turn import Turn
 
 
@@ -79,7 +79,9 @@ class QueuedSteps:
         """
         try:
             task = new_task(verb)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             return False  # met again, and told the run, by `committed`
         resident.queue_attempt(verb, task)
         return verb.activity.settings.idempotency_key is None  # the commit may say that another step has the key
@@ -178,7 +180,7 @@ class QueuedSteps:
             ends.failed(resident, verb, end.error, isolated=end.isolated)
 
     def _skipped(self, resident: Resident, verb: StepVerb, reason: str, retry_in: int) -> None:
-        if reason.startswith(OVER_LIMIT):
+        if reason.startswith(UNCOUNTED):
             self._ends.put_off(resident, verb, reason, self._runs.clock.now() + retry_in)
         else:
             self._ends.skip(resident, verb, NotReady(reason, timedelta(microseconds=retry_in)))

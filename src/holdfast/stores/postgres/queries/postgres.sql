@@ -91,11 +91,11 @@ WITH RECURSIVE shared AS MATERIALIZED ({shared}), known AS MATERIALIZED (
     SELECT key, row_number() OVER (ORDER BY priority DESC, place, due, key) AS place FROM ranked
     ORDER BY priority DESC, place, due, key LIMIT $3 * 2
 ), taken AS MATERIALIZED (
-    SELECT runs.key, runs.lost, runs.status, chosen.place FROM chosen JOIN runs ON runs.key = chosen.key
+    SELECT runs.key, runs.lost, runs.status, runs.due, chosen.place FROM chosen JOIN runs ON runs.key = chosen.key
     WHERE runs.ended IS NULL AND runs.due <= $2 AND runs.claims = 0 AND {free}
     ORDER BY chosen.place LIMIT $3 FOR UPDATE OF runs SKIP LOCKED
 )
-UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = runs.claims + 1, lost = '', updated = $2,
+UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = {taken}, lost = '', updated = $2,
     status = CASE WHEN runs.status IN ('cancelling', 'compensating') THEN runs.status ELSE 'running' END
 FROM taken JOIN inputs ON inputs.run = taken.key WHERE runs.key = taken.key
 RETURNING taken.place, {claim};
@@ -110,8 +110,8 @@ ORDER BY runs.priority DESC, runs.due, runs.key LIMIT 1 FOR UPDATE OF runs SKIP 
 
 -- name: claim_stuck
 -- Make it this worker's.
-WITH taken AS MATERIALIZED (SELECT key, lost, status FROM runs WHERE key = $3)
-UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = runs.claims + 1, lost = '', updated = $2,
+WITH taken AS MATERIALIZED (SELECT key, lost, status, due FROM runs WHERE key = $3)
+UPDATE runs SET owner = $1, epoch = runs.epoch + 1, due = NULL, wait = '', claims = {taken}, lost = '', updated = $2,
     status = CASE WHEN runs.status IN ('cancelling', 'compensating') THEN runs.status ELSE 'running' END
 FROM taken JOIN inputs ON inputs.run = taken.key
 WHERE runs.key = taken.key AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
@@ -204,6 +204,10 @@ AND pg_locks.mode IN ('RowShareLock', 'ExclusiveLock')
 AND EXISTS (SELECT 1 FROM pg_stat_activity AS other
             WHERE other.wait_event_type = 'Lock' AND pg_locks.pid = ANY (pg_blocking_pids(other.pid)))
 AND pg_stat_activity.wait_event = 'ClientRead' AND pg_stat_activity.state_change < clock_timestamp() - $1 * interval '1 microsecond';
+
+-- name: silence
+-- For how many microseconds a worker has not renewed its lease.
+SELECT greatest({clock} - lease_until + lease, 0) FROM workers WHERE id = $1;
 
 -- name: declare_dead
 -- Unless it renewed its lease since it was looked at ($2 = 1: known to have died, whatever its lease says).

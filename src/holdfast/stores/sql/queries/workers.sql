@@ -1,9 +1,15 @@
 -- Statements about workers, for every database: what becomes of the runs of those who are not there any more.
 
 -- name: free_lost
--- What a dead worker was running. The epoch moves at once: a worker that only hung must not write after this.
-UPDATE runs SET owner = NULL, due = $2, lost = $3, epoch = epoch + 1, updated = $2
+-- What a dead worker was running, due since it was last known to be alive ($4). The epoch moves at once: a worker that
+-- only hung must not write after this.
+UPDATE runs SET owner = NULL, due = $4, lost = $3, epoch = epoch + 1, updated = $2
 WHERE ended IS NULL AND owner = $1 AND status IN ('pending', 'running', 'cancelling', 'compensating', 'paused');
+
+-- name: run_by
+-- What a worker is running.
+SELECT id FROM runs
+WHERE ended IS NULL AND owner = $1 AND status IN ('pending', 'running', 'cancelling', 'compensating', 'paused') ORDER BY key;
 
 -- name: prune_dead
 -- Dead workers that no open run names.

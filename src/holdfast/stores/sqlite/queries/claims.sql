@@ -24,13 +24,13 @@ ORDER BY due, key LIMIT ?4;
 
 -- name: take_runs
 -- Make runs this worker's.
-UPDATE runs SET owner = ?1, epoch = epoch + 1, due = NULL, wait = '', claims = claims + 1, lost = '', updated = ?2,
+UPDATE runs SET owner = ?1, epoch = epoch + 1, due = NULL, wait = '', claims = {taken}, lost = '', updated = ?2,
                 status = iif(status IN ('cancelling', 'compensating'), status, 'running')
 WHERE key IN (SELECT value FROM json_each(?3));
 
 -- name: taken_runs
--- rows: key int, lost text, status text
--- What the worker needs to know of them, in the order given; `lost` and `status` are what they were before.
+-- rows: key int, lost text, status text, due int
+-- What the worker needs to know of them, in the order given; `lost`, `status` and `due` are what they were before.
 SELECT {claim} FROM {rows} AS taken CROSS JOIN runs ON runs.key = taken.key CROSS JOIN inputs ON inputs.run = runs.key;
 
 -- name: waiting_tasks

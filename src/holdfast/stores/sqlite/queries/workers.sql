@@ -13,6 +13,10 @@ UPDATE workers SET lease_until = ?2 + lease WHERE id = ?1 AND state = 'live';
 -- Workers that were not declared dead.
 SELECT id, boot, lease_until, lock FROM workers WHERE state = 'live';
 
+-- name: last_renewal
+-- In which boot of the machine a worker renewed its lease last, and when.
+SELECT boot, lease_until - lease FROM workers WHERE id = ?1;
+
 -- name: declare_dead
 -- Unless it renewed its lease since it was looked at (?3 = 1: known to have died, whatever its lease says).
 UPDATE workers SET state = 'dead' WHERE id = ?1 AND state = 'live' AND (?3 OR lease_until < ?2);
