@@ -302,6 +302,8 @@ class Journal:
         self.next_seq = seq + 1
         if at < self.recorded_at:
             at = self.recorded_at
+        else:
+            self.recorded_at = at
         self.turn.entries.append(_row(EntryRow, (location, seq, _STEP_BEGUN, at, data)))
         return None
 
@@ -331,6 +333,8 @@ class Journal:
         at = self.loop.now
         if at < self.recorded_at:
             at = self.recorded_at  # a run that was reopened or paused asks for it now, not when it first came here
+        else:
+            self.recorded_at = at
         self.turn.entries.append(_row(EntryRow, (location, seq, entry.kind, at, encoder.encode(entry).decode())))
         return seq
 
