@@ -9,6 +9,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+import pytest
 from tests.support.paths import ROOT, SCRIPTS
 
 SCRIPT = SCRIPTS / "saga_everywhere.py"
@@ -39,17 +40,19 @@ def again(report: dict, run_id: str, order: list[set[str]]) -> list[str]:
     return [name for name in bodies(report, run_id, "B") if name in first and rank[name] < reached]
 
 
-def test_a_saga_killed_at_any_commit_undoes_everything_once_and_in_reverse(tmp_path: Path):
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_saga_killed_at_any_commit_undoes_everything_once_and_in_reverse(tmp_path: Path, step: int):
     """G11 B17 S4-21 S0-55 S4-28 G12 B9 B14 S0-37
 
     With a life that continued as new, a join, a trimmed loop, a compensation that fails, a keyed step that two runs
     want, an event that one of them publishes for the other, and a run that is paused meanwhile.
     """
-    reports = run(tmp_path, "each", 1, 1)
+    reports = run(tmp_path, "each", 1, step)
     killed = [report for report in reports if report["killed"]]
-    assert len(killed) >= 55, "the test must have killed at every commit, before and after"
+    assert len(killed) >= 55 // step, "the test must have killed at every commit, before and after"
     stood = {(run_id, report["before"][run_id]["status"]) for report in killed for run_id in ("saga", "napper")}
-    assert {("saga", "compensating"), ("napper", "paused"), ("napper", "compensating")} <= stood
+    assert {("saga", "compensating"), ("napper", "paused")} <= stood
+    assert step > 1 or ("napper", "compensating") in stood
     for report in reports:
         where = f"killed {report['moment']} commit {report['kill_at']}"
         after = report["after"]

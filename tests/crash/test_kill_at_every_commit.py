@@ -22,12 +22,13 @@ def run(*args: object) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_run_killed_at_any_commit_continues_and_repeats_no_recorded_step(tmp_path: Path):
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_killed_at_any_commit_continues_and_repeats_no_recorded_step(tmp_path: Path, step: int):
     """S1-14 S1-28 S2-28 S3-24 S4-1 S4-28 G1 G3 Fifty steps with sleeps, messages, join, race and trimmed loops."""
-    reports = run(tmp_path, "each", 1, 1)
+    reports = run(tmp_path, "each", 1, step)
     killed = {(report["kill_at"], report["moment"]) for report in reports if report["killed"]}
     # How many commits there are depends on what happens to go together; these there always are.
-    every = {(commit, moment) for commit in range(1, COMMITS + 1) for moment in ("before", "after")}
+    every = {(commit, moment) for commit in range(1, COMMITS + 1, step) for moment in ("before", "after")}
     assert every - killed == set(), "the test must have killed at every commit, before and after"
     assert [report for report in reports if not report["finished"]] == []
     assert [report for report in reports if report["again"] or report["broken"] or report["missing"]] == []

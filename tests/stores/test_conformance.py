@@ -79,6 +79,7 @@ class TestPostgres(StoreConformance):
         return await another()
 
 
+@pytest.mark.slow
 class TestOldestPostgres(TestPostgres):
     """S1-36: the same on the oldest server that is there."""
 
