@@ -189,6 +189,7 @@ class FileWatch:
             with open(self.path + "-wal", "rb", buffering=0) as wal:
                 data = memoryview(os.pread(wal.fileno(), wanted, _WAL_HEADER + size * first))
         except OSError:
+            self.check()
             return None
         if len(data) != wanted:
             return None
@@ -220,8 +221,11 @@ class FileWatch:
         """Take note that SQLite cannot make sense of the file.
 
         Raises:
-            StoreCorrupt: in any case; nothing may be written or acknowledged any more.
+            StoreReplaced: it is shorter than it was, or no database any more, which it was when it was opened.
+            StoreCorrupt: in any other case; nothing may be written or acknowledged any more.
         """
+        if isinstance(error, apsw.NotADBError) or self._stat().st_size < self._size:
+            self._condemn(f"{self.path} was written by another program")
         self.verdict = StoreCorrupt(
             f"{self.path}: the database is damaged ({error}); nothing is acknowledged any more. Stop all engines that "
             "use it, look at it with PRAGMA integrity_check, and restore a backup: holdfast restore"
