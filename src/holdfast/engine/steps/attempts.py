@@ -340,7 +340,7 @@ class Attempts:
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
-        if self.suspects.judging:
+        if self.suspects.turns.holder is not None:
             self.suspects.leave(verb)
         if resident.phase >= FINISHING or verb.done() or attempt.number != verb.attempt:
             return

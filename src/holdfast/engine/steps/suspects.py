@@ -37,12 +37,12 @@ class Suspects:
     def __init__(self, runs: Runs, executor: Executor) -> None:
         self._runs = runs
         self._executor = executor
-        self._turns = SuspectTurns()
+        self.turns = SuspectTurns()
 
     @property
     def judging(self) -> bool:
         """Whether a suspect is running in this process, which would be blamed for its death."""
-        return self._turns.holder is not None
+        return self.turns.holder is not None
 
     def counted_loss(self, verb: StepVerb, why: str, died: Instant | None = None) -> entries.AttemptLost:
         """Count an attempt that was lost, and return the note that says so; `died` is when its worker died."""
@@ -67,23 +67,23 @@ class Suspects:
                 continue
             verb.settled = True
             resident.active.add(verb.location)
-            if self._turns.ask(verb, partial(self._turn_of, resident, verb)):
+            if self.turns.ask(verb, partial(self._turn_of, resident, verb)):
                 ready.append(verb)
         return ready
 
     def leave(self, verb: StepVerb) -> None:
         """Give the turn to the next; harmless for a step that does not have it."""
-        if self._turns.holder is not None:
-            self._turns.leave(verb)
+        if self.turns.holder is not None:
+            self.turns.leave(verb)
 
     def forget(self, journal: Journal) -> None:
         """Withdraw every step of a run that leaves this worker."""
-        self._turns.forget(journal)
+        self.turns.forget(journal)
 
     def _turn_of(self, resident: Resident, verb: StepVerb) -> None:
         def begin() -> None:
             if resident.phase or verb.done():
-                self._turns.leave(verb)
+                self.turns.leave(verb)
             else:
                 self._runs.note(resident, begin=[verb])
 
