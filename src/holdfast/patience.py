@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -72,21 +73,53 @@ async def within(patience: float, coming: Coroutine[Any, Any, T]) -> T:
         _current.reset(before)
 
 
-@contextmanager
-def on_its_way(withdraw: Callable[[], None]) -> Iterator[None]:
-    """Note that the call has asked for an operation, and how to withdraw it while that is possible."""
-    call = _current.get()
-    if call is None or call.task is not asyncio.current_task():
-        yield
-        return
-    call.asked, call.withdraw = True, withdraw
-    try:
-        yield
-    except StoreBusy:
-        call.asked = False  # it was not made
-        raise
-    finally:
-        call.withdraw = None
+class Outcomes:
+    """Operations that callers wait for. One timer serves all: they have the same patience, so the oldest is first."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._waiting: deque[tuple[float, asyncio.Future[Any], Callable[[object], None], object]] = deque()
+        self._timed = False
+
+    async def wait(self, outcome: asyncio.Future[T], withdraw: Callable[[object], None], what: object) -> T:
+        """Wait for an outcome, as part of a call or for as long as a call may take; then `what` is withdrawn.
+
+        Raises:
+            StoreBusy, OutcomeUnknown: as `within`.
+        """
+        call = _current.get()
+        if call is not None and call.task is asyncio.current_task():
+            return await call.operation(outcome, functools.partial(withdraw, what))
+        waiting = self._waiting
+        waiting.append((time.monotonic() + self._patience * WITHDRAWN_AFTER, outcome, withdraw, what))
+        if not self._timed:
+            self._come_back()
+        try:
+            return await outcome
+        finally:
+            while waiting and waiting[0][1].done():
+                waiting.popleft()
+
+    def _look(self) -> None:
+        """Withdraw what has waited long enough, and come back for the next."""
+        self._timed = False
+        loop = asyncio.get_running_loop()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= time.monotonic()):
+            _, outcome, withdraw, what = self._waiting.popleft()
+            if not outcome.done():
+                loop.call_later(self._patience * (1 - WITHDRAWN_AFTER), self._too_late, outcome)
+                withdraw(what)
+        if self._waiting:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        self._timed = True
+        left = self._waiting[0][0] - time.monotonic()
+        asyncio.get_running_loop().call_later(max(left, 0.001), self._look)
+
+    def _too_late(self, outcome: asyncio.Future[Any]) -> None:
+        if not outcome.done():
+            outcome.set_exception(_unknown(self._patience))
 
 
 class _Call:
@@ -103,6 +136,17 @@ class _Call:
         self.limit = asyncio.timeout(None)
         self.timer = asyncio.get_running_loop().call_later(patience * WITHDRAWN_AFTER, self._nearly_over)
 
+    async def operation(self, outcome: asyncio.Future[T], withdraw: Callable[[], None]) -> T:
+        """Wait for the outcome of an operation that is part of this call."""
+        self.asked, self.withdraw = True, withdraw
+        try:
+            return await outcome
+        except StoreBusy:
+            self.asked = False  # it was not made
+            raise
+        finally:
+            self.withdraw = None
+
     def _nearly_over(self) -> None:
         self.limit.reschedule(asyncio.get_running_loop().time() + self.patience * (1 - WITHDRAWN_AFTER))
         if self.withdraw is not None:
@@ -110,12 +154,16 @@ class _Call:
 
     def too_late(self) -> StoreError:
         """Return what the caller is told at the end."""
-        waited = f"the store has not answered for {self.patience:g} s"
         if self.asked:
-            return OutcomeUnknown(
-                f"{waited}: whether this happened is not known; look, or do it again with the same id"
-            )
-        return StoreBusy(f"{waited}: nothing was changed")
+            return _unknown(self.patience)
+        return StoreBusy(f"the store has not answered for {self.patience:g} s: nothing was changed")
+
+
+def _unknown(patience: float) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the store has not answered for {patience:g} s: whether this happened is not known; look, or do it again with "
+        "the same id"
+    )
 
 
 _current: ContextVar[_Call | None] = ContextVar("holdfast call", default=None)

@@ -13,7 +13,7 @@ from holdfast.contract.operations import SendMessage
 from holdfast.contract.turns import PublishEvent, StartRun
 from holdfast.errors import BadInput, OutcomeUnknown, StoreBusy
 
-SHORT = timedelta(milliseconds=500)
+SHORT = timedelta(seconds=1)
 NEVER = timedelta(hours=1)
 
 

@@ -320,8 +320,9 @@ class Engine:
         """
         said = options_given(Engine.start, locals())
         starting = self._starter.start(workflow, args, kwargs, said)
-        # In a transaction of the caller's own, its connection says how long to wait.
-        run_id, result_type = await (within(self._call_patience, starting) if connection is None else starting)
+        # Without an id it asks for one thing; in a transaction of the caller's own, its connection says how long.
+        several = id is not None and connection is None
+        run_id, result_type = await (within(self._call_patience, starting) if several else starting)
         return RunHandle(self._client, run_id, result_type)
 
     async def start_many(
@@ -396,7 +397,6 @@ class Engine:
 
     # Messages and events.
 
-    @patient
     async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
         """Publish an event by name to the runs that wait for it; return how many runs were given it, 0: it is queued.
 

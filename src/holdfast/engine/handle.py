@@ -17,7 +17,7 @@ from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.steps import Progress, Step, progress_of, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
-from holdfast.patience import patient, within
+from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data
 
@@ -103,9 +103,7 @@ class RunHandle(Generic[R]):
             NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
-        sending = self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
-        # In a transaction of the caller's own, its connection says how long to wait.
-        return await (within(self._call_patience, sending) if connection is None else sending)
+        return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
 
     async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
         """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
@@ -115,7 +113,7 @@ class RunHandle(Generic[R]):
             TimeoutError: no reply came in time; the request stays.
         """
         seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        request = await within(self._call_patience, self._client.messaging.request(self.id, name, payload))
+        request = await self._client.messaging.request(self.id, name, payload)
         answer = await asyncio.wait_for(self._client.reply_to(request, self.id), seconds)
         return codec.decode(answer, type, f"the reply to {name!r}")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,9 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import PublishEvent
 from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.engine.views.observers import Observers
-from holdfast.engine.worker.committer import Done, outcome_of
+from holdfast.engine.worker.committer import Done, resolving, soon
 from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
-from holdfast.patience import on_its_way, within
+from holdfast.patience import Outcomes
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
@@ -32,6 +33,7 @@ class Link:
         self.actor = actor
         self.patience = patience
         """How many seconds a call of a caller may take."""
+        self._outcomes = Outcomes(patience)
         self.observers = observers
         self.current: Worker | None = None
         """The worker, while the engine is open."""
@@ -41,6 +43,7 @@ class Link:
         """Note that the engine is open in this process."""
         self.current = worker
         self._process = os.getpid()
+        self._outcomes = Outcomes(self.patience)  # the one before may belong to another event loop
 
     @property
     def worker(self) -> Worker:
@@ -76,7 +79,7 @@ class Link:
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and let this engine see what came of it."""
         worker = self.worker
-        outcome = await self.settle(worker, operation, worker.committer.apply(operation))
+        outcome = await self.settle(worker, operation, partial(worker.committer.submit, operation))
         if not isinstance(operation, Purge):
             worker.look(may_have_ended=not isinstance(operation, PublishEvent))
         return outcome
@@ -101,16 +104,13 @@ class Link:
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
                     worker.runner.mail.early(operation.target, operation.row(0))
 
-        return await self.settle(worker, operation, outcome_of(ask))
+        return await self.settle(worker, operation, partial(soon, ask))
 
-    async def settle(self, worker: Worker, what: object, coming: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Wait for the outcome of an operation, or of the start of a run, as long as the call that asks may take."""
-
-        async def settled() -> Outcome:
-            with on_its_way(partial(worker.committer.withdraw, what)):
-                return await coming
-
-        return await within(self.patience, settled())
+    def settle(self, worker: Worker, what: object, begin: Callable[[Done], None]) -> Coroutine[Any, Any, Outcome]:
+        """Ask for an operation, or the start of a run, and wait for its outcome as long as a call may take."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        begin(resolving(future))
+        return self._outcomes.wait(future, worker.committer.withdraw, what)
 
     def notify(self, change: Change) -> None:
         """Tell the observers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.client.link import Link
 from holdfast.engine.steps.queue.served import Queues
-from holdfast.engine.worker.committer import Done, outcome_of
+from holdfast.engine.worker.committer import Done, soon
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.payloads import codec
 
@@ -148,7 +149,7 @@ class RunStarter:
     async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
         later = run.options.begins is not None and run.options.begins > run.at
         if not self._here or later or definition is None or not self._queues.serves(definition):
-            outcome = await self._link.settle(worker, run, worker.committer.apply(StartRun(run=run)))
+            outcome = await self._link.settle(worker, run, partial(worker.committer.submit, StartRun(run=run)))
             worker.look()
             return outcome
         owned = msgspec.structs.replace(run, owner=worker.id)
@@ -163,7 +164,7 @@ class RunStarter:
 
             start(owned, definition, told)
 
-        return await self._link.settle(worker, owned, outcome_of(ask))
+        return await self._link.settle(worker, owned, partial(soon, ask))
 
     def _input(
         self, workflow: Workflow[Any, Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Iterable[str]

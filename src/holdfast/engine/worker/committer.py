@@ -97,11 +97,8 @@ async def from_callback(call: Callable[[], T]) -> T:
     return await future
 
 
-async def outcome_of(ask: Callable[[Done], None]) -> Outcome:
-    """Ask for something to be committed from a plain callback, as `from_callback` does, and wait for its outcome."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome] = loop.create_future()
-    done = resolving(future)
+def soon(ask: Callable[[Done], None], done: Done) -> None:
+    """Ask for something to be committed from a plain callback, as `from_callback` does."""
 
     def begin() -> None:
         try:
@@ -109,8 +106,7 @@ async def outcome_of(ask: Callable[[Done], None]) -> Outcome:
         except Exception as error:
             done(error)
 
-    loop.call_soon(begin)
-    return await future
+    asyncio.get_running_loop().call_soon(begin)
 
 
 class Committer:
@@ -133,6 +129,8 @@ class Committer:
         self._task: asyncio.Task[None] | None = None
         self._resting: Batch | None = None
         """The batch in flight, while it is known that nothing of it was made: until it is tried again."""
+        self._withdrawn = asyncio.Event()
+        """Set when all of that batch was withdrawn."""
         self._unwanted: list[object] = []
         """What callers would withdraw of the batch in flight."""
         self._depth = 0
@@ -215,6 +213,8 @@ class Committer:
                 batch[:] = [item for item in batch if id(item) not in taken]
         told = StoreBusy("the store takes nothing at present: this was withdrawn and did not happen")
         refused = StoreError("a message that this turn was made of was withdrawn")
+        if not self._resting:
+            self._withdrawn.set()
         self._distribute([*gone, *ahead], [*[told] * len(gone), *[refused] * len(ahead)])
 
     def _flush(self) -> None:
@@ -359,9 +359,13 @@ class Committer:
                     raise
                 _logger.warning("the store cannot commit, trying again: %s", error)
             self._resting = batch
+            self._withdrawn.clear()
+            self._loop.call_soon(self._take_back, self._unwanted)
             try:
-                self._loop.call_soon(self._take_back, self._unwanted)
-                await asyncio.sleep(_RETRIES[min(tries, len(_RETRIES) - 1)])
+                async with asyncio.timeout(_RETRIES[min(tries, len(_RETRIES) - 1)]):
+                    await self._withdrawn.wait()
+            except TimeoutError:
+                pass
             finally:
                 self._resting = None
             if not batch:
