@@ -10,6 +10,7 @@ from typing import Any, Literal
 from holdfast.clock import Instant, micros
 from holdfast.contract.turns import EventRule
 from holdfast.errors import BadInput
+from holdfast.texts import check_text
 
 Delivery = Literal["first", "all", "after_wait", "after_create"]
 Unread = Literal["discard", "republish", "dead_letter"]
@@ -50,8 +51,8 @@ class Event:
             if self.type is None:
                 raise BadInput("an Event needs a name, or a type to derive it from")
             object.__setattr__(self, "name", self.type.__name__)
-        name: object = self.name
-        if not isinstance(name, str) or not name.isprintable() or len(name) > _LONGEST or _RESERVED.intersection(name):
+        name = check_text(self.name, "event name", longest=_LONGEST)
+        if _RESERVED.intersection(name):
             raise BadInput(f"event name {name!r} must be 1 to {_LONGEST} printable characters without / # ~ @ !")
         consume: object = self.consume_on_read
         if not isinstance(consume, bool):

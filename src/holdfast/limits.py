@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from holdfast.clock import Instant, micros
 from holdfast.errors import BadInput
+from holdfast.texts import check_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,7 @@ class Limit:
             value: object = getattr(self, field)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(f"{field} of limit {self.name!r} must be a whole number of at least 1, not {value!r}")
-        if not self.name:
-            raise BadInput("a Limit needs a name")
+        check_text(self.name, "the name of a Limit")
         if not micros(self.per, f"per of limit {self.name!r}"):
             raise BadInput(f"per of limit {self.name!r} must be longer than nothing")
 

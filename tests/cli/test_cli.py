@@ -23,9 +23,9 @@ from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, contents, order, sleeper
 
 from holdfast.cli.main import commands, main
-from holdfast.cli.text import masked, passwords, printable
 from holdfast.stores import open_store
 from holdfast.testing import JumpingClock
+from holdfast.texts import masked, passwords, printable
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli import transfer as moving
-from holdfast.cli.text import masked, passwords, printable
 from holdfast.errors import BadInput, CannotOpen, HoldfastError, RunError
+from holdfast.texts import masked, passwords, printable
 
 _REFUSED = (BadInput, RunError, CannotOpen)
 

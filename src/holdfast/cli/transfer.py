@@ -15,11 +15,11 @@ from typing import Any
 
 import click
 
-from holdfast.cli.text import printable
 from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
 from holdfast.stores import open_store
+from holdfast.texts import printable
 from holdfast.transfer import Report, Which, check_file, export_runs, import_runs
 from holdfast.transfer.backup import Backup, back_up, restore
 

@@ -22,6 +22,7 @@ from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer
+from holdfast.texts import check_text
 
 _REFUSALS = ("missing", "full", *sorted(TERMINAL))
 
@@ -219,18 +220,8 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
 
 def check_message_id(message_id: object) -> None:
     """Refuse what cannot be the id of a message or event; None is left to be made up."""
-    if message_id is not None and not (isinstance(message_id, str) and 0 < len(message_id) <= 255):
-        raise BadInput(f"id {message_id!r} must be a text of 1 to 255 characters")
-    if isinstance(message_id, str) and ("\0" in message_id or (not message_id.isascii() and _broken(message_id))):
-        raise BadInput(f"id {message_id!r} has characters that cannot be stored")
-
-
-def _broken(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    if message_id is not None:
+        check_text(message_id, "id", printable=False)
 
 
 def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id: str | None) -> PublishVerb:

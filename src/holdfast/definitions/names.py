@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import BadInput, InvalidId
+from holdfast.errors import InvalidId
+from holdfast.texts import check_text, shown
 
 DEFAULT_QUEUE = "default"
 _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@=+~-")
@@ -15,14 +16,16 @@ def check_run_id(run_id: str) -> str:
         InvalidId: outside the allowed set or length.
     """
     text: object = run_id
-    if (
-        not (isinstance(text, str) and 0 < len(text) <= 255 and _ID_CHARACTERS.issuperset(text))
-        or run_id.strip(".") == ""
-    ):
-        raise InvalidId(
-            f"run id {run_id!r} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots"
-        )
-    return run_id
+    if isinstance(text, str) and 0 < len(text) <= 255 and _ID_CHARACTERS.issuperset(text) and text.strip("."):
+        return run_id
+    what = ""
+    if isinstance(text, str):
+        what = f": it has {len(text):,}" if len(text) > 255 else ""
+        wrong = ((place, letter) for place, letter in enumerate(text) if letter not in _ID_CHARACTERS)
+        what = next((f": U+{ord(letter):04X} at position {place} is none" for place, letter in wrong), what)
+    raise InvalidId(
+        f"run id {shown(run_id)} must be 1 to 255 characters of A-Z a-z 0-9 . _ : @ = + ~ - and not only dots{what}"
+    )
 
 
 def check_queue(queue: str, where: str) -> str:
@@ -31,7 +34,4 @@ def check_queue(queue: str, where: str) -> str:
     Raises:
         BadInput: it is not 1 to 255 printable characters.
     """
-    given: object = queue
-    if not (isinstance(given, str) and 0 < len(given) <= 255 and given.isprintable()):
-        raise BadInput(f"{where} must be 1 to 255 printable characters, not {queue!r}")
-    return queue
+    return check_text(queue, where)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -15,7 +14,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, micros
 from holdfast.contract.rows import Standing, Status
 from holdfast.contract.store import Store
-from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_run_id, is_async, options_given
+from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_plain, check_run_id, options_given
 from holdfast.determinism.guard import guard
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.filters import run_filter
@@ -45,6 +44,7 @@ from holdfast.ops.retention import Retention, Sweeper
 from holdfast.patience import patient, within
 from holdfast.schedules.service import Schedules
 from holdfast.stores import open_store
+from holdfast.texts import check_text
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
@@ -109,20 +109,15 @@ class Engine:
         store: Store | None = None,
         **settings: Any,
     ) -> None:
-        try:
-            self.settings = Settings(**settings)
-        except TypeError as error:
-            known = ", ".join(field.name for field in fields(Settings))
-            raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
+        self.settings = Settings.given(settings)
+        check_text(actor, "actor")
         self.registry = Registry(workflows, errors, activities)
         self._queues = Queues(queues, self.registry)
         self.store = store if store is not None else open_store(os.fspath(database), durability, dialect)
         self.clock = clock or self.store.clock
         self._events = Events(events)
         self._limits = Limits(limits)
-        said: object = context
-        if said is not None and (not callable(said) or is_async(said)):
-            raise BadInput(f"context must be a plain function that returns a mapping, not {context!r}")
+        check_plain(context, "context")
         self._context = context
         self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
         self._tracing = tracing
@@ -389,11 +384,11 @@ class Engine:
 
         What other engines do to a run is seen by `RunHandle.watch`.
         """
-        return self._observers.watch(run_id, types)
+        return self._observers.watch(check_run_id(run_id) if run_id else "", types)
 
     def subscribe(self, callback: Callable[[Change], None], run_id: str = "") -> Callable[[], None]:
         """Call back for everything this engine does (to one run); returns a function that stops it."""
-        return self._observers.subscribe(callback, run_id)
+        return self._observers.subscribe(callback, check_run_id(run_id) if run_id else "")
 
     # Messages and events.
 
@@ -424,7 +419,7 @@ class Engine:
 
         With `dry_run` they are only listed. What cannot be done to one run is reported and stops no other.
         """
-        check_bulk(action, which)
+        check_bulk(action, by, reason, which)
         found = [run.id for run in await self.runs(limit=limit, **which)]
         return BulkReport(found) if dry_run else await self._control.bulk(action, found, by, reason)
 

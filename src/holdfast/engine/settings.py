@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import Any, Self
 
 from holdfast.clock import micros
 from holdfast.errors import BadInput
@@ -29,6 +31,19 @@ class Settings:
     """How long a call of a caller (start, send, runs, ...) may wait for the store; `result()` waits for its run."""
     development: bool = True
     """Whether blocking I/O in workflow code is refused by an audit hook."""
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> Self:
+        """Return the settings that were given by name.
+
+        Raises:
+            BadInput: there is no setting of a name, or its value does not fit.
+        """
+        try:
+            return cls(**options)
+        except TypeError as error:
+            known = ", ".join(field.name for field in fields(cls))
+            raise BadInput(f"Engine: {str(error).partition(' ')[2]}; the settings are {known}") from None
 
     def __post_init__(self) -> None:
         for field, least in (("max_resident", 0), ("max_steps", 1), ("max_threads", 1)):

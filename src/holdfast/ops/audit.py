@@ -34,6 +34,7 @@ from holdfast.errors import BadInput
 from holdfast.ops.port import Port
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
+from holdfast.texts import check_text
 
 _PAGE = 1000
 _MOST = 1000
@@ -88,6 +89,8 @@ class AuditTrail:
         """Return what people did (to one target), oldest first; `after` is the `n` of the last of the previous page."""
         if not 1 <= limit <= _MOST:
             raise BadInput(f"limit must be between 1 and {_MOST:,}, not {limit!r}")
+        if target is not None:
+            check_text(target, "target", printable=False)
         rows = await self._port.store.audit(target, after, limit)
         return [
             AuditRecord(

@@ -15,10 +15,11 @@ from holdfast.contract.rows import LetterFilter, LetterRow
 from holdfast.definitions import check_plain, check_run_id
 from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
 from holdfast.events import Events
-from holdfast.ops.port import Port, audited, call_back
+from holdfast.ops.port import Port, audited, call_back, check_who
 from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
+from holdfast.texts import check_text, shown
 
 Kind = Literal["work", "event"]
 
@@ -127,6 +128,7 @@ class DeadLetters:
         Raises:
             NoSuchLetter: there is none with that id.
         """
+        check_text(letter_id, "letter_id", printable=False)
         rows = await self._port.store.letters(LetterFilter(id=letter_id, limit=1))
         if not rows:
             raise NoSuchLetter(f"there is no dead letter {letter_id!r}")
@@ -156,6 +158,7 @@ class DeadLetters:
         return await self._put_away(letter_id, by, remove=True)
 
     async def _put_away(self, letter_id: str, by: str | None, remove: bool) -> bool:
+        check_text(letter_id, "letter_id", printable=False)
         audit = audited(self._port, by, "deadletter.remove" if remove else "deadletter.acknowledge")
         operation = Acknowledge(letter=letter_id, at=self._port.clock.now(), remove=remove, audit=audit)
         outcome = await self._port.apply(operation)
@@ -178,6 +181,9 @@ class DeadLetters:
             QueueFull: too many events of that name wait already.
             CannotReopen: the run of the work cannot go on.
         """
+        check_who(by)
+        if to is not None:
+            check_run_id(to)
         letter = await self.get(letter_id)
         if letter.outcome:
             raise _dealt_with(letter)
@@ -216,6 +222,7 @@ class DeadLetters:
         """
         if confirm is not True:
             raise BadInput("replay_all runs many steps again: look at the letters, then call it with confirm=True")
+        check_who(by)
         replayed: Letters = []
         failed: dict[str, str] = {}
         for letter in reversed(await self._not_replayed(limit, which)):
@@ -309,12 +316,15 @@ def _filter(limit: int, which: LetterQuery) -> LetterFilter:
     _check_kind(which.get("kind"))
     if not 1 <= limit <= _PAGE:
         raise BadInput(f"limit must be between 1 and {_PAGE:,}, not {limit!r}")
+    for name, given in which.items():
+        if name in ("workflow", "run", "name", "before") and given is not None:
+            check_text(given, name, printable=False)
     return LetterFilter(limit=limit, **which)
 
 
 def _check_kind(kind: str | None) -> None:
     if kind is not None and kind not in _KINDS:
-        raise BadInput(f"kind is one of {', '.join(_KINDS)}, not {kind!r}")
+        raise BadInput(f"kind is one of {', '.join(_KINDS)}, not {shown(kind)}")
 
 
 def _letter(row: LetterRow) -> DeadLetter:

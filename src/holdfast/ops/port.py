@@ -12,6 +12,7 @@ from holdfast.contract.operations import Operation, Outcome
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit
 from holdfast.payloads import codec
+from holdfast.texts import check_remark, check_text
 
 _logger = logging.getLogger("holdfast.ops")
 
@@ -50,9 +51,22 @@ class Port(Protocol):
 
 def audited(port: Port, by: str | None, action: str, **detail: object) -> Audit:
     """Return what the audit trail is to say about an action; `detail` is kept as JSON, without what is None."""
+    check_who(by, detail.get("reason"))
     said = {name: value for name, value in detail.items() if value is not None}
     text = codec.encode(said, f"the detail of {action!r}").decode() if said else ""
     return Audit(actor=by if by is not None else port.actor, action=action, detail=text)
+
+
+def check_who(by: object, reason: object = None) -> None:
+    """Refuse what cannot be recorded of the person that acts, and of why.
+
+    Raises:
+        BadInput: naming the field.
+    """
+    if by is not None:
+        check_text(by, "by", printable=False)
+    if reason is not None:
+        check_remark(reason, "reason")
 
 
 def call_back(port: Port, name: str, callback: Callable[..., None], *given: str) -> None:

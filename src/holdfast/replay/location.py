@@ -15,6 +15,7 @@ import re
 from typing import Any
 
 from holdfast.errors import BadInput
+from holdfast.texts import refuse_text
 
 MAX_NAME = 200
 _FORBIDDEN = ("/", "#", "~", "@", "!")
@@ -42,7 +43,7 @@ def check_name(name: Any, what: str = "name") -> str:
     """
     fits = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
     if not fits:
-        raise BadInput(f"{what} {name!r} must be 1 to {MAX_NAME} printable characters")
+        refuse_text(name, what, longest=MAX_NAME)
     if _STRUCTURE.search(name):
         raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
     return str(name)

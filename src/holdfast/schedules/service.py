@@ -18,13 +18,14 @@ from holdfast.contract.turns import NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
 from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
 from holdfast.events import Events
-from holdfast.ops.port import Port, audited
+from holdfast.ops.port import Port, audited, check_who
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
 from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
+from holdfast.texts import check_text, shown
 
 _logger = logging.getLogger("holdfast.engine")
 
@@ -180,6 +181,7 @@ class Schedules:
         Raises:
             NoSuchSchedule: there is none with that id.
         """
+        check_who(by)
         row = await self._row(id)
         return schedule_of(row) if row.paused else await self._change(row, row.next, True, by)
 
@@ -190,6 +192,7 @@ class Schedules:
         Raises:
             NoSuchSchedule: there is none with that id.
         """
+        check_who(by)
         row = await self._row(id)
         if not row.paused:
             return schedule_of(row)
@@ -202,6 +205,7 @@ class Schedules:
         Raises:
             NoSuchSchedule: there is none with that id.
         """
+        check_text(id, "schedule id", printable=False)
         audit = audited(self._port, by, "schedule.delete")
         outcome = await self._port.apply(DropSchedule(id=id, at=self._port.clock.now(), audit=audit))
         if isinstance(outcome, Refused):
@@ -219,6 +223,7 @@ class Schedules:
         return schedule_of(await self._row(operation.id))
 
     async def _row(self, id: str) -> ScheduleRow:
+        check_text(id, "schedule id", printable=False)
         row = await self._find(id)
         if row is None:
             raise NoSuchSchedule(f"there is no schedule {id!r}")
@@ -237,6 +242,7 @@ class Schedules:
             NoSuchSchedule: there is none with that id.
             UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
         """
+        check_who(by)
         row = await self._row(id)
         run = self._new_run(row, f"{id}:{new_id()}", RunOptions(actor=by if by is not None else self._port.actor))
         audit = audited(self._port, by, "schedule.trigger", schedule=id)
@@ -255,6 +261,7 @@ class Schedules:
         """
         if not 1 <= limit <= _LARGEST_BACKFILL:
             raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
+        check_who(by)
         row = await within(self._call_patience, self._row(id))
         first, last = from_datetime(start, "start"), from_datetime(end, "end")
         ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
@@ -389,4 +396,4 @@ def _check_id(id: str) -> None:
     except InvalidId as error:
         raise InvalidId(str(error).replace("run id", "schedule id", 1)) from None
     if len(id) > _LONGEST_ID:
-        raise InvalidId(f"schedule id {id!r} is longer than {_LONGEST_ID} characters: its runs add the time to it")
+        raise InvalidId(f"schedule id {shown(id)} is longer than {_LONGEST_ID} characters: its runs add the time to it")

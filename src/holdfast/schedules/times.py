@@ -27,6 +27,7 @@ import msgspec
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, to_datetime
 from holdfast.errors import InvalidDuration, InvalidSchedule
+from holdfast.texts import refuse_text
 
 CatchUp = Literal["latest", "all", "none"]
 Overlap = Literal["skip", "allow", "cancel"]
@@ -218,6 +219,8 @@ def _zone(name: str) -> tzinfo:
 def _checked_zone(name: Any) -> str:
     if not isinstance(name, str):
         raise InvalidSchedule(f"timezone: must be an IANA name such as 'Europe/Berlin', not {name!r}")
+    if name:
+        refuse_text(name, "timezone", error=InvalidSchedule)
     if name == "localtime":
         raise InvalidSchedule("timezone: 'localtime' is another zone on each machine; use its IANA name")
     _zone(name)
@@ -226,7 +229,10 @@ def _checked_zone(name: Any) -> str:
 
 def _checked_line(line: Any) -> str:
     if not isinstance(line, str) or len(line) > _LONGEST_LINE:
-        raise InvalidSchedule(f"cron: must be text of at most {_LONGEST_LINE} characters, such as '0 6 * * MON'")
+        given = f", not {len(line):,}" if isinstance(line, str) else ""
+        raise InvalidSchedule(f"cron: must be text of at most {_LONGEST_LINE} characters{given}, such as '0 6 * * MON'")
+    if line:
+        refuse_text(line, "cron", longest=_LONGEST_LINE, printable=False, error=InvalidSchedule)
     from cronsim import CronSim, CronSimError  # as above
 
     fields = " ".join(line.split())

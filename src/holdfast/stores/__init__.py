@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, MissingExtra
+from holdfast.texts import LONGEST_REMARK, check_text, masked, passwords
 
 __all__ = ["open_store"]
 
@@ -14,6 +15,7 @@ def open_store(database: str, durability: str = "power", dialect: str | None = N
     Raises:
         BadInput: the address names no database we know.
     """
+    check_text(database, "database", longest=LONGEST_REMARK, printable=False)
     if durability not in ("power", "process"):
         raise BadInput(f"durability is 'power' or 'process', not {durability!r}")
     if database.startswith(("postgresql:", "postgres:")):
@@ -31,7 +33,8 @@ def open_store(database: str, durability: str = "power", dialect: str | None = N
         if not path:
             raise BadInput(f"{database!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db")
     elif "://" in database:
-        raise BadInput(f"cannot tell what {database!r} is; write sqlite:///path, a path, or :memory:")
+        said = masked(database, passwords([database]))
+        raise BadInput(f"cannot tell what {said!r} is; write sqlite:///path, postgresql://..., a path, or :memory:")
     from holdfast.stores.sqlite.store import SQLiteStore
 
     return SQLiteStore(path, durability=durability)

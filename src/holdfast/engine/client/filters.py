@@ -8,6 +8,7 @@ from holdfast.clock import from_datetime
 from holdfast.context.notes import encode_attributes
 from holdfast.contract.rows import RunFilter, Status
 from holdfast.errors import BadInput
+from holdfast.texts import check_text, shown
 
 
 def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilter:
@@ -21,10 +22,13 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
     if unknown:
         known = ", ".join(field for field in RunFilter.__struct_fields__ if field not in ("limit", "before"))
         raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}; they can by {known}")
+    for field in ("workflow", "parent", "actor", "tenant", "unique_key"):
+        if wanted.get(field) is not None:
+            check_text(wanted[field], field, printable=False)
     status = wanted.get("status")
     if status is not None:
         if status not in list(Status):
-            raise BadInput(f"status {status!r} is none of {', '.join(Status)}")
+            raise BadInput(f"status {shown(status)} is none of {', '.join(Status)}")
         wanted["status"] = Status(status)
     for moment in ("created_from", "created_until"):
         if wanted.get(moment) is not None:

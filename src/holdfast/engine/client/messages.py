@@ -83,7 +83,8 @@ class Messaging:
         if not isinstance(name, str):
             if payload is not None or type(name).__module__ == "builtins":
                 raise BadInput(
-                    f"an event is published by a name and a payload, or as an object of its type, not {name!r}"
+                    "an event is published by a name and a payload, or as an object of its type, "
+                    f"not by {type(name).__name__}"
                 )
             name, payload = self._events.name_of(name), name
         check_name(name, "event name")
@@ -106,6 +107,7 @@ class Messaging:
     ) -> Any:
         """Ask the code of a run: in memory here, or brought there by its history only to be asked."""
         check_run_id(run_id)
+        check_name(name, "query name")
         worker = self._link.worker
         row = await self._link.row(run_id)
         if not row.epoch:

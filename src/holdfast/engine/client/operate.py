@@ -42,12 +42,13 @@ from holdfast.errors import (
     StoreError,
     UniqueConflict,
 )
-from holdfast.ops.port import audited
+from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
 from holdfast.replay.entry import encode_entry
+from holdfast.texts import LONGEST_REMARK, check_text, shown
 
 Action = Literal["cancel", "terminate", "pause", "resume", "retry"]
 _ATTEMPTS = 5
@@ -73,14 +74,15 @@ class RecoveryReport:
     due: bool
 
 
-def check_bulk(action: str, which: Mapping[str, Any]) -> None:
-    """Check what is to be done to many runs, and that it is said to which.
+def check_bulk(action: str, by: str | None, reason: str, which: Mapping[str, Any]) -> None:
+    """Check what is to be done to many runs, by which person and why, and that it is said to which.
 
     Raises:
         BadInput: there is no such action, or no filter.
     """
+    check_who(by, reason)
     if action not in ("cancel", "terminate", "pause", "resume", "retry"):
-        raise BadInput(f"bulk() does cancel, terminate, pause, resume or retry, not {action!r}")
+        raise BadInput(f"bulk() does cancel, terminate, pause, resume or retry, not {shown(action)}")
     if not any(value not in (None, {}) for value in which.values()):
         raise BadInput("bulk() needs a filter, such as workflow= or status=: it does not act on everything")
 
@@ -118,6 +120,7 @@ class RunControl:
 
     async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:
         """End a run here and now; False if it has ended already."""
+        check_who(by, reason)
         now = self._link.clock.now()
         error = ErrorData(type="Terminated", message=reason or "the run was terminated", retryable=False)
         end = cancelled_end(self._rules, now, error)
@@ -186,6 +189,8 @@ class RunControl:
 
     async def rerun(self, run_id: str, from_step: str | None, by: str | None, reason: str) -> None:
         """Let an ended run do a step, and all that came after it, again; without a step, everything."""
+        if from_step is not None:
+            check_text(from_step, "from_step", longest=LONGEST_REMARK)
 
         def cut(rows: list[EntryRow], at: Instant, run: str) -> Cut:
             return cut_for_all(rows, at, run) if from_step is None else cut_for_rerun(rows, from_step, at, run)
@@ -203,6 +208,7 @@ class RunControl:
         **detail: object,
     ) -> None:
         check_run_id(run_id)
+        check_who(by, reason)
         for _ in range(_ATTEMPTS):
             row = await self._link.row(run_id)
             if row.status not in allowed:

@@ -19,6 +19,8 @@ from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.worker.committer import Done, soon
 from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
 from holdfast.payloads import codec
+from holdfast.replay.location import check_name
+from holdfast.texts import check_text
 
 if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
@@ -76,9 +78,8 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.delay is not None and self.start_at is not None:
             raise BadInput("give a run a delay or a time to start at, not both")
         for field in ("unique_key", "actor", "tenant"):
-            value: object = getattr(self, field)
-            if value is not None and not (isinstance(value, str) and 0 < len(value) <= 255 and value.isprintable()):
-                raise BadInput(f"{field} must be 1 to 255 printable characters, not {value!r}")
+            if (value := getattr(self, field)) is not None:
+                check_text(value, field)
 
     def _begins(self, now: Instant) -> Instant | None:
         """Return when the run begins; None for at once."""
@@ -171,6 +172,7 @@ class RunStarter:
     ) -> tuple[Workflow[Any, Any] | None, str, str, int]:
         if isinstance(workflow, str) and not self._here and workflow not in self._registry.names():
             # A client that does not have the code: the engine that runs it checks the input.
+            check_name(workflow, "workflow name")
             if args:
                 raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
             data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
