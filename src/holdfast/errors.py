@@ -3,6 +3,7 @@
     HoldfastError
     |-- DefinitionError            a workflow or activity is declared wrongly
     |   `-- NonDeterministic       workflow code asks the clock, the dice or the outside world
+    |-- UnsupportedSystem          holdfast does not run on this operating system
     |-- BadInput                   arguments that do not fit
     |   |-- InvalidId
     |   |-- InvalidDuration
@@ -88,6 +89,10 @@ class DefinitionError(HoldfastError):
 
 class NonDeterministic(DefinitionError):
     """Workflow code reads a clock, draws randomness or does I/O; the message names the line and the verb to use."""
+
+
+class UnsupportedSystem(HoldfastError, ImportError):
+    """Holdfast does not run on this operating system."""
 
 
 class BadInput(HoldfastError, ValueError):
@@ -390,7 +395,7 @@ class StoreFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Another process kept the database locked for too long."""
+    """Another process kept the database locked for too long, or it did not answer; what was asked did not happen."""
 
 
 class Contended(StoreBusy):

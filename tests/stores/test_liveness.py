@@ -84,3 +84,22 @@ async def test_a_worker_that_left_writes_nothing_more(store: SQLiteStore) -> Non
     for late in (turn(run.key, entries=[entry("a0", 1)]), turn(run.key, state=parked(NOW + SECOND))):
         await one(store, late, Fenced)
     assert await store.history(run.key) == []
+
+
+@pytest.mark.parametrize("which", ["mine", "theirs"])
+async def test_a_worker_is_not_taken_for_one_of_another_boot_where_the_boot_is_not_known(
+    store: SQLiteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """G5: a process that cannot read which boot this is must not take over from all that could."""
+    other = SQLiteStore(tmp_path / "test.db", durability="process")
+    await other.open()
+    with monkeypatch.context() as unknown:
+        if which == "theirs":
+            unknown.setattr(sqlite_workers, "boot_id", lambda: "")
+        await other.join("steady", LEASE)
+    with monkeypatch.context() as unknown:
+        if which == "mine":
+            unknown.setattr(sqlite_workers, "boot_id", lambda: "")
+        assert await store.take_over(NOW) == []
+    assert other.renew("steady")
+    await other.close()

@@ -44,7 +44,7 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, NewRun, NewTask, StartRun, TurnEffects
 from holdfast.errors import NoSuchRun, RunBlocked
 from holdfast.stores import open_store
-from holdfast.stores.liveness import boot_id
+from holdfast.system import boot_id
 from holdfast.testing import JumpingClock, exported_run, replay
 from holdfast.testing.invariants import violations
 from holdfast.transfer import CannotMove, Report, Which, export_runs, import_runs

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.clock import new_id
+from holdfast.system import lock
 
 
 class Fate(StrEnum):
@@ -42,11 +40,7 @@ class WorkerLock:
     def __init__(self, database: str, worker: str) -> None:
         self.path = lock_path(database, worker)
         self._fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.effective = not is_free(self.path)
-        except OSError:
-            self.effective = False
+        self.effective = lock(self._fd) and not is_free(self.path)
 
     def release(self) -> None:
         """Free the lock; harmless when it is free already."""
@@ -77,41 +71,6 @@ def is_free(path: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return lock(fd)
     finally:
         os.close(fd)
-    return True
-
-
-def boot_id() -> str:
-    """Return which boot of the machine this is, as far as it says."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def boot_time() -> int:
-    """Return microseconds since boot, counting time the machine was suspended."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
-
-
-def machine() -> str:
-    """Return what tells whether a process id of another process means the same process here; random if nothing does."""
-    try:
-        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return new_id()
-
-
-def process_exists(pid: int) -> bool:
-    """Whether there is a process of this number on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from holdfast.errors import CannotMove
+from holdfast.system import fcntl
 
 
 class NewFile:

@@ -19,9 +19,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.clock import Clock, Instant
 from holdfast.errors import StoreClosed
-from holdfast.stores.liveness import boot_time
 from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.errors import UNPREPARED, is_lost, refuses_options, translate
+from holdfast.system import boot_time
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection[Any]], Awaitable[T]]

@@ -17,7 +17,7 @@ from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, 
 from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import StartRun
 from holdfast.errors import StoreError
-from holdfast.stores.liveness import Fate, boot_time
+from holdfast.stores.liveness import Fate
 from holdfast.stores.postgres.address import Dialect, address_of, dialect_of
 from holdfast.stores.postgres.claims import PostgresClaims
 from holdfast.stores.postgres.commits import Commits
@@ -32,6 +32,7 @@ from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.postgres.workers import PostgresWorkers
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.system import boot_time
 
 T = TypeVar("T")
 

@@ -13,12 +13,13 @@ import psycopg
 
 from holdfast.clock import Instant, micros, old_id
 from holdfast.contract.rows import TakenOver
-from holdfast.stores.liveness import Fate, boot_time, machine, process_exists
+from holdfast.stores.liveness import Fate
 from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.database import Database
 from holdfast.stores.postgres.statements import sql
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import Statements
+from holdfast.system import boot_time, machine, process_exists
 
 SILENCE = timedelta(seconds=10)
 """For how long a process may keep others from committing without a word, before its transaction is ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from holdfast.stores.liveness import is_free, lock_path
 from holdfast.stores.sqlite import file as sqlite_file
 from holdfast.stores.sqlite.backup import copy_file
 from holdfast.stores.sqlite.errors import translate
+from holdfast.system import fcntl
 
 _LOCKED_BYTES = (512, 0x40000000)
 """Where SQLite locks a file, and so do all processes that have it open: how many bytes, from where."""

@@ -16,7 +16,6 @@ closing it would drop the locks of the whole process.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import threading
@@ -27,6 +26,7 @@ from zlib import crc32
 import apsw
 
 from holdfast.errors import StoreCorrupt, StoreError, StoreReplaced
+from holdfast.system import fcntl
 
 T = TypeVar("T")
 

@@ -11,10 +11,11 @@ import apsw
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import TakenOver
-from holdfast.stores.liveness import Fate, boot_id, boot_time, is_free
+from holdfast.stores.liveness import Fate, is_free
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sqlite.statements import SQL, PlainStatements
+from holdfast.system import boot_id, boot_time
 
 
 def join(db: apsw.Connection, worker: str, lease: int, lock: str) -> None:
@@ -42,7 +43,8 @@ def fates(db: apsw.Connection, folder: Path) -> dict[str, Fate]:
     boot, now = boot_id(), boot_time()
     found: dict[str, Fate] = {}
     for worker, its_boot, lease_until, lock in db.execute(SQL["live_leases"]):
-        if its_boot != boot or (lock and is_free(str(folder / lock))):
+        rebooted = its_boot and boot and its_boot != boot
+        if rebooted or (lock and is_free(str(folder / lock))):
             found[worker] = Fate.DIED
         elif lease_until < now:
             found[worker] = Fate.HANGS if lock else Fate.LAPSED
