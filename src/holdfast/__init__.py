@@ -1,6 +1,6 @@
 """Durable workflows in plain Python: write a long-running process as an async function; it survives any crash."""
 
-from holdfast import system  # noqa: F401  # it refuses systems that are not supported
+from holdfast import logs, system  # noqa: F401  # what they do is done when they are imported
 from holdfast.changes import Change
 from holdfast.context.api import Break, Context, Continue, Winner
 from holdfast.contract.rows import Status

@@ -29,7 +29,7 @@ class Change:
     """The path of the step in its run."""
     attempt: int = 0
     status: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict, repr=False)
     """More about it: error (type and message), result, name of a message, what a suspended run waits for, ..."""
 
 

@@ -46,13 +46,18 @@ def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
         check_name(name, "attribute name")
         simple = value is None or isinstance(value, str | int | float)
         if not simple or (isinstance(value, float) and not math.isfinite(value)):
-            raise BadInput(f"attribute {name!r} must be a str, int, float, bool or None, not {value!r}")
+            raise BadInput(f"attribute {name!r} must be a str, int, float, bool or None, not {_kind(value)}")
         if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
             value = int(value)  # so that 1 and 1.0 find each other
         encoded[name] = codec.encode(value, f"attribute {name!r}").decode() if value is not None else None
         if len((encoded[name] or "").encode()) > _LONGEST:
             raise BadInput(f"attribute {name!r} is too long to search by: at most {_LONGEST} bytes")
     return encoded
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, for an error: not the value, which may be nobody else's business."""
+    return repr(value) if isinstance(value, float) else f"an object of class {type(value).__name__}"
 
 
 def evidence(journal: Journal, scope: Scope, kind: str, data: object) -> str:

@@ -20,7 +20,7 @@ later.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -60,7 +60,7 @@ class EvidenceRecord:
     n: int
     id: str
     kind: str
-    data: Any
+    data: Any = field(repr=False)
     at: datetime
 
 

@@ -48,7 +48,7 @@ class DeadLetter:
     """The name of the event."""
     attempts: int
     error: ErrorData | None
-    payload: Any
+    payload: Any = field(repr=False)
     target_status: str
     """How the run stood that the event was meant for."""
     sent_at: datetime | None

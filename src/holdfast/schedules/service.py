@@ -319,7 +319,7 @@ class Schedules:
         )
         self._put_off.pop(row.id, None)
         outcome = await self._port.apply(operation)
-        _logger.debug("schedule %s: %d due, %r", row.id, len(due), outcome)
+        _logger.debug("schedule %s: %d due, %s", row.id, len(due), type(outcome).__name__)
 
     def _due_run(self, row: ScheduleRow, spec: ScheduleSpec, tick: Instant) -> NewRun:
         options = RunOptions(begins=jittered(spec, row.id, tick), actor=f"schedule:{row.id}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ class Schedule:
     overlap: Overlap
     catch_up: CatchUp
     jitter: timedelta
-    input: Any
+    input: Any = field(repr=False)
     created_at: datetime
     updated_at: datetime
 

@@ -42,6 +42,7 @@ from holdfast.engine.worker.timers import Timers
 from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
+from holdfast.logs import Lines
 from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
@@ -401,7 +402,8 @@ class Runner:
             return
         error = turn.outcome.error
         if turn.outcome.ending is Ending.FAILED and error is not None:
-            _logger.warning("run %s failed: %s: %s\n%s", resident.id, error.type, error.message, error.traceback)
+            trace = Lines(f"\n{error.traceback}")
+            _logger.warning("run %s failed: %s: %s%s", resident.id, error.type, error.message, trace)
         state = self.reporter.state_of(resident)
         completed = turn.outcome.ending is Ending.COMPLETED
         self.host.ended(resident.id, Standing(Status.COMPLETED, turn.outcome.payload) if completed else None)

@@ -222,7 +222,7 @@ class Attempts:
                 self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(unfit)), keep_key=True)
             return
         path = resident.execution.journal.names.path(verb.location)
-        error = KeyConflict(f"step {path!r}: its idempotency key {key_of(verb)!r} was used with other arguments")
+        error = KeyConflict(f"step {path!r}: its idempotency key was used with other arguments")
         self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)), keep_key=True)
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:

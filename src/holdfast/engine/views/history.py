@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast.clock import to_datetime
@@ -19,8 +19,8 @@ class HistoryEntry:
     path: str
     kind: str
     at: datetime
-    entry: entries.Entry
-    row: EntryRow
+    entry: entries.Entry = field(repr=False)
+    row: EntryRow = field(repr=False)
 
 
 def readable(rows: list[EntryRow]) -> list[HistoryEntry]:

@@ -15,7 +15,7 @@ from holdfast.payloads.codec import ErrorData
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it stood when it was looked at."""
+    """A run as it stood when it was looked at. Its payloads are not part of what it looks like in a log."""
 
     id: str
     workflow: str
@@ -23,8 +23,8 @@ class Run:
     status: Status
     waiting_for: str
     due_at: datetime | None
-    input: Any
-    output: Any
+    input: Any = field(repr=False)
+    output: Any = field(repr=False)
     error: ErrorData | None
     parent: str | None
     generation: int
@@ -41,7 +41,7 @@ class Run:
     unique_key: str | None = None
     actor: str | None = None
     tenant: str | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     reopened: int = 0
     """How often it was let go on after it had ended."""
     compensation: list[dict[str, Any]] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -46,14 +46,14 @@ class Step:
     last_attempt_at: datetime | None
     finished_at: datetime | None
     next_attempt_at: datetime | None
-    result: Any
+    result: Any = field(repr=False)
     error: ErrorData | None
     idempotency_key: str
     """That of run and step, also where the activity makes one of its own."""
     compensation: bool
     heartbeat_at: datetime | None = None
     """When the body of the present attempt last reported progress."""
-    progress: Any = None
+    progress: Any = field(default=None, repr=False)
     """What it said."""
 
 
