@@ -166,7 +166,7 @@ async def test_a_secret_is_in_no_log_line_error_or_repr(make_engine, mode, addre
     await engine.settle()
     escapes.shown(engine, engine.store, engine.settings, run, engine.registry, engine.dead_letters, engine.audit)
     escapes.shown(await run.describe(), await run.steps(), await run.history(), await engine.runs(), engine._link)
-    escapes.shown(await engine.dead_letters.list(), await engine.audit.evidence("good"))
+    escapes.shown(await engine.dead_letters.list(), await engine.audit.evidence("good"), await engine.health())
     await run.send("word", CANARY)
     assert await run.result() == CANARY * 2
     await engine.stop()

@@ -30,7 +30,7 @@ PATIENCE = timedelta(seconds=5)
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 NOT_LIMITED = {
-    "Engine": {"open", "run", "stop", "backup"},
+    "Engine": {"open", "run", "stop", "backup", "health"},
     "RunHandle": {"result", "watch"},
     "Schedules": {"tick"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests.support.paths import ROOT
 
 from holdfast.changes import Change, step_name
 from holdfast.errors import BadInput
 from holdfast.ops import metrics as module
 from holdfast.ops.metrics import Metrics
+from holdfast.testing import TestEngine
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -199,3 +202,24 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r'pip install "holdfast\[metrics\]"'):
         Metrics()
+
+
+async def test_the_rules_on_the_page_about_alerts_ask_for_metrics_that_exist(watched: Watched) -> None:
+    """By name, by label and, where it has few, by the value of the label."""
+    page = (ROOT / "docs" / "production" / "alerts.md").read_text()
+    rules = page.partition("```yaml\n")[2].partition("```")[0]
+    asked = re.findall(r"(holdfast_\w+)(?:\{(\w+)=\"(\w+)\"\})?", rules)
+    assert len(asked) >= 9
+    for type in ("run.failed", "run.completed", "deadletter.added", "callback.error"):
+        watched.tell(type, data={"kind": "work"})
+    watched.tell("step.started", step="charge", attempt=1)
+    watched.tell("attempt.lost", step="charge", attempt=1)
+    watched.tell("step.started", step="charge", attempt=2)
+    watched.tell("step.completed", step="charge", attempt=2)
+    async with TestEngine() as engine:
+        watched.metrics.observe(await engine.stats())
+    samples = [sample for family in watched.registry.collect() for sample in family.samples]
+    for name, label, value in asked:
+        assert any(sample.name == name and (not label or sample.labels.get(label) == value) for sample in samples), name
+    for labels in re.findall(r"by \(([\w, ]+)\)", rules):
+        assert set(labels.split(", ")) <= {label for sample in samples for label in sample.labels}

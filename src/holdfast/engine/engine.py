@@ -20,7 +20,7 @@ from holdfast.engine.client.client import Client
 from holdfast.engine.client.filters import run_filter
 from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
-from holdfast.engine.client.link import Link
+from holdfast.engine.client.link import Link, Linked
 from holdfast.engine.client.messages import Messaging
 from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl, check_bulk
 from holdfast.engine.client.start import OnConflict, RunStarter
@@ -31,7 +31,8 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.unbroken import Stopping, Unbroken
-from holdfast.engine.views.observers import Observers, Watch
+from holdfast.engine.views.health import Health, HealthProbe
+from holdfast.engine.views.observers import Observers, ToTell, Watch
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.worker.garbage import collecting
 from holdfast.engine.worker.maintenance import Maintenance
@@ -55,7 +56,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Linked):
     """Durable workflows on one database.
 
         async with Engine("sqlite:///shop.db", workflows=[fulfil]) as engine:
@@ -81,6 +82,8 @@ class Engine:
             wait there, of those it knows.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
         on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
+        on_failed, on_blocked: for alerts: plain functions that are told of each run that this engine's commit failed
+            or blocked, once that is durable, as the Change `run.failed` or `run.blocked` with its `error` as data.
         tracing: what is entered around every step's body, see `holdfast.ops.tracing.Tracing`.
         retention: what is deleted when, see Retention; None keeps everything.
         actor: who acts, for the audit trail, when a verb is not told `by` whom.
@@ -101,7 +104,9 @@ class Engine:
         dialect: str | None = None,
         queues: Iterable[str] = (DEFAULT_QUEUE,),
         run_workflows: bool = True,
-        on_change: Callable[[Change], None] | Iterable[Callable[[Change], None]] = (),
+        on_change: ToTell = (),
+        on_failed: ToTell = (),
+        on_blocked: ToTell = (),
         tracing: Any = None,
         retention: Retention | None = Retention(),  # noqa: B008  # frozen
         actor: str = "engine",
@@ -119,17 +124,18 @@ class Engine:
         self._limits = Limits(limits)
         check_plain(context, "context")
         self._context = context
-        self._observers = Observers(self.clock, [on_change] if callable(on_change) else on_change)
+        self._observers = Observers(self.clock, on_change, on_failed, on_blocked)
         self._tracing = tracing
         self._run_workflows = run_workflows
         self._news = NewsWaiters()
         self._results = ResultWaiters(self.store, self._in_memory)
         self._link = Link(self.store, self.clock, self._observers, actor, self.settings.call_patience.total_seconds())
+        self._probe = HealthProbe(self.store, self.clock, self.settings.lease, lambda: self._link.current)
         self._control = RunControl(self._link, self.registry, Rules.of(self._events))
         self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
-        self._messaging = Messaging(self._link, self._events)
+        messaging = Messaging(self._link, self._events)
         self._client = Client(
-            self._link, self.registry, self._control, self._messaging, self._results, self._news, self._patiently
+            self._link, self.registry, self._control, messaging, self._results, self._news, self._patiently
         )
         """What the handles use."""
         self.dead_letters = DeadLetters(self._link, self._events, self._control.replay)
@@ -237,6 +243,7 @@ class Engine:
         worker, self._link.current = self._link.current, None
         if worker is not None:
             collecting.closed()
+            self._probe.stop()
             worker.begin_to_stop(grace)
             self._stopping.begin(partial(self._end, worker, {} if count else None), worker.hurry)
         try:
@@ -362,8 +369,6 @@ class Engine:
         They can be chosen by workflow, status, parent, actor, tenant, unique_key, attributes (a mapping, all of which
         must be equal), created_from and created_until.
         """
-        if not 1 <= limit <= 1000:
-            raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
         rows = await self.store.runs(run_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
@@ -378,6 +383,10 @@ class Engine:
         if worker is not None:
             stats["abandoned_threads"] = worker.executor.abandoned
         return stats
+
+    async def health(self, *, timeout: timedelta = timedelta(seconds=2)) -> Health:
+        """Return how this engine is, for a probe: within `timeout`, also when the store is silent or not open."""
+        return await self._probe.health(timeout)
 
     def watch(self, run_id: str = "", *, types: Iterable[str] = ()) -> Watch:
         """Return an iterator over what this engine does from now on (to one run, of some types), as it becomes durable.
@@ -401,7 +410,7 @@ class Engine:
         Raises:
             QueueFull: too many events wait under that name already.
         """
-        return await self._messaging.publish(name, payload, id)
+        return await self._client.messaging.publish(name, payload, id)
 
     # Acting on runs.
 
@@ -452,10 +461,6 @@ class Engine:
         return await self._control.recover_all()
 
     # Waiting.
-
-    @property
-    def _call_patience(self) -> float:
-        return self._link.patience
 
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         """Wait for something that runs bring about; a clock that jumps does so meanwhile."""

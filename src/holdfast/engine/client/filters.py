@@ -17,6 +17,8 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
     Raises:
         BadInput: runs cannot be chosen by that; the message says by what they can.
     """
+    if not 1 <= limit <= 1000:
+        raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
     wanted = dict(which)
     unknown = wanted.keys() - set(RunFilter.__struct_fields__)
     if unknown:

@@ -115,3 +115,13 @@ class Link:
     def notify(self, change: Change) -> None:
         """Tell the observers."""
         self.observers.notify(change)
+
+
+class Linked:
+    """What has calls for callers and reaches the store by a link."""
+
+    _link: Link
+
+    @property
+    def _call_patience(self) -> float:
+        return self._link.patience

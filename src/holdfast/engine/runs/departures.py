@@ -18,6 +18,7 @@ from holdfast.engine.runs.ends import cancelled_end
 from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.worker.committer import Committer
+from holdfast.logs import Lines
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
@@ -83,7 +84,7 @@ class Departures:
 
     def block_claim(self, run: Resident, error: ErrorData, facts: Sequence[EntryRow] = ()) -> None:
         """Write that a run is blocked."""
-        _logger.error("run %s is blocked: %s: %s", run.id, error.type, error.message)
+        _logger.error("run %s is blocked: %s: %s", run.id, error.type, Lines(error.message))
         state = State(
             status=Status.BLOCKED,
             seen=_ALL_SEEN,
@@ -91,7 +92,7 @@ class Departures:
             error=codec.encode(error).decode(),
             fingerprint=run.workflow.fingerprint,
         )
-        self._leave(run, facts, state, Status.BLOCKED)
+        self._leave(run, facts, state, Status.BLOCKED, error=error)
 
     def cancel_outright(self, resident: Resident) -> None:
         """Cancel a run that did not stop within its grace, whatever its code is doing."""
@@ -129,6 +130,7 @@ class Departures:
         ended: Status | None = None,
         end: RunEnd | None = None,
         paused: bool = False,
+        error: ErrorData | None = None,
     ) -> None:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
@@ -158,7 +160,8 @@ class Departures:
             elif isinstance(outcome, Fenced):
                 self.fenced += 1
             elif isinstance(outcome, Committed) and ended is not None:
-                runs.reporter.tell(f"run.{ended}", resident, status=str(ended))
+                data = {"error": error.brief()} if error is not None else None
+                runs.reporter.tell(f"run.{ended}", resident, data, status=str(ended))
                 runs.reporter.ended(resident, str(ended), state_of_code, None)
                 runs.host.ended(resident.id, None)
                 runs.host.woke_others(may_have_ended=ended is Status.CANCELLED)

@@ -21,6 +21,7 @@ from holdfast.payloads.codec import ErrorData
 from holdfast.payloads.errors import error_text, loggable
 from holdfast.replay.entry import UNCOUNTED, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
 from holdfast.replay.turn import Ending, Turn
+from holdfast.replay.turn import Outcome as TurnOutcome
 
 if TYPE_CHECKING:
     from holdfast.engine.runs.resident import Resident
@@ -31,6 +32,8 @@ _MOST_WAITING = 10_000
 _SKIPPED = codec.qualified_name(StepSkipped)
 
 Callback = Callable[[Change], None]
+ToTell = Callback | Iterable[Callback]
+"""One callback or several."""
 Callbacks = dict[str, "tuple[Activity[..., Any], StepContext]"]
 
 TYPES = frozenset(
@@ -71,21 +74,28 @@ TYPES = frozenset(
 class Observers:
     """The callbacks and watches that an engine tells of changes."""
 
-    def __init__(self, clock: Clock, callbacks: Iterable[Callback] = ()) -> None:
+    def __init__(self, clock: Clock, on_change: ToTell = (), on_failed: ToTell = (), on_blocked: ToTell = ()) -> None:
         self._clock = clock
+        self.alerts: dict[str, list[Callback]] = {}
+        """By the type of the changes they are told, and no others: they cost a step nothing."""
+        for type, alerted in (("run.failed", _several(on_failed)), ("run.blocked", _several(on_blocked))):
+            for callback in alerted:
+                _check(callback, f"on_{type.removeprefix('run.')}")
+                self.alerts.setdefault(type, []).append(callback)
         self.callbacks: dict[str, list[Callback]] = {}
         """By the run whose changes they are told; those under "" are told of every run."""
         self._watches: set[Watch] = set()
-        for callback in callbacks:
+        for callback in _several(on_change):
             _check(callback, "on_change")
             self.callbacks.setdefault("", []).append(callback)
 
-    def listen(self, run_id: str) -> bool:
-        """Tell whether an observer wants to hear of a run."""
-        return "" in self.callbacks or run_id in self.callbacks
+    def listen(self, run_id: str, type: str = "") -> bool:
+        """Tell whether an observer wants to hear of a run, or of a change of this type."""
+        return "" in self.callbacks or run_id in self.callbacks or type in self.alerts
 
-    def _to_tell(self, run_id: str) -> list[Callback]:
-        return [*self.callbacks.get("", ()), *(self.callbacks.get(run_id, ()) if run_id else ())]
+    def _to_tell(self, run_id: str, type: str = "") -> list[Callback]:
+        alerted = self.alerts.get(type, ()) if run_id else ()
+        return [*self.callbacks.get("", ()), *(self.callbacks.get(run_id, ()) if run_id else ()), *alerted]
 
     def subscribe(self, callback: Callback, run_id: str = "") -> Callable[[], None]:
         """Call back for every change (of one run); returns a function that stops it."""
@@ -121,7 +131,7 @@ class Observers:
 
     def notify(self, change: Change) -> None:
         """Tell every observer; one that raises is reported to the others."""
-        for callback in self._to_tell(change.run_id):
+        for callback in self._to_tell(change.run_id, change.type):
             try:
                 callback(change)
             except KeyboardInterrupt:
@@ -178,7 +188,7 @@ class Reporter:
         **fields: Any,
     ) -> None:
         """Tell of something that happened to a run as a whole, now or at an instant."""
-        if not self._observers.listen(resident.id):
+        if not self._observers.listen(resident.id, type):
             return
         if type == "run.started":
             at = resident.execution.loop.origin  # the time of its first entries, which were made before the commit
@@ -197,17 +207,24 @@ class Reporter:
         """Tell of what a committed turn recorded, and of the end it came to."""
         if resident.aside is not None and resident.aside.callbacks:
             self._call_back(resident, resident.aside.callbacks, turn.entries)
+        at = turn.entries[-1].at if turn.entries else None
         if not self._observers.listen(resident.id):
+            if turn.outcome is not None and self._observers.alerts:
+                self._end(resident, turn.outcome, at)
             return
-        journal, at = resident.execution.journal, turn.entries[-1].at if turn.entries else None
+        journal = resident.execution.journal
         for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
             self._observers.notify(change)
             if change.type == "compensation.failed":
                 self.tell("deadletter.added", resident, {"kind": "work", **change.data}, at, step=change.step)
-        outcome = turn.outcome
-        if outcome is None:
+        if turn.outcome is None:
             self._status(resident, at)
-        elif outcome.ending.value in TERMINAL:
+        else:
+            self._end(resident, turn.outcome, at)
+
+    def _end(self, resident: Resident, outcome: TurnOutcome, at: Instant | None) -> None:
+        """Tell how a run ended."""
+        if outcome.ending.value in TERMINAL:
             data = {"error": outcome.error.brief()} if outcome.error else {}
             self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
             if outcome.ending is Ending.FAILED:
@@ -337,6 +354,11 @@ def _check_types(types: Iterable[str]) -> frozenset[str]:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(TYPES))}"
         raise BadInput(f"no change is of type {unknown!r}; {hint}")
     return wanted
+
+
+def _several(callbacks: Any) -> Iterable[Callback]:
+    several = isinstance(callbacks, Iterable) and not isinstance(callbacks, str) and not callable(callbacks)
+    return callbacks if several else [callbacks]
 
 
 def _check(callback: object, field: str) -> None:

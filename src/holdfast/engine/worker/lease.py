@@ -42,6 +42,8 @@ class LeaseKeeper:
         self._seen = self._looked = time.monotonic()
         self._silence = (self._seen, 0.0)
         """The last round that was seen, and for how long there has been none since."""
+        self.renewed = self._seen
+        """When the lease was last renewed."""
         self._complained = False
 
     def start(self) -> None:
@@ -72,6 +74,7 @@ class LeaseKeeper:
                 if not self._store.renew(self._worker):
                     self._lost()
                     return
+                self.renewed = time.monotonic()
             except Exception as error:
                 if not self._loop.is_closed():
                     _logger.warning("the lease of worker %s could not be renewed: %s", self._worker, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -275,6 +276,11 @@ class Worker:
         """Return a run that is in memory here and whose code may be looked at."""
         resident = self.runner.ids.get(run_id)
         return None if resident is None or resident.phase else resident
+
+    @property
+    def lease_age(self) -> timedelta | None:
+        """How long ago its lease was renewed; None if it has none."""
+        return timedelta(seconds=time.monotonic() - self._lease.renewed) if self._lease is not None else None
 
     @property
     def idle(self) -> bool:
