@@ -10,7 +10,7 @@ READY := $(VENV)/.ready-$(VERSION)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Tests wait (for processes, servers, leases) more than they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check speed format bench stress postgres coverage clean
@@ -22,7 +22,7 @@ demo: $(READY) ## Run the demonstration
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## Run the tests, without the slow ones
-	@$(BIN)/python -m pytest -q -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 quick: $(READY) ## Run format, lint, types and the tests that need no server and no other process
 	@$(BIN)/ruff format --check --quiet .
@@ -34,7 +34,7 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 	@$(MAKE) --no-print-directory speed
 
 speed: $(READY) ## Judge what things cost: run by itself, on a machine that has nothing else to do

@@ -74,7 +74,7 @@ def _fill(job: Job, total: int) -> None:
     if job.url:
         _fill_postgres(job, total)
         return
-    db = sqlite_file.connect(_address(job), "process", 5)
+    db, _ = sqlite_file.connect(_address(job), "process", 5)
     try:
         [[last]] = db.execute("SELECT max(key) FROM runs")
         [[stored]] = db.execute("SELECT count(*) FROM runs")
@@ -116,7 +116,7 @@ def size_of(job: Job) -> int:
                 "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = 'holdfast'"
             ).fetchone()
             return int(rows[0]) if rows else 0
-    db = sqlite_file.connect(str(job.folder / "bench.db"), "power", 5)
+    db, _ = sqlite_file.connect(str(job.folder / "bench.db"), "power", 5)
     try:
         db.wal_checkpoint(mode=3)  # TRUNCATE
     finally:

@@ -30,7 +30,7 @@ def raw_commits(job: Job, commits: int, rows: int = 1, *, grown: bool = False) -
 def _sqlite_commits(job: Job, commits: int, rows: int, grown: bool) -> float:
     path = str(job.folder / "bench.db")
     asyncio.run(_make_tables(path))
-    db = sqlite_file.connect(path, "power", 5)
+    db, _ = sqlite_file.connect(path, "power", 5)
     try:
         if grown:
             grow_wal(db)

@@ -195,11 +195,10 @@ class Engine(Linked):
             raise
 
     def _begin_maintenance(self) -> None:
-        if not self._run_workflows:
-            return
-        sweeper = Sweeper(self._link, self._retention, self._events) if self._retention is not None else None
-        self._maintenance = Maintenance(self.clock, self.schedules, sweeper)
-        self._maintenance.start()
+        if self._run_workflows:
+            sweeper = Sweeper(self._link, self._retention, self._events) if self._retention is not None else None
+            self._maintenance = Maintenance(self.clock, self.schedules, sweeper)
+            self._maintenance.start()
 
     def _ticked(self) -> None:
         if self._maintenance is not None:
@@ -244,6 +243,8 @@ class Engine(Linked):
         if worker is not None:
             collecting.closed()
             self._probe.stop()
+            if self._maintenance is not None:
+                self._maintenance.begin_to_stop()
             worker.begin_to_stop(grace)
             self._stopping.begin(partial(self._end, worker, {} if count else None), worker.hurry)
         try:

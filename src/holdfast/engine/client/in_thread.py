@@ -58,7 +58,12 @@ class InThread(Generic[E]):
             coro.close()
             raise HoldfastError("this is the engine's own thread, which would wait for itself: use await")
         try:
-            return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+            coming = asyncio.run_coroutine_threadsafe(coro, self._loop)
+        except RuntimeError:  # its loop was closed since it was looked at
+            coro.close()
+            raise HoldfastError("the engine was closed while this call was made") from None
+        try:
+            return coming.result()
         except concurrent.futures.CancelledError:
             if self._loop is None:
                 raise HoldfastError("the engine was closed while this call was waiting") from None
@@ -71,6 +76,7 @@ class InThread(Generic[E]):
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
+        loop.run_until_complete(_cancel_the_rest())  # what came after the others were cancelled
         loop.close()
 
 

@@ -18,6 +18,8 @@ def hide(task: asyncio.Task[Any]) -> None:
     `asyncio.run` and many programs cancel all that are there when they end; this one has to come to its own end.
     """
     asyncio.tasks._unregister_task(task)
+    # If its loop is closed all the same, the thread that keeps the lease says so, with what to do about it.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own way to say that it is meant
 
 
 class BackgroundTasks:

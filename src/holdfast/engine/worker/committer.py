@@ -316,7 +316,8 @@ class Committer:
         except Exception as error:
             outcomes = [error] * len(batch)
         except BaseException:
-            self._loop.call_soon(self._committed, batch, _cut_off(batch))
+            if not self._loop.is_closed():  # then no caller is left to tell
+                self._loop.call_soon(self._committed, batch, _cut_off(batch))
             raise
         self._loop.call_soon(self._committed, batch, outcomes)
 

@@ -64,10 +64,14 @@ class Maintenance:
             _logger.exception("schedules could not be looked at, trying again")
             self.next_tick = self._clock.now() + _AFTER_A_FAULT
 
-    async def stop(self) -> None:
-        """Finish what is under way."""
+    def begin_to_stop(self) -> None:
+        """Begin no sweep any more."""
         if self._sweeper is not None:
             self._sweeper.stop()
+
+    async def stop(self) -> None:
+        """Finish what is under way."""
+        self.begin_to_stop()
         for task in (self._ticking, self._sweeping):
             if task is not None:
                 await asyncio.wait([task])
