@@ -15,18 +15,20 @@ from holdfast.testing.conformance import NOW
 KNOWN = [f"w{number}" for number in range(5)]
 _FILL = """
 INSERT INTO "{schema}".runs (key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims,
-                             lost, seed, digest, created, updated, ended)
+                             lost, seed, digest, created, updated, ended, reopens, side_rows, priority,
+                             cancel_with_parent)
 SELECT n, 'r' || n, CASE WHEN n % 7 = 0 THEN 'unknown' ELSE 'w' || (n % 5) END, '1',
        CASE WHEN n % 10 < 8 THEN 'completed' WHEN n % 10 = 8 THEN 'suspended' ELSE 'pending' END, '',
        CASE WHEN n % 10 < 8 THEN NULL WHEN n % 7 = 0 THEN {now} - n ELSE {now} + n END,
-       1, NULL, 0, 0, 0, '', 1, 1, {now}, {now}, CASE WHEN n % 10 < 8 THEN {now} END
+       1, NULL, 0, 0, 0, '', 1, 1, {now}, {now}, CASE WHEN n % 10 < 8 THEN {now} END, 0, 0, 0, 0
 FROM generate_series({first}::bigint, {last}::bigint) AS n;
 INSERT INTO "{schema}".inputs SELECT n, '{{}}' FROM generate_series({first}::bigint, {last}::bigint) AS n;
 """
 _DUE = """
 INSERT INTO "{schema}".runs (key, id, workflow, version, status, wait, due, epoch, owner, generation, inbox, claims,
-                             lost, seed, digest, created, updated)
-SELECT n, 'x' || n, 'w' || (n % 5), '1', 'pending', '', {now} - 5, 0, NULL, 0, 0, 0, '', 1, 1, {now}, {now}
+                             lost, seed, digest, created, updated, reopens, side_rows, priority,
+                             cancel_with_parent)
+SELECT n, 'x' || n, 'w' || (n % 5), '1', 'pending', '', {now} - 5, 0, NULL, 0, 0, 0, '', 1, 1, {now}, {now}, 0, 0, 0, 0
 FROM generate_series({first}::bigint, {last}::bigint) AS n;
 INSERT INTO "{schema}".inputs SELECT n, '{{}}' FROM generate_series({first}::bigint, {last}::bigint) AS n;
 """
