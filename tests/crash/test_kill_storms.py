@@ -99,7 +99,8 @@ def storm(database: str, folder: Path, dice: random.Random) -> int:
     return hits
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
 def test_in_a_storm_of_kills_exactly_the_poisoned_run_is_blocked(tmp_path: Path, seed: int):
     """B24 B1 G4 G12 Sixty kills over twenty innocent runs and a poisoned one."""
     database = f"sqlite:///{tmp_path / 'storm.db'}"
