@@ -231,6 +231,14 @@ async def test_retries_and_timers_of_a_stopped_engine_keep_their_times(make_engi
     assert await third.get(run.id).result() == "done"
 
 
+async def stop_meanwhile(engine: Any, release: asyncio.Event) -> None:
+    """Begin to stop, and let what runs end only then."""
+    stopping = asyncio.ensure_future(engine.stop())
+    await asyncio.sleep(0)
+    release.set()
+    await stopping
+
+
 @restarts
 async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(make_engine):
     """S2-8 B1 Its call is recorded, its body never began: no engine says that it runs, and it keeps its number."""
@@ -253,10 +261,7 @@ async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(m
     engine = await make_engine(two, stop_grace=timedelta(seconds=LONG))
     run = await engine.start(two)
     await begun.wait()
-    stopping = asyncio.ensure_future(engine.stop())
-    await asyncio.sleep(0)
-    release.set()
-    await stopping
+    await stop_meanwhile(engine, release)
     client = await make_engine(two, clock=engine.jumping, run_workflows=False)
     steps = await client.get(run.id).steps()
     assert [(step.name, step.status, step.attempts) for step in steps] == [
@@ -291,10 +296,7 @@ async def test_steps_that_wait_for_a_place_when_the_engine_stops_are_not_counted
     engine = await make_engine(many, max_steps=1, stop_grace=timedelta(seconds=LONG))
     run = await engine.start(many)
     await begun.wait()
-    stopping = asyncio.ensure_future(engine.stop())
-    await asyncio.sleep(0)
-    release.set()
-    await stopping
+    await stop_meanwhile(engine, release)
     assert len(attempts) == 1
     second = await make_engine(many, clock=engine.jumping)
     assert await second.get(run.id).result() == [0, 1, 2, 3]

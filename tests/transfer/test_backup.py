@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import apsw
 import psycopg
@@ -226,17 +227,23 @@ async def test_a_backup_that_finds_no_space_leaves_nothing_and_runs_go_on(tmp_pa
         assert (await engine.backup(tmp_path / "backup.db")).runs == 210
 
 
+async def held_backup(engine: Engine, path: Path) -> tuple[asyncio.Future[Any], threading.Event]:
+    """Begin a backup and return it once it is under way, with what lets it go on."""
+    going, go_on = threading.Event(), threading.Event()
+
+    def hold(done: int, total: int) -> None:
+        going.set()
+        go_on.wait(LONG)
+
+    backing = asyncio.ensure_future(engine.backup(path, progress=hold))
+    await eventually(going.is_set)
+    return backing, go_on
+
+
 async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     async with engine_on(tmp_path / "app.db") as engine:
         await filled(engine, 300)
-        going, go_on = threading.Event(), threading.Event()
-
-        def hold(done: int, total: int) -> None:
-            going.set()
-            go_on.wait(LONG)
-
-        backing = asyncio.ensure_future(engine.backup(tmp_path / "backup.db", progress=hold))
-        await eventually(going.is_set)
+        backing, go_on = await held_backup(engine, tmp_path / "backup.db")
         backing.cancel()
         await asyncio.sleep(0)
         go_on.set()
@@ -250,14 +257,7 @@ async def test_an_engine_that_stops_during_a_backup_does_not_spoil_it(tmp_path: 
     engine = engine_on(tmp_path / "app.db")
     await engine.open()
     await filled(engine, 300)
-    going, go_on = threading.Event(), threading.Event()
-
-    def hold(done: int, total: int) -> None:
-        going.set()
-        go_on.wait(LONG)
-
-    backing = asyncio.ensure_future(engine.backup(tmp_path / "backup.db", progress=hold))
-    await eventually(going.is_set)
+    backing, go_on = await held_backup(engine, tmp_path / "backup.db")
     await engine.stop()
     go_on.set()
     assert (await backing).runs == 300
