@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,16 @@ async def test_a_backup_made_under_load_has_all_that_was_acknowledged_before_it_
         loading = [asyncio.ensure_future(load(caller)) for caller in range(4)]
         await eventually(lambda: len(acknowledged) > 50)
         before = list(acknowledged)
-        made = await engine.backup(
-            tmp_path / "backup.holdfast", progress=lambda done, total: steps.append((done, total))
-        )
-        assert len(acknowledged) > len(before)  # callers did not wait for it
+
+        def progress(done: int, total: int) -> None:
+            """Hold the backup until another start was acknowledged: callers do not wait for it."""
+            steps.append((done, total))
+            patience = time.monotonic() + LONG
+            while len(acknowledged) == len(before) and time.monotonic() < patience:
+                time.sleep(0.001)
+
+        made = await engine.backup(tmp_path / "backup.holdfast", progress=progress)
+        assert len(acknowledged) > len(before)
         loaded = False
         await asyncio.gather(*loading)
     assert made.runs >= 200 + len(before)
