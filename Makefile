@@ -9,6 +9,9 @@ READY := $(VENV)/.ready-$(VERSION)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Compiled modules are kept: tests start hundreds of processes, and each would compile all of holdfast for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests wait (for processes, servers, leases) more than they compute.
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 )))
 

@@ -162,10 +162,9 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
             await asyncio.sleep(dice.uniform(0.1, 0.3))
             victim = dice.choice(list(roles))
             if round_ % 4 < 2:
-                # Certainly in the middle of a body, however busy the machine is.
+                # In the middle of a body, however busy the machine is.
                 house.hold.touch()
-                await eventually(lambda: any(house.in_a_body(process) for process in roles))
-                victim = next(process for process in roles if house.in_a_body(process))
+                victim = await eventually(lambda: next(filter(house.in_a_body, roles), None))
             if round_ % 2:
                 busy = [body for body in house.bodies() if body[0] == victim.pid]
                 with house.stopped(victim):

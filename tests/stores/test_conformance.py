@@ -42,17 +42,18 @@ class TestSQLiteRowByRow(_OnDisk):
 
 
 class TestSQLiteSetBased(_OnDisk):
-    """S1-36: every batch on the writer thread, a statement per kind of row."""
-
-    inline_limit = 0
-
-
-class TestSQLiteAsItComes(_OnDisk):
-    """S1-36. The default: small batches one way and large ones the other.
+    """S1-36: every batch on the writer thread, a statement per kind of row.
 
     Proved here for the store's part (see holdfast.testing.conformance): S1-18 and B12 none lost, first in first out;
     S2-28 a claim is atomic; S2-30 the races; B24 only what the dead held is taken; G5 one holder; G6 terminal is final.
     """
+
+    inline_limit = 0
+
+
+@pytest.mark.slow
+class TestSQLiteAsItComes(_OnDisk):
+    """S1-36. The default: small batches one way and large ones the other, each of which has tests of its own above."""
 
     inline_limit = 8
 
@@ -61,11 +62,15 @@ class TestPostgres(StoreConformance):
     """S1-36: a schema of a real server, all at once and beside others."""
 
     @pytest.fixture
-    async def another(self, database: str) -> AsyncIterator[Another]:
+    def address(self, empty_database: str) -> str:
+        return empty_database
+
+    @pytest.fixture
+    async def another(self, address: str) -> AsyncIterator[Another]:
         opened: list[Store] = []
 
         async def open_one() -> Store:
-            store = PostgresStore(database)
+            store = PostgresStore(address)
             await store.open()
             opened.append(store)
             return store
@@ -84,7 +89,7 @@ class TestOldestPostgres(TestPostgres):
     """S1-36: the same on the oldest server that is there."""
 
     @pytest.fixture
-    def database(self, old_database: str) -> str:
+    def address(self, old_database: str) -> str:
         return old_database
 
 

@@ -12,11 +12,12 @@ LONG = 60.0
 """How many seconds are waited for what takes milliseconds: a machine may be busy, and only a failure takes as long."""
 
 
-async def eventually(check: Callable[[], Any], within: float = LONG) -> None:
-    """Wait until something is true, or a coroutine returns something that is, letting other tasks run."""
+async def eventually(check: Callable[[], Any], within: float = LONG) -> Any:
+    """Wait until something is true, or a coroutine returns something that is, letting other tasks run; return it."""
     async with asyncio.timeout(within):
         while not (await done if inspect.isawaitable(done := check()) else done):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+    return done
 
 
 def soon(check: Callable[[], bool], within: float = LONG) -> bool:

@@ -86,7 +86,15 @@ def _houses(request: pytest.FixtureRequest, folder: Path, kinds: tuple[str, str]
         yield Houses(folder, kinds, schema)
 
 
-@pytest.fixture(params=[(old, new) for old in KINDS for new in KINDS], ids=" to ".join)
+def _pairs() -> Iterator[Any]:
+    """Give each kind to move from with each to move to; a move to another kind exercises both sides of both kinds."""
+    for old in KINDS:
+        for new in KINDS:
+            marks = [pytest.mark.slow] if old == new else []
+            yield pytest.param((old, new), marks=marks, id=f"{old} to {new}")
+
+
+@pytest.fixture(params=_pairs())
 def houses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Houses]:
     yield from _houses(request, tmp_path, request.param)
 
