@@ -52,7 +52,7 @@ bench: $(READY) ## Run the benchmark
 
 stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, about ten minutes)
 	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) tests/simulation
-	@$(BIN)/python -m pytest -q -m slow tests/crash tests/examples tests/postgres tests/stores
+	@$(BIN)/python -m pytest -q -m slow tests
 	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
 
 postgres: $(READY) ## Run the tests that use PostgreSQL on another version (POSTGRES=15)

@@ -25,7 +25,7 @@ from holdfast.stores.sqlite.statements import PlainStatements
 
 LETTER: ContextVar[list[Any]] = ContextVar("letter")
 """The name of the batch that is being applied, and how many letters it has written."""
-SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "30")) // 10
+SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "10")) // 10
 STORES, ROUNDS, BLOCK = 3, 25, 1000
 
 

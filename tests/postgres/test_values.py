@@ -57,13 +57,18 @@ async def test_ids_of_messages_can_be_stored(id: str) -> None:
         check_message_id(id)
 
 
-async def test_facts_of_any_number_fit_into_one_commit(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("largest", [64_000, pytest.param(64 << 20, marks=pytest.mark.slow)])
+async def test_facts_of_any_number_fit_into_one_commit(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
     """S2-30: two thousand turns of up to two megabytes each may come together; JSON ends at 256 MB."""
+    monkeypatch.setattr("holdfast.stores.sql.statements.MAX_PARAMETER", largest)
+    monkeypatch.setattr("holdfast.stores.postgres.commits.MAX_PARAMETER", largest)
     use = ReconnectingConnection.use
     monkeypatch.setattr(
         ReconnectingConnection, "use", lambda line, work, answer=None: use(line, work, None)
     )  # a busy machine takes long
-    run, data = await started(store, owner=None), f'"{"x" * 2_000_000}"'
+    run, data = await started(store, owner=None), f'"{"x" * (largest // 32)}"'
     [outcome] = await store.apply([turn(run.key, 0, entries=[entry("a0", n, data) for n in range(135)])])
     assert isinstance(outcome, Committed)
 
