@@ -255,7 +255,7 @@ async def test_a_callback_that_raises_does_not_keep_the_unique_key(make_engine):
 
 
 async def test_callbacks_are_told_of_a_result_that_another_step_left(make_engine, told):
-    """S0-29 S4-20 The body did not run, so no start; but the step succeeded."""
+    """S0-29 S3-9 The body did not run, so no start; but the step succeeded."""
 
     async def pay() -> str:
         return "paid"

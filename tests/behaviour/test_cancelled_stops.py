@@ -262,7 +262,7 @@ async def test_a_body_that_is_cancelled_because_the_program_ends_has_not_failed(
 
 
 async def test_a_body_that_is_cancelled_while_the_engine_goes_on_has_failed(tmp_path):
-    """S0-37 A body may cancel itself; its attempt ends."""
+    """S1-22 A body may cancel itself; its attempt ends."""
 
     @activity(retry=Retry.never)
     async def wait() -> None:

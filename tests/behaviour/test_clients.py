@@ -102,7 +102,7 @@ async def test_a_client_settles_after_it_acted(make_engine):
 
 
 async def test_a_client_without_the_code_starts_by_name_with_arguments_by_keyword(make_engine):
-    """S2-3 S3-11 B24 The worker that has the code checks them; with an id it is the run that the code would start."""
+    """S2-3 S3-11 B16 The worker that has the code checks them; with an id it is the run that the code would start."""
     client = await make_engine(run_workflows=False)
     run = await client.start("add", left=1, right=5, id="r")
     assert (await client.start("add", right=5, left=1, id="r")).id == "r"
@@ -116,7 +116,7 @@ async def test_a_client_without_the_code_starts_by_name_with_arguments_by_keywor
 
 
 async def test_a_client_without_the_code_starts_the_latest_version(make_engine):
-    """S2-3 B21 It cannot know a version; the worker takes the one that new runs get, and nobody speaks of skew."""
+    """S2-3 B20 It cannot know a version; the worker takes the one that new runs get, and nobody speaks of skew."""
 
     @workflow(name="add", version="2")
     async def newer(ctx: Context, left: int, right: int = 2) -> str:

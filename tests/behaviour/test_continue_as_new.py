@@ -36,7 +36,7 @@ async def count(ctx: Context, number: int, to: int) -> int:
 
 
 async def test_a_run_goes_on_under_the_same_id_with_an_empty_history(make_engine):
-    """S2-32 S2-1 Same id, history cleared, new arguments; the generation grows by one each time."""
+    """S2-32 Same id, history cleared, new arguments; the generation grows by one each time."""
     engine = await make_engine(count)
     run = await engine.start(count, 0, 3, id="counter")
     assert await run.result() == 3

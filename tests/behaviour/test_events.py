@@ -261,7 +261,7 @@ async def test_the_runs_own_messages_come_before_events(make_engine):
 
 
 async def test_an_event_and_a_message_at_once_are_both_taken(make_engine):
-    """S2-16 S2-30 G8 Given an event and sent a message in the same moment, a run loses neither."""
+    """S2-30 G8 Given an event and sent a message in the same moment, a run loses neither."""
     engine = await make_engine(take)
     for number in range(10):
         run = await engine.start(take, f"n{number}", 2)

@@ -266,7 +266,7 @@ async def test_a_refusal_says_which_verb_fits(make_engine):
 
 
 async def test_nobody_can_act_on_a_run_that_does_not_exist(make_engine):
-    """S0-19 S2-7 NoSuchRun or InvalidId; nothing is audited."""
+    """B33 GUARANTEES 6.11 NoSuchRun or InvalidId; nothing is audited."""
     engine = await make_engine(quick)
     for verb in VERBS:
         with pytest.raises(NoSuchRun):

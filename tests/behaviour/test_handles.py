@@ -47,7 +47,7 @@ async def sleeper(ctx: Context) -> None:
 
 
 async def test_the_result_has_the_annotated_type(make_engine):
-    """S2-5 S1-43 A dataclass with a datetime comes back equal, from any handle that knows the workflow."""
+    """S1-43 A dataclass with a datetime comes back equal, from any handle that knows the workflow."""
     engine = await make_engine(sell, start=datetime(2030, 1, 1, tzinfo=UTC))
     run = await engine.start(sell, 7)
     expected = Receipt(7, datetime(2030, 1, 1, 1, tzinfo=UTC))
@@ -56,8 +56,48 @@ async def test_the_result_has_the_annotated_type(make_engine):
     assert await engine.get(run.id).result() == {"number": 7, "at": "2030-01-01T01:00:00Z"}
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "error"),
+    [
+        ("complete", Status.COMPLETED, None),
+        ("fail", Status.FAILED, RunFailed),
+        ("cancel", Status.CANCELLED, RunCancelled),
+        ("terminate", Status.CANCELLED, RunCancelled),
+        ("block", Status.BLOCKED, RunBlocked),
+        ("wait", Status.SUSPENDED, TimeoutError),
+        ("pause", Status.PAUSED, TimeoutError),
+    ],
+)
+async def test_only_a_run_that_has_completed_has_a_result(make_engine, end, status, error):
+    """S2-5 Of any other there is nothing to show, and a caller that waits for it is told why: it is never a value."""
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        if end == "fail":
+            raise ValueError("no")
+        if end == "block":
+            await asyncio.Event().wait()
+        if end != "complete":
+            await ctx.receive("word")
+        return "value"
+
+    engine = await make_engine(work)
+    run = await engine.start(work)
+    await engine.settle()
+    if end in ("cancel", "terminate", "pause"):
+        await getattr(run, end)()
+        await engine.settle()
+    seen = await run.describe()
+    assert (seen.status, seen.output) == (status, "value" if error is None else None)
+    if error is None:
+        assert await run.result() == "value"
+    else:
+        with pytest.raises(error):
+            await run.result(timedelta(seconds=0.02) if error is TimeoutError else None)
+
+
 async def test_a_timeout_of_the_wait_leaves_the_run_alone(make_engine):
-    """S2-5 TimeoutError to the caller; the run goes on and its result is there later."""
+    """S1-43 TimeoutError to the caller; the run goes on and its result is there later."""
 
     @workflow
     async def ask(ctx: Context) -> str:
@@ -73,7 +113,7 @@ async def test_a_timeout_of_the_wait_leaves_the_run_alone(make_engine):
 
 
 async def test_a_caller_that_stops_waiting_leaves_the_run_alone(make_engine):
-    """S2-5 Cancelling the task that awaits result() cancels the wait and nothing else."""
+    """S1-43 Cancelling the task that awaits result() cancels the wait and nothing else."""
 
     @workflow
     async def ask(ctx: Context) -> str:
@@ -91,7 +131,7 @@ async def test_a_caller_that_stops_waiting_leaves_the_run_alone(make_engine):
 
 
 async def test_many_callers_get_the_same_result(make_engine):
-    """S1-43 S2-5 Ten waiters, one run."""
+    """S1-43 Ten waiters, one run."""
     engine = await make_engine(sell)
     run = await engine.start(sell, 1)
     results = await asyncio.gather(*(engine.get(run.id, sell).result() for _ in range(10)))

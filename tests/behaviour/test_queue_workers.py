@@ -122,7 +122,7 @@ async def test_what_a_worker_cannot_finish_before_it_stops_is_handed_back(make_e
 
 
 async def test_a_worker_given_a_short_time_takes_nothing_it_could_not_finish(make_engine, tmp_path):
-    """S0-58 engine.run(lifespan=...) leaves a step of an hour to others."""
+    """S0-44 engine.run(lifespan=...) leaves a step of an hour to others."""
     bodies = Bodies()
     train = training(bodies, timeout=HOUR)
     office = await make_engine(calling(train))
@@ -250,7 +250,7 @@ async def test_a_body_elsewhere_outlives_the_owner_of_its_run(make_engine):
 
 
 async def test_an_end_that_came_while_nobody_had_the_run_is_found_by_its_next_owner(make_engine):
-    """G3 S2-42 One that waits for two steps goes on when both are there."""
+    """G3 S2-28 One that waits for two steps goes on when both are there."""
     bodies = Bodies()
     train = training(bodies)
 

@@ -170,7 +170,7 @@ async def test_an_engine_that_serves_a_queue_says_what_activity_it_does_not_know
 
 @two_engines
 async def test_the_step_runs_where_its_queue_is_served_and_the_run_where_its_workflow_is(make_engine):
-    """S0-60 B24 The worker knows no workflow at all."""
+    """S0-60 The worker knows no workflow at all."""
 
     @activity(queue="gpu")
     async def train(number: int) -> list[str]:
@@ -284,7 +284,7 @@ async def test_many_steps_side_by_side_and_after_each_other_go_through_queues(ma
 
 
 async def test_an_argument_that_would_arrive_as_something_else_fails_the_step(make_engine):
-    """B10 GUARANTEES 6 It is told which one, and not tried again."""
+    """GUARANTEES 6.1 It is told which one, and not tried again."""
 
     @activity(queue="gpu", retry=QUICK)
     async def train(picture) -> None: ...
@@ -299,7 +299,7 @@ async def test_an_argument_that_would_arrive_as_something_else_fails_the_step(ma
 
 
 async def test_a_key_function_that_raises_fails_the_attempt(make_engine):
-    """S4-28 As it does for a step without a queue."""
+    """B14 As it does for a step without a queue."""
 
     def broken(number: int) -> str:
         raise ValueError("no key")
@@ -317,7 +317,7 @@ async def test_a_key_function_that_raises_fails_the_attempt(make_engine):
 
 @two_engines
 async def test_arguments_that_do_not_fit_the_worker_s_function_fail_the_step(make_engine):
-    """B20 The worker has another version of the code."""
+    """G12 The worker has another version of the code."""
 
     @activity(queue="gpu")
     async def train(number: int) -> None: ...
@@ -337,7 +337,7 @@ async def test_arguments_that_do_not_fit_the_worker_s_function_fail_the_step(mak
 
 
 async def test_an_attempt_that_fails_is_made_again_from_the_queue(make_engine):
-    """S0-37 B1 G4 Numbers go on; the error is that of the body."""
+    """S1-22 S0-9 G4 Numbers go on; the error is that of the body."""
     attempts: list[int] = []
 
     @activity(queue="gpu", retry=Retry(max_attempts=3, initial_interval=HOUR))
@@ -369,7 +369,7 @@ async def test_an_attempt_that_fails_is_made_again_from_the_queue(make_engine):
 
 
 async def test_errors_come_back_as_themselves_and_hopeless_ones_are_not_tried_again(make_engine):
-    """B19 S0-37"""
+    """B27 S1-23"""
 
     class Broken(NonRetryable):
         pass
@@ -431,7 +431,7 @@ async def test_the_call_says_how_long_an_attempt_may_take(make_engine):
 
 
 async def test_heartbeats_of_a_body_elsewhere_are_seen_on_the_run(make_engine):
-    """S4-20 B24 And one that sends none is given up."""
+    """S4-20 S4-29 And one that sends none is given up."""
     go = asyncio.Event()
 
     @activity(queue="gpu", heartbeat_timeout=timedelta(seconds=20))
@@ -475,7 +475,7 @@ async def test_heartbeats_of_a_body_elsewhere_are_seen_on_the_run(make_engine):
 
 
 async def test_a_condition_is_asked_where_the_step_would_run(make_engine):
-    """B10 S0-30 Skipped without using up an attempt, asked again later, in the end given up."""
+    """B10 S0-26 S0-27 Skipped without using up an attempt, asked again later, in the end given up."""
     asked: list[int] = []
     skipped: list[str] = []
 
@@ -601,7 +601,7 @@ async def test_more_urgent_steps_are_taken_from_a_queue_first(make_engine):
 
 @two_engines
 async def test_callbacks_are_called_where_it_happens(make_engine):
-    """S0-22 The start where the body runs; the rest where the run is, once it is durable."""
+    """S0-29 The start where the body runs; the rest where the run is, once it is durable."""
     calls: list[tuple[str, str]] = []
 
     def note(what: str) -> Callable[..., None]:
@@ -717,7 +717,7 @@ async def test_a_step_that_is_given_up_before_anybody_took_it_never_runs(make_en
 
 
 async def test_two_runs_that_want_the_same_effect_share_one_attempt(make_engine):
-    """S4-28 The key is taken by the commit that puts the attempt into its queue; who has to wait gets the result."""
+    """B14 S3-9 The key is taken by the commit that puts the attempt into its queue; who has to wait gets the result."""
     bodies: list[int] = []
     keys: list[str] = []
 

@@ -699,7 +699,7 @@ async def nap(ctx: Context, number: int) -> int:
 
 
 async def test_many_that_wait_at_once_do_not_add_up_in_memory(make_engine):
-    """S4-30 W7 Started together or woken together: beyond a quarter more than may stay, they leave as they park."""
+    """W7 Started together or woken together: beyond a quarter more than may stay, they leave as they park."""
     engine = await make_engine(nap, max_resident=8)
     runs = await engine.start_many(nap, range(100))
     await engine.settle()

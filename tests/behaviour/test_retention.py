@@ -70,7 +70,7 @@ async def test_runs_go_when_they_have_been_over_for_as_long_as_their_status_says
 
 
 async def test_a_sweep_can_be_asked_for(make_engine):
-    """S0-59 S0-40 By call it returns the counts; an engine that keeps everything says so."""
+    """S0-59 By call it returns the counts; an engine that keeps everything says so."""
     engine = await make_engine(quick, retention=kept(completed=DAY, batch=2))
     await engine.start_many(quick, range(5))
     await engine.settle()
@@ -150,7 +150,7 @@ async def test_what_a_callback_raises_is_told_and_changes_nothing(make_engine, c
 
 
 async def test_a_listing_goes_on_though_its_last_run_was_purged(make_engine):
-    """S0-59 S2-4 Page by page, while a sweep goes on beside it."""
+    """S0-59 S2-39 Page by page, while a sweep goes on beside it."""
     engine = await make_engine(quick, retention=kept(completed=DAY))
     await engine.start_many(quick, range(4), id=lambda number: f"r{number}")
     await engine.settle()

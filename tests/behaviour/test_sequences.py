@@ -346,7 +346,7 @@ async def test_a_cancelled_sequence_begins_nothing_more(make_engine):
 
 
 async def test_a_sequence_is_cut_off_at_its_deadline(make_engine, caplog):
-    """S3-11 B17 What was done is undone; the activities under way are given up, which is no oversight of the list."""
+    """S3-23 B17 What was done is undone; the activities under way are given up, which is no oversight of the list."""
     wait = {"run_when": lambda step: NotReady("", HOUR)}
     group = parallel([step(does("b"), **wait), step(does("c"), **wait)])
     work = sequence("work", [step(does("a"), compensate=undoes("a")), group])

@@ -21,7 +21,7 @@ async def count(ctx: Context, to: int) -> int:
 
 
 async def test_a_workflow_with_steps_and_month_long_sleeps_runs_to_its_end(make_engine):
-    """S1-1 S1-13 S2-21 Steps are recorded, sleeps are durable timers, and the test clock jumps over them."""
+    """S1-1 S2-21 Steps are recorded, sleeps are durable timers, and the test clock jumps over them."""
     engine = await make_engine(count)
     before = engine.clock.now()
     assert await engine.execute(count, 3) == 3

@@ -157,7 +157,7 @@ async def test_two_hundred_starts_at_once_all_run(make_engine):
 
 @restarts
 async def test_a_start_has_returned_only_when_it_is_durable(make_engine, tmp_path):
-    """G1 S3-3 Another reader of the file sees the run, and its first step counted, the moment start() returns."""
+    """G1 S0-42 Another reader of the file sees the run, and its first step counted, the moment start() returns."""
     waiting = asyncio.Event()
 
     async def body() -> None:

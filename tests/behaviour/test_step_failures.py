@@ -91,7 +91,7 @@ async def test_a_step_is_retried_after_days_of_backoff_and_its_attempts_are_in_t
 
 
 async def test_a_waiting_retry_shows_what_it_waits_for_and_keeps_the_last_error(make_engine):
-    """S0-58 S3-23 S4-11 The failed attempt is committed, with its error, before the retry is due."""
+    """S0-58 S3-23 The failed attempt is committed, with its error, before the retry is due."""
     flaky, seen = failing(ValueError("not yet"), 1, retry=PATIENT)
     caller = calling(flaky)
     engine = await make_engine(caller)
@@ -110,6 +110,25 @@ async def test_a_waiting_retry_shows_what_it_waits_for_and_keeps_the_last_error(
     await engine.advance(timedelta(seconds=2))
     assert seen == [1, 2]
     assert await run.status() is Status.COMPLETED
+
+
+async def test_a_retry_is_scheduled_with_the_last_error_and_the_last_attempt_fails_the_run(make_engine):
+    """S4-11 Until the attempts are used up the run has a next time; then it has failed, and says why."""
+    flaky, seen = failing(ValueError("not yet"), retry=Retry(max_attempts=2, initial_interval=DAY, max_interval=None))
+    caller = calling(flaky)
+    engine = await make_engine(caller)
+    run = await engine.start(caller)
+    await engine.settle()
+    shown, [step] = await run.describe(), await run.steps()
+    assert (shown.status, shown.waiting_for, step.status) == (Status.SUSPENDED, "retry", "waiting")
+    assert shown.due_at == step.next_attempt_at == shown.created_at + DAY
+    assert (step.error.type, step.error.message) == ("ValueError", "not yet")
+    await engine.advance(DAY)
+    shown, [step] = await run.describe(), await run.steps()
+    assert (shown.status, shown.due_at, step.status, step.next_attempt_at) == (Status.FAILED, None, "failed", None)
+    assert (shown.error.type, shown.error.message) == ("ValueError", "not yet")
+    await engine.advance(9 * DAY)
+    assert seen == [1, 2]
 
 
 async def test_exhausted_attempts_raise_the_last_error_into_the_workflow(make_engine):

@@ -202,6 +202,45 @@ async def test_options_override_what_the_activity_says(make_engine):
     assert await engine.execute(caller) == 3
 
 
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_each_step_is_durable_before_the_next_begins_and_the_last_before_the_end_is_told(make_engine, make_store):
+    """S1-13 S3-3 Created, executed, saved, one after the other; another reader of the file sees all that is over."""
+    reader = make_store()
+    await reader.open()
+
+    async def stored() -> list[int]:
+        row = await reader.get("r")
+        assert row is not None
+        ends = (entries.StepBegun.kind, entries.StepCompleted.kind)
+        return [entry.kind for entry in await reader.history(row.key) if entry.kind in ends]
+
+    seen: list[list[int]] = []
+
+    async def look(number: int) -> int:
+        seen.append(await stored())
+        return number + 1
+
+    @workflow
+    async def work(ctx: Context) -> int:
+        number = 0
+        for _ in range(3):
+            number = await ctx.step(look, number)
+        return number
+
+    try:
+        engine = await make_engine(work)
+        run = await engine.start(work, id="r")
+        assert await run.result() == 3
+        step = [entries.StepBegun.kind, entries.StepCompleted.kind]
+        assert seen == [step[:1], step + step[:1], step * 2 + step[:1]]
+        assert await stored() == step * 3
+        row = await reader.get("r")
+        assert row is not None
+        assert (row.status, row.output) == (Status.COMPLETED, "3")
+    finally:
+        await reader.close()
+
+
 async def test_a_recorded_step_is_never_run_again(make_engine):
     """G3 S1-14 S2-37 Replayed after each eviction, the body still ran once; void results count too."""
     calls: list[str] = []

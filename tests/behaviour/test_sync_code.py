@@ -66,7 +66,7 @@ def test_many_threads_may_call_at_once(engine):
 
 
 def test_what_the_block_raises_comes_out_after_the_engine_has_stopped(engine):
-    """S0-37"""
+    """S2-8"""
     with pytest.raises(KeyError), engine.in_thread() as call:
         run = call(engine.start(ask))
         raise KeyError(run.id)
@@ -122,7 +122,7 @@ def test_an_engine_is_opened_only_once_at_a_time(engine):
 
 
 def test_a_call_under_way_in_another_thread_ends_when_the_block_is_left(engine):
-    """S0-37 Neither one that waits for a run nor one that waits for anything else may hang for ever."""
+    """S2-8 Neither one that waits for a run nor one that waits for anything else may hang for ever."""
     ends: list[BaseException] = []
     waiting = threading.Barrier(3)
 
@@ -153,7 +153,7 @@ def test_a_call_under_way_in_another_thread_ends_when_the_block_is_left(engine):
 
 
 def test_the_engine_for_tests_works_there_too():
-    """S0-5 Time jumps while a result is awaited."""
+    """S2-40 Time jumps while a result is awaited."""
 
     @workflow
     async def slow(ctx: Context) -> str:

@@ -135,7 +135,7 @@ async def test_the_rows_of_a_step_and_its_result_are_there_together(engine_for, 
 
 
 async def test_an_attempt_that_raises_leaves_no_rows(engine_for, ledger):
-    """G3 G4 S0-37 Retried by its policy; only what the last one wrote is there."""
+    """G3 G4 S1-22 Retried by its policy; only what the last one wrote is there."""
 
     @activity(transaction=True, retry=QUICK)
     def pay(times: int) -> int:
@@ -161,7 +161,7 @@ async def test_an_attempt_that_raises_leaves_no_rows(engine_for, ledger):
 
 @pytest.mark.parametrize("what", ["type", "json", "await"])
 async def test_a_result_that_cannot_be_recorded_leaves_no_rows(engine_for, ledger, what):
-    """G3 B19 It is found before the commit, and another attempt would only repeat it."""
+    """G3 GUARANTEES 6.1 It is found before the commit, and another attempt would only repeat it."""
 
     async def later() -> None: ...
 
@@ -179,7 +179,7 @@ async def test_a_result_that_cannot_be_recorded_leaves_no_rows(engine_for, ledge
 
 
 async def test_declared_steps_stand_ins_and_other_options_work_with_transactions(engine_for, ledger):
-    """S0-1 S0-22 B10 S4-28 Conditions, callbacks, keys, lists of activities, and what a test puts in their place."""
+    """S0-27 S0-29 S0-52 S3-9 Conditions, callbacks, keys, lists of activities, and what a test puts in their place."""
     asked: list[int] = []
     told: list[Any] = []
 
@@ -301,7 +301,7 @@ async def test_a_body_must_not_end_the_transaction_or_touch_what_is_not_its_own(
 
 @pytest.mark.parametrize("mode", ["memory", "file"])
 async def test_savepoints_foreign_keys_and_looking_at_our_tables_work(engine_for, ledger):
-    """S4-28"""
+    """A body uses its connection as in any other program."""
 
     @activity(transaction=True)
     def pay() -> list[Any]:

@@ -245,6 +245,42 @@ async def test_recover_reports_what_it_found(make_engine):
 
 
 @pytest.mark.parametrize("mode", ["file"])
+async def test_recover_reports_dead_workers_and_blocked_runs_that_have_other_code_now(make_engine):
+    """S2-7 B24 Asked of a client, which takes over nothing by itself: each is reported once, then a worker goes on."""
+    gate = Gate()
+
+    @workflow(name="work")
+    async def blocking(ctx: Context) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    @workflow(name="work")
+    async def working(ctx: Context) -> str:
+        return await ctx.step(gate, "body")
+
+    first = await make_engine(blocking)
+    blocked = [await first.start(blocking) for _ in range(2)]
+    await first.settle()
+    assert [await run.status() for run in blocked] == [Status.BLOCKED] * 2
+    await first.stop()
+    client = await make_engine(working, run_workflows=False, clock=first.jumping)
+    report = await client.recover()
+    assert (report.dead_workers, report.unblocked, report.due) == (0, 2, True)
+    dying = await make_engine(working, clock=first.jumping)
+    await gate.entered("body", 2)
+    await dying.crash()
+    report = await client.recover()
+    assert (report.dead_workers, report.unblocked, report.due) == (1, 0, True)
+    report = await client.recover()
+    assert (report.dead_workers, report.unblocked, report.due) == (0, 0, True)
+    gate.open("body")
+    await make_engine(working, clock=first.jumping)
+    assert [await client.get(run.id).result() for run in blocked] == ["body"] * 2
+    report = await client.recover()
+    assert (report.dead_workers, report.unblocked, report.due) == (0, 0, False)
+
+
+@pytest.mark.parametrize("mode", ["file"])
 async def test_recover_finds_the_work_of_the_dead_and_tries_blocked_runs_again(make_engine):
     """S2-7 B24 By a new engine it happens when it opens; asked again there is nothing left to report."""
     stuck = True

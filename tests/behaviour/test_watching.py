@@ -24,6 +24,7 @@ from holdfast import (
     step_context,
     workflow,
 )
+from holdfast.declarative import sequence
 from holdfast.engine.views.changes import _REPORTS
 from holdfast.engine.views.observers import TYPES
 from holdfast.errors import BadInput, HoldfastError
@@ -523,35 +524,68 @@ async def test_every_end_is_told_once(make_engine, how):
 ENDS = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
 
 
-async def test_active_steps_hear_of_a_cancel_before_its_end_is_told(make_engine):
-    """S0-34 S0-36 The order: cancelling is recorded, the body is told, its step is cancelled, the run's end is told."""
+async def test_active_steps_hear_of_a_cancel_before_the_run_cleans_up(make_engine):
+    """S0-34 S0-36 In this order: cancelling is recorded, the body is told, the code cleans up, the end is told."""
     log: list[str] = []
     gate = Gate()
 
     async def body() -> None:
-        try:
-            await gate("body")
-        except asyncio.CancelledError:
-            log.append(f"body told {step_context().signal.aborted}")
-            raise
+        step_context().signal.listen(lambda: log.append("the body is told"))
+        await gate("body")
 
     @workflow
     async def work(ctx: Context) -> None:
-        await ctx.step(body)
+        try:
+            await ctx.step(body)
+        finally:
+            await ctx.step("clean up", lambda: log.append("the run cleans up"))
 
-    engine = await make_engine(work, on_change=lambda change: log.append(change.type))
-    run = await engine.start(work, unique_key="k")
+    def note(change: Change) -> None:
+        if change.type.startswith("run."):
+            log.append(change.type)
+
+    engine = await make_engine(work, on_change=note)
+    run = await engine.start(work)
     await gate.entered("body")
     assert await run.cancel()
     with pytest.raises(RunCancelled):
         await run.result()
     await engine.settle()
-    assert log[:2] == ["run.started", "step.started"]
-    assert set(log[2:]) == {"run.cancelling", "run.cancelled", "body told True"}
-    assert log.index("run.cancelling") < log.index("run.cancelled")
-    assert [step.status for step in await run.steps()] == ["cancelled"]
-    assert (await engine.start(work, unique_key="k")).id != run.id
-    await eventually(lambda: gate.begun.count("body") == 2)
+    assert log == ["run.started", "run.cancelling", "the body is told", "the run cleans up", "run.cancelled"]
+    assert [step.status for step in await run.steps()] == ["cancelled", "completed"]
+
+
+async def test_active_steps_hear_of_a_cancel_before_the_hook_of_the_workflow_is_called(make_engine):
+    """S0-34 In this order: cancelling is recorded, the body is told, on_cancelled is called.
+
+    Its step is cancelled, the next one never runs, and its key is free.
+    """
+    log: list[str] = []
+    gate = Gate()
+
+    async def first(state: dict[str, int]) -> None:
+        step_context().signal.listen(lambda: log.append("the body is told"))
+        await gate("body")
+
+    async def second(state: dict[str, int]) -> None:
+        log.append("the next one runs")
+
+    def note(change: Change) -> None:
+        if change.type == "run.cancelling":
+            log.append(change.type)
+
+    work = sequence("work", [first, second], on_cancelled=lambda run_id, state: log.append("on_cancelled"))
+    engine = await make_engine(work, on_change=note)
+    run = await engine.start(work, {}, unique_key="k")
+    await gate.entered("body")
+    assert await run.cancel()
+    with pytest.raises(RunCancelled):
+        await run.result()
+    await engine.settle()
+    assert log == ["run.cancelling", "the body is told", "on_cancelled"]
+    assert [(step.name, step.status) for step in await run.steps()] == [("first", "cancelled")]
+    assert (await engine.start(work, {}, unique_key="k")).id != run.id
+    await gate.entered("body", 2)
     gate.open("body")
 
 

@@ -224,6 +224,31 @@ def test_the_service_presets_are_as_documented(name: str, tries: int, initial: i
     assert len(delays(policy)) == tries - 1
 
 
+@pytest.mark.parametrize(
+    ("name", "hopeless"),
+    [
+        ("validation", ""),
+        ("database", "IntegrityError DataError ProgrammingError NotSupportedError"),
+        ("external_service", "AuthenticationError PermissionDeniedError NotFoundError"),
+        ("payment", "CardDeclinedError InsufficientFundsError FraudDetectedError"),
+        ("background", "ConfigurationError"),
+        ("webhook", "InvalidSignatureError InvalidURLError"),
+        ("notification", "InvalidRecipientError UnsubscribedError"),
+        ("storage", "FileNotFoundError PermissionError QuotaExceededError"),
+        ("ai_service", "AuthenticationError BadRequestError ContentPolicyError"),
+        ("state_transition", "InvalidTransitionError"),
+        ("business", ""),
+    ],
+)
+def test_each_service_preset_has_its_own_errors_that_are_not_retried(name: str, hopeless: str) -> None:
+    """S3-4 S3-26 By the names of their classes; any other error is retried as far as its attempts go."""
+    policy: Retry = getattr(Retry, name)
+    assert list(policy.non_retryable) == hopeless.split()
+    for error in hopeless.split():
+        assert not policy.is_retryable(type(error, (Exception,), {})())
+    assert policy.is_retryable(ConnectionError())
+
+
 def test_a_declined_card_is_not_charged_again_by_the_payment_preset() -> None:
     """S3-4 S3-26"""
     assert not Retry.payment.allows(CardDeclinedError(), 1)

@@ -49,7 +49,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_record_says_who_did_what_to_what_and_when(port: PlainPort) -> None:
-    """S3-19, S4-27"""
+    """S3-19"""
     await act(port, "r1", "describe", '{"note":"late"}')
     await act(port, "r2", "inspect", "in words", actor="lee")
     trail = AuditTrail(port)

@@ -102,11 +102,11 @@ async def compare(seed: int, url: str, dialect: str | None, monkeypatch: pytest.
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_batch_gives_what_it_gives_in_sqlite(seed: int, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-36, G2, G8: every operation, with whatever else a turn may ask for; in every table."""
+    """S2-29, G2, G8: every operation, with whatever else a turn may ask for; in every table."""
     await compare(seed, database, None, monkeypatch)
 
 
 @pytest.mark.parametrize("dialect", ["direct", "pooler"])
 async def test_each_dialect_gives_the_same(dialect: str, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-36: what cannot be used behind a pooler has another way."""
+    """What cannot be used behind a pooler has another way."""
     await compare(100, database, dialect, monkeypatch)

@@ -35,7 +35,7 @@ from holdfast.testing.conformance.samples import (
 async def test_an_enclosed_start_does_not_care_how_the_caller_likes_his_rows(
     store: PostgresStore, database: str
 ) -> None:
-    """S2-12: row_factory is the caller's own business."""
+    """G1, G2, G7: row_factory is the caller's own business."""
     run = await started(store)
     async with await psycopg.AsyncConnection.connect(address(database), row_factory=dict_row) as theirs:
         assert isinstance(await store.enclose(theirs, message(run.id)), Delivered)
@@ -46,7 +46,7 @@ async def test_an_enclosed_start_does_not_care_how_the_caller_likes_his_rows(
 
 
 async def test_an_enclosed_start_in_an_old_snapshot_comes_to_an_end(store: PostgresStore, database: str) -> None:
-    """S2-12: in REPEATABLE READ trying again never sees the run that is in the way."""
+    """G2: in REPEATABLE READ trying again never sees the run that is in the way."""
     with psycopg.connect(address(database)) as theirs:
         theirs.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         theirs.execute("SELECT 1")

@@ -43,7 +43,7 @@ from holdfast.testing.conformance.transactions import attempt_of, transacted
 
 
 async def test_people_can_act_while_a_backup_runs(store: PostgresStore, database: str) -> None:
-    """S1-36: pg_dump holds ACCESS SHARE on every table for as long as it takes."""
+    """G14: pg_dump holds ACCESS SHARE on every table for as long as it takes."""
     run = await started(store, owner=None)
     with psycopg.connect(address(database)) as backup:
         backup.execute(f'LOCK TABLE "{store.schema}".commit_lock IN ACCESS SHARE MODE')
@@ -54,7 +54,7 @@ async def test_people_can_act_while_a_backup_runs(store: PostgresStore, database
 async def test_a_transaction_of_somebody_keeps_no_worker_from_committing(
     store: PostgresStore, another: Open, database: str, side: psycopg.Connection[Any]
 ) -> None:
-    """S2-12: somebody encloses a start and takes his time; somebody else starts the same id."""
+    """G14: a caller encloses a start and takes his time; another caller starts the same id."""
     run, other = await started(store), await another()
     with psycopg.connect(address(database)) as theirs:
         await other.enclose(theirs, StartRun(run=new_run("same")))
@@ -114,7 +114,7 @@ async def test_a_batch_on_a_slow_line_is_not_taken_for_one_whose_process_hangs(
 
 
 async def test_commits_leave_no_rows_behind(store: PostgresStore, side: psycopg.Connection[Any]) -> None:
-    """S2-30: a row per commit that others overtook would be there for ever."""
+    """A row per commit that others overtook would be there for ever."""
     run = await started(store)
     for _ in range(10):
         await asyncio.gather(*(store.apply([message(run.id)]) for _ in range(5)))

@@ -51,7 +51,7 @@ async def claiming(store: PostgresStore, side: psycopg.Connection, first: int) -
 @pytest.mark.speed
 @pytest.mark.parametrize("most", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)], ids=["small", "full"])
 async def test_claims_take_no_longer_when_many_runs_are_stored(database: str, most: int) -> None:
-    """S4-30: finished ones, sleeping ones, and a backlog of a workflow that this worker does not know."""
+    """S4-6: finished ones, sleeping ones, and a backlog of a workflow that this worker does not know."""
     store = PostgresStore(database)
     await store.open()
     await store.join("w", timedelta(minutes=10))

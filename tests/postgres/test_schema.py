@@ -19,7 +19,7 @@ KINDS = {"bigint": "int", "text": "text"}
 
 
 async def test_the_columns_that_are_listed_are_those_of_the_database(database: str) -> None:
-    """S1-36: a column stands in one list and in the schema; whichever was forgotten shows here."""
+    """A column stands in one list and in the schema; whichever was forgotten shows here."""
     store = PostgresStore(database)
     await store.open()
     await store.close()

@@ -30,7 +30,7 @@ def _oversleep(connection: object) -> str:
 
 
 async def test_a_body_that_came_too_late_costs_the_next_one_nothing(store: PostgresStore) -> None:
-    """S2-12: its connection is being taken away, so nobody else may be given it."""
+    """G4: its connection is being taken away, so nobody else may be given it."""
     run = await started(store)
     connections = store._connections
     with connections._renewing:  # a renewal is under way, so that it takes a moment
@@ -52,7 +52,7 @@ async def test_a_body_that_came_too_late_costs_the_next_one_nothing(store: Postg
 
 
 async def test_what_a_body_does_to_its_connection_stays_with_it(store: PostgresStore) -> None:
-    """S2-12: rows as dictionaries, and settings of the session."""
+    """The next body gets a connection as it was: rows as tuples, and the settings of the session."""
     run = await started(store)
 
     def meddling(connection: psycopg.Connection[Any]) -> str:

@@ -94,7 +94,7 @@ async def test_what_a_failed_attempt_wrote_is_rolled_back(engine: Engine, ledger
 async def test_a_step_that_takes_too_long_loses_its_connection(
     name: str, engine: Engine, ledger: psycopg.Connection
 ) -> None:
-    """S0-24."""
+    """S4-20 B5"""
     with pytest.raises(RunFailed, match="did not finish within"):
         await engine.execute(order, name, how="sleepy")
     assert booked(ledger) == []

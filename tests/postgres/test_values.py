@@ -35,7 +35,7 @@ from holdfast.testing.conformance.samples import (
 
 @pytest.mark.parametrize("what", ["attribute", "key", "text"])
 async def test_what_cannot_be_stored_spoils_nothing_else(store: PostgresStore, what: str) -> None:
-    """G5 of bad input: too long for an index, or no Unicode; the rest of the group commit is made."""
+    """GUARANTEES 6.3: too long for an index, or no Unicode; the rest of the group commit is made."""
     run, long = await started(store), f'"{secrets.token_hex(4000)}"'
     operations: dict[str, Operation] = {
         "attribute": StartRun(run=new_run(options=RunOptions(attributes={"a": long}))),
@@ -52,7 +52,7 @@ async def test_what_cannot_be_stored_spoils_nothing_else(store: PostgresStore, w
 
 @pytest.mark.parametrize("id", ["\ud800", "a\0b"], ids=["half a pair", "nul"])
 async def test_ids_of_messages_can_be_stored(id: str) -> None:
-    """G3 of bad input: what cannot be written is refused at the door, before it spoils the batch it is in."""
+    """GUARANTEES 6.3: what cannot be written is refused at the door, before it spoils the batch it is in."""
     with pytest.raises(BadInput):
         check_message_id(id)
 
@@ -61,7 +61,7 @@ async def test_ids_of_messages_can_be_stored(id: str) -> None:
 async def test_facts_of_any_number_fit_into_one_commit(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, largest: int
 ) -> None:
-    """S2-30: two thousand turns of up to two megabytes each may come together; JSON ends at 256 MB."""
+    """G1: two thousand turns of up to two megabytes each may come together; JSON ends at 256 MB."""
     monkeypatch.setattr("holdfast.stores.sql.statements.MAX_PARAMETER", largest)
     monkeypatch.setattr("holdfast.stores.postgres.commits.MAX_PARAMETER", largest)
     use = ReconnectingConnection.use
@@ -77,7 +77,7 @@ async def test_facts_of_any_number_fit_into_one_commit(
 async def test_a_database_that_cannot_hold_every_text_is_refused(
     encoding: str, database: str, side: psycopg.Connection[Any]
 ) -> None:
-    """G4 of bad input: or else one character spoils every batch it is in."""
+    """GUARANTEES 6.4: or else one character spoils every batch it is in."""
     name = f"test_{encoding.lower()}_{os.getpid()}"
     side.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
     store = PostgresStore(elsewhere(database, name))
@@ -90,7 +90,7 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(
 
 
 async def test_the_encoding_of_the_environment_does_not_matter(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4 of bad input"""
+    """GUARANTEES 6.4"""
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     store = await another()
     run = await started(store)

@@ -430,7 +430,7 @@ def _life(flow: Any, *args: Any, activities: Any = None) -> Execution:
 
 
 def test_a_call_with_other_arguments_is_a_mismatch():
-    """B17, S1-20"""
+    """B17 G13"""
 
     def make(x: int) -> Any:
         @workflow

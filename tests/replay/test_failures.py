@@ -109,7 +109,7 @@ def test_the_end_of_a_failed_run_names_the_calls_it_came_from(function, expected
 
 
 def test_the_attempts_of_the_step_that_failed_are_told():
-    """S0-19: a dead letter says how often the work was tried"""
+    """S0-9 S4-23 A dead letter says how often the work was tried."""
     flow = workflow(plain)
     run = execution(flow)
     first = run.begin()
@@ -162,7 +162,7 @@ def test_an_end_that_a_reopened_run_left_behind_does_not_hide_the_next_one():
 
 
 def test_circles_of_errors_and_errors_that_take_no_attributes_do_no_harm():
-    """G8"""
+    """B8 The calls that an error came from are found, or none."""
 
     class Slim(Exception):
         def __setattr__(self, name: str, value: Any) -> None:

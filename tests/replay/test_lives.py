@@ -47,7 +47,7 @@ async def endless(ctx: Context) -> None:
 
 
 def test_a_run_is_cut_off_at_its_deadline_cleans_up_and_is_undone():
-    """S0-45, S3-15"""
+    """S3-23 S4-21 B17"""
     recording = live(endless, deadline=START + 10 * SECOND)
     assert recording.outcome.ending is Ending.FAILED
     assert recording.outcome.error.type == "holdfast.errors.RunTimeout"
@@ -77,7 +77,7 @@ def test_the_timers_of_the_code_are_the_same_with_and_without_a_deadline():
 
 
 def test_a_run_that_ends_in_time_or_by_another_error_does_not_know_its_deadline():
-    """S0-45"""
+    """Neither the result nor the error says anything of it."""
 
     @workflow
     async def quick(ctx: Context, fail: bool) -> int:
@@ -90,7 +90,7 @@ def test_a_run_that_ends_in_time_or_by_another_error_does_not_know_its_deadline(
 
 
 def test_an_error_while_cleaning_up_after_the_deadline_is_the_cause():
-    """S0-45"""
+    """S3-23"""
 
     @workflow
     async def clumsy(ctx: Context) -> None:
@@ -104,7 +104,7 @@ def test_an_error_while_cleaning_up_after_the_deadline_is_the_cause():
 
 
 def test_a_cancel_wins_over_the_deadline():
-    """B7, S0-45"""
+    """B7"""
 
     @workflow
     async def waiting(ctx: Context) -> None:
@@ -122,7 +122,7 @@ def test_a_cancel_wins_over_the_deadline():
 
 
 def test_a_run_that_swallows_its_cancel_does_not_wait_for_its_deadline_but_one_that_waits_for_nothing_does():
-    """B7, S0-45"""
+    """B7"""
 
     @workflow
     async def stubborn(ctx: Context) -> None:
@@ -140,7 +140,7 @@ def test_a_run_that_swallows_its_cancel_does_not_wait_for_its_deadline_but_one_t
 
 
 def test_a_deadline_that_has_passed_already_cuts_off_at_once():
-    """S0-45"""
+    """G9"""
     run = execution(endless, deadline=START - 1)
     turn = run.begin()
     assert "@" in [row.location for row in turn.entries]
@@ -167,7 +167,7 @@ def test_what_is_said_about_a_child_is_part_of_its_start():
 
 
 def test_a_reopened_run_keeps_the_children_it_has_and_gives_new_ones_other_ids():
-    """B8: a derived id names one child only"""
+    """B8 G10 A derived id names one child only."""
 
     @workflow
     async def parent(ctx: Context) -> None:
@@ -189,7 +189,7 @@ def test_a_reopened_run_keeps_the_children_it_has_and_gives_new_ones_other_ids()
 
 
 def test_a_child_with_an_id_of_its_own_must_keep_it():
-    """S1-20"""
+    """G13 G10"""
 
     def make(id: str) -> Any:
         @workflow
@@ -241,7 +241,7 @@ def test_a_reopened_step_has_a_fresh_budget_and_goes_on_counting():
 
 
 def test_a_skipped_step_waits_without_an_attempt_being_counted_or_settled():
-    """B10, S0-12"""
+    """B10 S0-27"""
     verb = recalled(entries.AttemptSkipped("offline", START + 5))
     assert (verb.attempt, verb.settled, verb.skipped, verb.skips, verb.retry_at) == (1, False, True, 1, START + 5)
     verb = recalled(entries.AttemptSkipped("offline", START + 5), entries.AttemptBegun(1))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.driving import assert_deterministic, assert_replays, live, resumed
+from tests.support.driving import assert_deterministic, assert_replays, finished, live, resumed
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue
@@ -82,7 +82,7 @@ class TestBothForms:
         assert_replays(recording)
 
     def test_interval_1_keeps_one_iteration(self, form):
-        """S1-28 S1-29 S1-30"""
+        """S1-28 S1-29"""
         recording = live(form(5, commit_interval=1, history_every=1, history_keep=1))
         assert iterations(recording, "loop") == [4]
         assert_replays(recording)
@@ -96,6 +96,35 @@ class TestBothForms:
         """S1-32"""
         for options in ({}, {"history_every": 7, "history_keep": 3}, {"commit_interval": 4, "history_every": 2}):
             assert_replays(live(form(25, **options)))
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_run_that_is_rolled_back_replays_only_the_iterations_that_were_retained(keep):
+    """S1-30 What is undone was recorded apart; the code of the other iterations is not entered again."""
+    entered: list[int] = []
+
+    @workflow
+    async def flow(ctx: Context) -> None:
+        async def body(ctx: Context, state: int) -> Any:
+            entered.append(state)
+            if state == 5:
+                raise ValueError("no more")
+            ctx.compensate(work, state)
+            return Continue(await ctx.step(work, state))
+
+        await ctx.loop("loop", body, state=0, commit_interval=1, history_every=1, history_keep=keep)
+
+    recording = live(flow)
+    assert entered == [0, 1, 2, 3, 4, 5]
+    assert iterations(recording, "loop") == list(range(5 - keep, 5))
+    for rows in recording.stored[:-1]:
+        if not any(row.location[0] == "^" and row.kind == entries.StepBegun.kind for row in rows):
+            continue
+        entered.clear()
+        turn, _ = finished(flow, rows)
+        assert set(entered) == {5}
+        assert turn.outcome is not None
+        assert len(turn.outcome.compensation) == 5
 
 
 def test_crossing_ten_and_a_hundred_iterations_keeps_the_order():

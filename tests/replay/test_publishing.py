@@ -44,7 +44,7 @@ async def publishing(ctx: Context) -> str:
 
 
 def test_an_event_is_published_by_the_turn_that_records_the_call():
-    """S2-18, B29"""
+    """S2-17 Id, name, value and time are settled there, and so is where a refusal would be told."""
     recording = live(publishing)
     assert recording.result == "published"
     event = only(recording).publishes[0]
@@ -75,7 +75,7 @@ def test_a_full_queue_is_an_error_when_awaited_live_and_replayed():
 
 
 def test_an_event_with_an_id_is_published_once_and_another_payload_is_a_mismatch():
-    """S2-20"""
+    """G13 S1-37"""
 
     def make(payload: int) -> Any:
         @workflow
@@ -94,7 +94,7 @@ def test_an_event_with_an_id_is_published_once_and_another_payload_is_a_mismatch
 
 @pytest.mark.parametrize("wrong", [{"name": "a/b"}, {"name": "x", "id": ""}, {"name": "x", "id": 7}])
 def test_names_and_ids_of_events_are_checked(wrong):
-    """S2-20"""
+    """GUARANTEES 6.11"""
 
     @workflow
     async def flow(ctx: Context) -> None:
@@ -104,7 +104,7 @@ def test_names_and_ids_of_events_are_checked(wrong):
 
 
 def test_attributes_are_set_by_the_turn_that_records_them():
-    """S4-28"""
+    """S0-53"""
 
     @workflow
     async def flow(ctx: Context) -> None:
@@ -125,7 +125,7 @@ def test_attributes_are_set_by_the_turn_that_records_them():
 
 @pytest.mark.parametrize("wrong", [{"a/b": 1}, {"x": [1]}, {"x": math.nan}, {"x": object()}, {1: 1}])
 def test_attributes_that_cannot_be_searched_by_are_refused(wrong):
-    """S4-28"""
+    """S0-53"""
 
     @workflow
     async def flow(ctx: Context) -> None:
@@ -138,7 +138,7 @@ def test_attributes_that_cannot_be_searched_by_are_refused(wrong):
 
 
 def test_other_attributes_on_replay_are_a_mismatch():
-    """S1-20"""
+    """G13 S1-37"""
 
     def make(n: int) -> Any:
         @workflow
@@ -154,7 +154,7 @@ def test_other_attributes_on_replay_are_a_mismatch():
 
 
 def test_evidence_has_an_id_that_a_replay_gives_again():
-    """S3-24"""
+    """S3-19"""
 
     @workflow
     async def flow(ctx: Context) -> list[str]:
@@ -172,7 +172,7 @@ def test_evidence_has_an_id_that_a_replay_gives_again():
 
 
 def test_evidence_of_a_bad_kind_or_with_data_that_cannot_be_kept_is_refused():
-    """S3-24"""
+    """S3-19 GUARANTEES 6.1"""
 
     @workflow
     async def flow(ctx: Context) -> None:
@@ -185,7 +185,7 @@ def test_evidence_of_a_bad_kind_or_with_data_that_cannot_be_kept_is_refused():
 
 
 def test_a_new_note_before_recorded_facts_is_a_mismatch_and_says_how_to_add_it():
-    """S1-20"""
+    """G13 S1-37"""
 
     def make(*notes: Any) -> Any:
         @workflow
@@ -225,7 +225,7 @@ async def answering(ctx: Context) -> int:
 
 
 def test_a_request_is_answered_by_the_id_of_its_message():
-    """S4-19, S2-24"""
+    """S3-12 B28"""
     messages: list[Any] = [("add", {"n": 4}), ("add", {"n": 5}), ("add", {"n": 6})]
     recording = live(answering, messages=messages)
     assert recording.result == 15
@@ -254,7 +254,7 @@ def test_a_wait_for_a_request_has_a_timeout_and_a_default():
 
 
 def test_own_messages_are_taken_before_events_and_each_in_order():
-    """S2-21, B29: receive takes the run's own messages first"""
+    """S2-16 B13 A receive takes the run's own messages first."""
 
     @workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -279,7 +279,7 @@ def test_own_messages_are_taken_before_events_and_each_in_order():
 
 
 def test_events_that_nobody_waits_for_are_given_back():
-    """B29, B30: notices and messages stay"""
+    """G8 Notices and messages stay."""
 
     @workflow
     async def flow(ctx: Context) -> None:
@@ -300,7 +300,7 @@ def test_events_that_nobody_waits_for_are_given_back():
 
 
 def test_inbox_rows_of_unknown_kinds_are_consumed():
-    """G8"""
+    """What another version of holdfast puts there stops no run."""
     run = execution(answering)
     run.begin()
     turn = run.deliver([Message(1, "resume", "", "", "", START), Message(2, "novelty", "", "", "x", START)], START)

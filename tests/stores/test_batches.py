@@ -434,7 +434,7 @@ def broken(store: SQLiteStore) -> list[str]:
 
 @pytest.mark.parametrize("start", range(0, 60, 10))
 async def test_a_batch_gives_what_its_operations_give_one_by_one(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1-36, G2, G8: every operation and every outcome, with whatever else a turn may ask for; in every table."""
+    """S2-29, G2, G8: every operation and every outcome, with whatever else a turn may ask for; in every table."""
     outcomes: set[type[Outcome]] = set()
     operations: set[type[Operation]] = set()
     for seed in range(start, start + 10):

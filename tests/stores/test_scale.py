@@ -192,7 +192,7 @@ async def loads(tmp_path: Path) -> AsyncIterator[tuple[Load, Load]]:
 
 
 async def test_nothing_does_more_work_beside_many_runs(loads: tuple[Load, Load]) -> None:
-    """S4-30: sending, publishing, claiming, listing and starting cost what they cost with a hundred runs.
+    """S4-6: sending, publishing, claiming, listing and starting cost what they cost with a hundred runs.
 
     Counted in steps of SQLite's virtual machine, which are the same on every machine, however busy.
     """
@@ -263,7 +263,7 @@ def whole(db: apsw.Connection, sql: str, values: apsw.Bindings) -> list[str]:
 
 
 async def test_no_statement_reads_a_whole_table_unless_it_is_meant_to(loads: tuple[Load, Load]) -> None:
-    """S4-30: every named statement of the store, planned on the large file."""
+    """S4-6: every named statement of the store, planned on the large file."""
     db = loads[1].store._connections.reader
     found: dict[str, list[str]] = {}
     for name, text in [*SQL.items(), *MANY.items()]:
@@ -300,7 +300,7 @@ def traced(store: SQLiteStore) -> Iterator[list[tuple[str, Any]]]:
 
 @pytest.mark.parametrize("inline_limit", [0, 8], ids=["set-based", "row-by-row"])
 async def test_what_the_hot_paths_run_reads_no_whole_table(loads: tuple[Load, Load], inline_limit: int) -> None:
-    """S4-30: as they run it, each filter of a list as it was put together."""
+    """S4-6: as they run it, each filter of a list as it was put together."""
     load = loads[1]
     load.store._inline_limit = inline_limit
     for name in OPERATIONS:

@@ -299,7 +299,7 @@ def test_every_statement_has_a_name_and_a_description() -> None:
 
 
 async def test_the_columns_that_are_listed_are_those_of_the_database(store: SQLiteStore) -> None:
-    """S1-36: a column stands in one list and in the schema; whichever was forgotten shows here."""
+    """A column stands in one list and in the schema; whichever was forgotten shows here."""
     for table, (columns, key) in TABLES.items():
         made = store._connections.reader.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
         kinds = {"INTEGER": "int", "TEXT": "text"}

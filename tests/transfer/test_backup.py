@@ -128,7 +128,7 @@ async def test_a_backup_made_under_load_has_all_that_was_acknowledged_before_it_
 
 
 async def test_a_step_under_way_is_handed_back_in_the_backup_and_not_lost_in_a_crash(home: str, tmp_path: Path) -> None:
-    """G8"""
+    """G4"""
     gate["slow"] = asyncio.Event()
     attempts.clear()
     async with engine_on(home) as engine:
@@ -348,7 +348,7 @@ def test_a_process_that_is_killed_during_a_restore_leaves_the_database_as_it_was
 
 
 async def test_a_restore_is_refused_while_a_worker_is_alive(home: str, tmp_path: Path) -> None:
-    """G6"""
+    """G5"""
     async with engine_on(home) as engine:
         await filled(engine, 3)
         await engine.backup(tmp_path / "backup")

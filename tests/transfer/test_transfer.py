@@ -200,7 +200,7 @@ async def test_every_table_and_column_of_a_database_is_moved(houses):
 
 
 async def test_a_file_that_was_imported_before_changes_nothing(houses):
-    """G3"""
+    """G2"""
     old = houses.old()
     await furnish(old)
     await move_out(old, houses.file)
@@ -369,7 +369,7 @@ async def test_a_message_sent_inside_a_transaction_arrives_with_its_run(files, d
 
 
 async def test_a_house_is_not_left_while_a_worker_is_at_work(houses):
-    """G3"""
+    """G5"""
     old = houses.old()
     async with old.engine() as engine:
         await engine.start(sleeper, 3, id="one")
@@ -385,7 +385,7 @@ async def test_a_house_is_not_left_while_a_worker_is_at_work(houses):
 
 
 async def test_a_worker_that_comes_while_a_house_is_left_is_noticed(houses):
-    """G3"""
+    """G5"""
     old = houses.old()
     await start_one(old)
     joined = False
@@ -447,7 +447,7 @@ async def test_a_run_of_a_worker_that_crashed_is_taken_as_lost_by_the_crash(file
 
 
 async def test_a_hung_worker_may_go_on_and_so_its_house_is_not_left(houses):
-    """G3"""
+    """G5"""
     old = houses.old()
     await start_one(old)
     async with opened(old) as store:
@@ -461,7 +461,7 @@ async def test_a_hung_worker_may_go_on_and_so_its_house_is_not_left(houses):
 
 
 async def test_the_open_runs_of_a_snapshot_arrive_paused_and_go_on_when_resumed(houses):
-    """G3, B25"""
+    """G5, B25"""
     old = houses.old()
     await furnish(old)
     report = await move_out(old, houses.file, snapshot=True)
@@ -622,7 +622,7 @@ async def test_a_zipped_file_is_smaller_and_the_same(files):
 
 @pytest.mark.parametrize("name", ["all.holdfast", "all.holdfast.gz"])
 async def test_a_file_that_is_not_as_it_was_written_is_refused(files, name):
-    """G3"""
+    """G14"""
     old = files.old()
     await furnish(old)
     file = files.folder / name

@@ -130,7 +130,7 @@ class TaskConformance:
         ) == sorted(places)
 
     async def test_the_end_of_an_attempt_reaches_its_run(self, store: Store) -> None:
-        """G3 S2-12: a row in its inbox, which makes it due, in place of the task."""
+        """G3 S2-28: a row in its inbox, which makes it due, in place of the task."""
         run = await handed_out(store)
         await take(store)
         told = Message(1, InboxKind.TASK_ENDED, "a0", "1", "2", NOW)

@@ -49,7 +49,7 @@ class TransactionConformance:
     """What a body does in a transaction of the store, and the record of it, are durable together or not at all."""
 
     async def test_the_end_of_a_body_is_put_into_the_inbox_of_its_run(self, store: Store) -> None:
-        """G3 S2-12"""
+        """G3"""
         if _has_none(store):
             return
         run, body = await started(store), Bodies()
