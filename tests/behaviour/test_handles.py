@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 from holdfast import (
     Context,
@@ -470,3 +470,33 @@ async def test_waiting_for_a_result_when_the_engine_stops_is_an_error_and_not_a_
     assert done
     assert not waiting.cancelled()
     assert isinstance(waiting.exception(), HoldfastError)
+
+
+async def test_a_run_that_waits_is_evicted_on_request_and_goes_on_when_something_comes(make_engine, mode):
+    """S1-42 It is replayed then; one that is not in memory, has work under way or has ended stays as it is."""
+    entered: list[str] = []
+    gate = asyncio.Event()
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        entered.append(ctx.run_id)
+        word = await ctx.receive("word", str)
+        await ctx.step("wait", gate.wait)
+        return word
+
+    engine = await make_engine(work)
+    run = await engine.start(work, id="r")
+    await engine.settle()
+    assert await run.evict() is (mode != "evict")
+    await engine.settle()
+    assert engine.residents == 0
+    assert await run.evict() is False
+    assert await run.status() is Status.SUSPENDED
+    await run.send("word", "hello")
+    await eventually(lambda: engine.bodies)
+    assert (await run.evict(), entered) == (False, ["r", "r"])
+    gate.set()
+    assert await run.result() == "hello"
+    assert await run.evict() is False
+    with pytest.raises(NoSuchRun):
+        await engine.get("nobody").evict()

@@ -173,6 +173,7 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
         "RunHandle.retry": run.retry,
         "RunHandle.rerun": run.rerun,
         "RunHandle.recover": run.recover,
+        "RunHandle.evict": run.evict,
         "RunHandle.set_attributes": lambda: run.set_attributes({"a": 1}),
         "RunHandle.history": run.history,
         "RunHandle.steps": run.steps,

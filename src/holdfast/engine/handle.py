@@ -208,6 +208,18 @@ class RunHandle(Generic[R]):
         return await self._client.control.recover(self.id, by)
 
     @patient
+    async def evict(self) -> bool:
+        """Let the run leave the memory of this process while it waits; what it waits for brings it back, replayed.
+
+        False if it is not in memory here, or something of it is under way. An engine does so by itself with the runs
+        that have waited longest when there are more than `max_resident`.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.evict(self.id)
+
+    @patient
     async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
         """Set searchable attributes of the run, ended or not; None removes one.
 

@@ -6,17 +6,22 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
+from types import TracebackType
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant, micros, to_datetime
 from holdfast.definitions import Activity, Workflow, as_activity
 from holdfast.engine.engine import Engine
+from holdfast.engine.runs.resident import Resident
 from holdfast.engine.views.run import Run
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.testing.clock import JumpingClock
 from holdfast.testing.faults import Faults
+from holdfast.testing.replay_check import ReplayCheck
 
 _QUIET_ROUNDS = 5
+_MOMENT = 200
+"""For how many rounds of the event loop, of half a millisecond or more, bodies are waited for before time passes."""
 _NAMED = 5
 """How many runs an error names."""
 T = TypeVar("T")
@@ -41,6 +46,9 @@ class TestEngine(Engine):
             or polls for ever, raises NoProgress instead of keeping the test busy.
         patience: for how long, in real time, a result is awaited while nothing is under way and nothing is due; then
             NoProgress is raised. What another task or process of the test does must happen within that time.
+        replay: after every fact that a run records its history is replayed, and must come to where the run is. If it
+            does not, the code is not deterministic: what the test awaits next raises HistoryMismatch, which names the
+            step, the place in the history and both sides; so does the end of the `async with` block.
     """
 
     __test__ = False  # not a test class, whatever its name says
@@ -55,6 +63,7 @@ class TestEngine(Engine):
         clock: JumpingClock | None = None,
         max_jumps: int = 1_000,
         patience: timedelta = timedelta(seconds=60),
+        replay: bool = False,
         **options: Any,
     ) -> None:
         self.jumping = clock or JumpingClock(start)
@@ -63,6 +72,16 @@ class TestEngine(Engine):
         options.setdefault("retention", None)  # its clock jumps by months, and tests look at runs that are over
         super().__init__(database, workflows=workflows, clock=self.jumping, **options)
         self._substitutes = dict(substitutes or {})
+        self._slow: frozenset[Any] = frozenset()
+        """Attempts that were waited for in vain, so that time passes while they run."""
+        self._check = ReplayCheck(self.store, self.registry, self._in_hand) if replay else None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        if error is None:
+            self._raise_diverged()
 
     async def open(self) -> None:
         await super().open()
@@ -106,6 +125,11 @@ class TestEngine(Engine):
         """How often this worker hung beyond its lease and was declared dead."""
         return self._working().lapses
 
+    @property
+    def replays(self) -> int:
+        """How many histories were replayed and compared, with `replay=True`."""
+        return self._check.replays if self._check is not None else 0
+
     async def crash(self) -> None:
         """End as if the process were killed: nothing more reaches the database, and what was in memory is gone.
 
@@ -128,14 +152,17 @@ class TestEngine(Engine):
         while quiet < _QUIET_ROUNDS:
             await asyncio.sleep(0 if quiet else 0.0005)
             quiet = quiet + 1 if self._quiet() else 0
+        self._raise_diverged()
 
     async def advance(self, duration: timedelta) -> None:
         """Let time pass, stopping at every instant at which something is due on the way.
 
+        At each of them the bodies of steps are given a moment to end. Time passes while those run that do not.
+
         Raises:
             NoProgress: something stays due at one instant, however often it is looked at.
         """
-        await self.settle()
+        await self._settle_but_for_bodies()
         end = self.clock.now() + micros(duration)
         standing_still = 0
         while (due := await self._next_due()) is not None and due <= end:
@@ -143,9 +170,24 @@ class TestEngine(Engine):
             if standing_still > self._max_jumps:
                 raise NoProgress(f"the same instant stays due: {await self._open_runs()}")
             self._jump(due)
-            await self.settle()
+            await self._settle_but_for_bodies()
         self._jump(end)
-        await self.settle()
+        await self._settle_but_for_bodies()
+
+    async def _settle_but_for_bodies(self) -> None:
+        """Wait until nothing is under way but bodies that were given their moment."""
+        quiet = alone = 0
+        bodies: frozenset[Any] = frozenset()
+        while quiet < _QUIET_ROUNDS:
+            await asyncio.sleep(0 if quiet else 0.0005)
+            worker, before = self._working(), bodies
+            bodies = worker.executor.under_way
+            alone = alone + 1 if bodies == before and worker.only_bodies and not self._sweeping else 0
+            if alone > _MOMENT:
+                self._slow = bodies
+            quiet = quiet + 1 if self._quiet() or (alone and bodies and bodies <= self._slow) else 0
+        self._slow &= bodies
+        self._raise_diverged()
 
     async def _patiently(self, coming: Coroutine[Any, Any, T]) -> T:
         waiting = asyncio.ensure_future(coming)
@@ -153,6 +195,7 @@ class TestEngine(Engine):
         jumps, moved = 0, loop.time()
         try:
             while not waiting.done():
+                self._raise_diverged()
                 await self._settle_unless(waiting)
                 due = await self._next_due()
                 if waiting.done():
@@ -172,6 +215,7 @@ class TestEngine(Engine):
                 elif loop.time() - moved > self._patience:
                     raise NoProgress(f"nothing is under way and nothing is due: {await self._open_runs()}")
                 await asyncio.wait([waiting], timeout=0.001)
+            self._raise_diverged()
             return waiting.result()
         finally:
             waiting.cancel()
@@ -202,7 +246,19 @@ class TestEngine(Engine):
             quiet = quiet + 1 if self._quiet() else 0
 
     def _quiet(self) -> bool:
-        return self._working().idle and not (self._maintenance is not None and self._maintenance.busy)
+        return self._working().idle and not self._sweeping
+
+    @property
+    def _sweeping(self) -> bool:
+        return self._maintenance is not None and self._maintenance.busy
+
+    def _in_hand(self) -> Mapping[int, Resident]:
+        return self._working().runner.residents if self._link.current is not None else {}
+
+    def _raise_diverged(self) -> None:
+        if self._check is not None and self._check.diverged is not None:
+            diverged, self._check.diverged = self._check.diverged, None
+            raise diverged
 
     async def _next_due(self) -> Instant | None:
         worker = self._working()

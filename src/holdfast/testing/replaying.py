@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from holdfast.context.code import WorkflowCode
-from holdfast.contract.rows import EntryRow
+from holdfast.contract.rows import EntryRow, RunRow
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import HistoryMismatch
 from holdfast.payloads.codec import error_from_data
+from holdfast.replay.entry import CALLS, FACTS, KINDS
 from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Outcome, Turn
+
+_NO_ERRORS: Mapping[str, type[BaseException]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,12 @@ class RecordedRun:
 async def record(run: RunHandle[Any]) -> RecordedRun:
     """Return the history of a run as it stands."""
     row = await run._client.row(run.id)
-    entries = await run._client.store.history(row.key)
-    begun = row.begins or row.created
+    return recorded_run(row, await run._client.store.history(row.key))
+
+
+def recorded_run(row: RunRow, entries: list[EntryRow]) -> RecordedRun:
+    """Return a history, or its beginning, with what its run was begun with."""
+    begun = entries[0].at if row.generation and entries else row.begins or row.created
     return RecordedRun(
         row.id, row.workflow, row.input, row.generation, row.seed, begun, entries, row.deadline, row.reopens
     )
@@ -62,29 +71,42 @@ def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | Non
     Raises:
         HistoryMismatch: the code does not do what was recorded; the message shows both.
     """
-    args, kwargs = workflow.decode_input(recorded.input)
-    code = WorkflowCode(workflow, args, kwargs)
-    info = RunInfo(
-        recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
-    )
-    execution = Execution(info, code, deque(), recorded.created, {}, True)
+    execution = unbegun(recorded, workflow)
 
     def drive() -> Turn:
         try:
-            return execution.begin(recorded.entries)
+            return bring_to_its_end(execution, recorded)
         finally:
             execution.drop()
 
     # A turn cannot be driven from inside a task; in a thread of its own it may be called from an async test too.
     with ThreadPoolExecutor(1) as thread:
-        turn = thread.submit(drive).result()
+        return thread.submit(drive).result().outcome
+
+
+def unbegun(
+    recorded: RecordedRun, workflow: Workflow[Any, Any], errors: Mapping[str, type[BaseException]] = _NO_ERRORS
+) -> Execution:
+    """Return the run before its first turn; `errors` are the classes that recorded errors come back as."""
+    args, kwargs = workflow.decode_input(recorded.input)
+    info = RunInfo(
+        recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
+    )
+    return Execution(info, WorkflowCode(workflow, args, kwargs), deque(), recorded.created, errors, True)
+
+
+def bring_to_its_end(execution: Execution, recorded: RecordedRun) -> Turn:
+    """Bring a run to where its history ends; raises HistoryMismatch as `replay` does."""
+    turn = execution.begin(recorded.entries)
     if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
         assert turn.outcome.error is not None
         error = error_from_data(turn.outcome.error, {})
         raise error if isinstance(error, Exception) else HistoryMismatch(recorded.id, str(error))
-    if turn.entries and recorded.entries and turn.outcome is None:
-        extra = turn.entries[0]
+    if turn.entries and recorded.entries and turn.outcome is None and turn.entries[0].kind not in FACTS:
+        # A fact is a timer that is due in the very moment at which the history ends.
+        calls = [row for row in turn.entries if row.kind in CALLS] or turn.entries
+        asked = f"{KINDS[calls[0].kind].word} {execution.journal.names.path(calls[0].location)!r}"
         raise HistoryMismatch(
-            recorded.id, f"run {recorded.id}: after its recorded history the code asks for more, at {extra.location!r}"
+            recorded.id, f"run {recorded.id}: after its recorded history the code asks for more: {asked}"
         )
-    return turn.outcome
+    return turn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from holdfast.contract.rows import RunRow, Standing
@@ -13,6 +14,7 @@ from holdfast.engine.client.link import Link
 from holdfast.engine.client.messages import Messaging
 from holdfast.engine.client.operate import RunControl
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters
+from holdfast.engine.worker.committer import from_callback
 
 T = TypeVar("T")
 
@@ -47,6 +49,15 @@ class Client:
             NoSuchRun: there is no such run (any more).
         """
         return await self.link.row(run_id)
+
+    async def evict(self, run_id: str) -> bool:
+        """Let a run that waits leave the memory of this process; False if it is not there or something is under way.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+        """
+        await self.link.row(run_id)
+        return await from_callback(partial(self.link.worker.evict, run_id))
 
     async def end_of(self, run_id: str) -> Standing:
         """Wait for a run to end, or to be blocked.

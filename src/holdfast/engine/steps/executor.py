@@ -91,6 +91,11 @@ class Executor:
         """How many attempts are running."""
         return len(self._running)
 
+    @property
+    def under_way(self) -> frozenset[Attempt]:
+        """The attempts that are running."""
+        return frozenset(self._running)
+
     def begin_no_more(self) -> None:
         """Let the attempts that wait for a place go on waiting: the worker stops, and hands them back."""
         self._begins_no_more = True

@@ -272,6 +272,14 @@ class Worker:
             self._loop.call_soon(self.runner.drop, resident)
             self.runner.limits.forget(resident.key)
 
+    def evict(self, run_id: str) -> bool:
+        """Let a run go that waits in memory here; it is claimed again when it is due."""
+        resident = self.resident(run_id)
+        if resident is None or not resident.parked:
+            return False
+        self.runner.departures.release(resident)
+        return True
+
     def resident(self, run_id: str) -> Resident | None:
         """Return a run that is in memory here and whose code may be looked at."""
         resident = self.runner.ids.get(run_id)
@@ -285,16 +293,20 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way: no body, no commit, no claim."""
-        runner = self.runner
+        waiting = self.executor.active or any(resident.active for resident in self.runner.residents.values())
+        return self.only_bodies and not waiting
+
+    @property
+    def only_bodies(self) -> bool:
+        """Whether nothing is under way but bodies: no commit, no claim."""
         return not (
-            self.executor.active
-            or self.committer.waiting
+            self.committer.waiting
             or self._claimer.busy
-            or runner.mail.busy
+            or self.runner.mail.busy
             or self.tasks.busy
             or self._background.busy("look")
             or self._background.busy("suspect")
-            or any(resident.commits or resident.active for resident in runner.residents.values())
+            or any(resident.commits for resident in self.runner.residents.values())
         )
 
     # Noticing.
