@@ -193,15 +193,51 @@ async def test_a_step_that_kills_slowly_is_failed_in_the_end(make_engine):
     """B1 G4 At ten times its crash limit."""
     done: list[bool] = []
     bodies: list[int] = []
-    one = slow_flow(done, bodies, limit=1)
+    one = slow_flow(done, bodies)
     engine = await make_engine(one)
     run = await engine.start(one)
-    for _ in range(10):
+    for _ in range(30):
         await crash_after(engine, bodies, 10)
         engine = await make_engine(one, clock=engine.jumping)
     error = await outcome(engine.get(run.id))
     assert isinstance(error, StepCrashed)
-    assert "10 attempts died with their process" in str(error)
+    assert "30 attempts died with their process" in str(error)
+
+
+@pytest.mark.parametrize("mode", ["file"])
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_step_that_may_not_run_again_is_failed_whatever_killed_it(make_engine, limit):
+    """B1 G3 A limit of one or two is kept for long attempts too."""
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies, limit)
+    engine = await make_engine(one)
+    run = await engine.start(one)
+    for _ in range(limit):
+        await crash_after(engine, bodies, 10)
+        engine = await make_engine(one, clock=engine.jumping)
+    done.append(True)
+    assert isinstance(await outcome(engine.get(run.id)), StepCrashed)
+    assert len(bodies) == limit
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_step_is_not_blamed_while_workers_die_that_did_not_run_it(make_engine):
+    """B1 B24 G4 Three kills hit it among others, as in a storm of kills."""
+    done: list[bool] = []
+    bodies: list[int] = []
+    one = slow_flow(done, bodies)
+    engine = await make_engine(one)
+    for _ in range(4):
+        await engine.crash()
+        engine = await make_engine(one, clock=engine.jumping)
+    run = await engine.start(one)
+    for _ in range(3):
+        await crash_after(engine, bodies, 0)
+        engine = await make_engine(one, clock=engine.jumping)
+    done.append(True)
+    assert await engine.get(run.id).result() == 4
+    assert [why for _, why in await lost(engine.get(run.id))] == ["outage"] * 3
 
 
 @pytest.mark.parametrize("mode", ["file"])

@@ -22,6 +22,8 @@ _NOTHING: Any = object()
 _NONE = entries.Earlier()
 _NEVER: dict[str, int] = {}
 SUSPECT_AFTER = 2
+OUTLIVED = ("outlived", "outage")
+"""Losses with a process that died, perhaps, for another reason: see entries.AttemptLost."""
 
 
 class StepVerb(Verb):
@@ -122,7 +124,7 @@ class StepVerb(Verb):
             elif row.kind == entries.AttemptLost.kind:
                 self.crashes += mark.why == "crash"
                 self.lapses += mark.why == "lapse"
-                self.outlived += mark.why == "outlived"
+                self.outlived += mark.why in OUTLIVED
                 self.in_process = self.in_process or mark.why == "cleared"
 
     @property

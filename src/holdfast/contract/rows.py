@@ -95,7 +95,8 @@ class Message(NamedTuple):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A run taken by a worker. `lost` is crash or lapse when it was taken from a worker that died or hung.
 
-    `died` is when a worker that died was last known to be alive.
+    `died` is when a worker that died was last known to be alive, `deaths` how many workers died of late, itself among
+    them.
     """
 
     key: int
@@ -117,6 +118,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     """Whether it was paused until now."""
     died: Instant | None = None
+    deaths: int = 0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,9 +83,10 @@ class AttemptLost(Entry, frozen=True):
     """An attempt ended without a result of its own.
 
     `why` is crash (its process died), outlived (its process died after the attempt had run there for over a minute),
-    lapse (its worker hung), handed back (an orderly stop or a storage fault),
-    bystander (a suspect whose worker died while it ran in a child process of its own), cleared (a suspect that only
-    raised in its child process and runs in the worker again), or held (it never ran: another step has its key).
+    outage (its process died in a minute in which workers died that did not run it), lapse (its worker hung), handed
+    back (an orderly stop or a storage fault), bystander (a suspect whose worker died while it ran in a child process of
+    its own), cleared (a suspect that only raised in its child process and runs in the worker again), or held (it never
+    ran: another step has its key).
     """
 
     kind, role, word = 6, MARK, "attempt lost"

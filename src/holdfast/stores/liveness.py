@@ -9,6 +9,9 @@ from urllib.parse import quote
 
 from holdfast.system import lock
 
+RECENT_DEATH = 60_000_000
+"""For how many microseconds the death of a worker counts when another dies: see Claim.deaths."""
+
 
 class Fate(StrEnum):
     """What became of a worker, as far as can be told."""

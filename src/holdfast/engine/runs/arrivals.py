@@ -86,7 +86,7 @@ class Arrivals:
         turn = resident.execution.begin(history.entries or life, messages, now)
         turn.entries[:0] = life
         ends = runner.attempts.queued.recall(resident, turn, history, ends)
-        begin = runner.attempts.recall(resident, turn, claim.lost or "handed back", claim.died, now)
+        begin = runner.attempts.recall(resident, turn, claim, now)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
         if over:

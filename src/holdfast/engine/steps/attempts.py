@@ -16,6 +16,7 @@ import msgspec
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import KeepResult, KeyAnswer
+from holdfast.contract.rows import Claim
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import NotReady
@@ -69,11 +70,11 @@ class Attempts:
 
     # Beginning.
 
-    def recall(self, resident: Resident, turn: Turn, lost: str, died: Instant | None, now: Instant) -> list[StepVerb]:
+    def recall(self, resident: Resident, turn: Turn, claim: Claim, now: Instant) -> list[StepVerb]:
         """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
 
         Steps that wait for a retry go on waiting, and so do those whose attempt is in a queue. The others were lost
-        with their worker, as `lost` says, which is noted in the turn; `died` is when that worker died.
+        with their worker, as the claim tells, which is noted in the turn.
         """
         notes: Notes = []
         begin: list[StepVerb] = []
@@ -86,7 +87,7 @@ class Attempts:
             if verb.location in resident.queued:
                 continue
             if not verb.settled and not verb.skipped:
-                notes.append((verb.location, self.suspects.counted_loss(verb, lost, died)))
+                notes.append((verb.location, self.suspects.counted_loss(verb, claim.lost or "handed back", claim)))
             if not convicted(verb):
                 begin.append(verb)
         if notes and turn.outcome is None:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.clock import Instant
-from holdfast.context.steps import StepVerb
+from holdfast.context.steps import OUTLIVED, SUSPECT_AFTER, StepVerb
+from holdfast.contract.rows import Claim
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.steps.executor import Executor
@@ -21,14 +21,17 @@ from holdfast.replay.journal import Journal
 
 RECENT = 60_000_000
 """For how many microseconds after its beginning an attempt is blamed for the death of its process."""
-OUTLIVED = 10
-"""How many times the crash limit an attempt may be lost after that; a step that kills so slowly is convicted too."""
+DOUBTFUL = 10
+"""How many times the crash limit an attempt may be lost after that, or while workers die that did not run it: a step
+that kills slowly, or beside another that kills, is convicted too."""
 
 
 def convicted(verb: StepVerb) -> bool:
     """Tell whether a step was lost with its process so often that it fails."""
     limit = verb.activity.settings.retry.crash_limit
-    return verb.crashes >= limit or verb.crashes + verb.outlived >= limit * OUTLIVED
+    # A limit of one or two says that the step must not run again, whatever killed it.
+    doubtful = limit if limit <= SUSPECT_AFTER else limit * DOUBTFUL
+    return verb.crashes >= limit or verb.crashes + verb.outlived >= doubtful
 
 
 class Suspects:
@@ -44,16 +47,16 @@ class Suspects:
         """Whether a suspect is running in this process, which would be blamed for its death."""
         return self.turns.holder is not None
 
-    def counted_loss(self, verb: StepVerb, why: str, died: Instant | None = None) -> entries.AttemptLost:
-        """Count an attempt that was lost, and return the note that says so; `died` is when its worker died."""
+    def counted_loss(self, verb: StepVerb, why: str, claim: Claim | None = None) -> entries.AttemptLost:
+        """Count an attempt that was lost, and return the note that says so; the claim tells how its worker died."""
         if why == "crash" and self._executor.isolates(verb):
             why = "bystander"  # it ran in a child process: that the worker died is no evidence against it
-        elif why == "crash" and died is not None and died - verb.began > RECENT:
-            why = (
-                "outlived"  # it did no harm for long: perhaps what ended the process was another, or came from outside
-            )
+        elif why == "crash" and claim is not None and claim.died is not None and claim.died - verb.began > RECENT:
+            why = "outlived"  # it did no harm for long: what ended the process was another, or came from outside
+        elif why == "crash" and claim is not None and claim.deaths > verb.crashes + verb.outlived + 1:
+            why = "outage"  # workers die that did not run it, too
         verb.crashes += why == "crash"
-        verb.outlived += why == "outlived"
+        verb.outlived += why in OUTLIVED
         verb.lapses += why == "lapse"
         verb.settled = True
         return entries.AttemptLost(verb.attempt, why)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast.contract.store import Store
+from holdfast.logs import Lines
 
 _logger = logging.getLogger("holdfast.engine")
 _LOOK_EVERY = 0.5
@@ -98,7 +99,7 @@ class LeaseKeeper:
                     "the event loop of worker %s has been blocked for %.0f s, and no run goes on; it is here:\n%s",
                     self._worker,
                     silent + waited,
-                    stack,
+                    Lines(stack),
                 )
 
     def _blocked(self) -> bool:

@@ -51,7 +51,7 @@ _WORDS = {
     ),
     "wanted": " ".join(_WANTED.split()),
     "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
-    "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state = 'dead'))",
+    "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 }
 _NEVER_PREPARED = frozenset({"claim_runs", "due_stuck", "next_due", "claim_tasks"})

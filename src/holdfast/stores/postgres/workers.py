@@ -13,7 +13,7 @@ import psycopg
 
 from holdfast.clock import Instant, micros, old_id
 from holdfast.contract.rows import TakenOver
-from holdfast.stores.liveness import Fate
+from holdfast.stores.liveness import RECENT_DEATH, Fate
 from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.database import Database
 from holdfast.stores.postgres.statements import sql
@@ -109,6 +109,7 @@ class PostgresWorkers:
                     [(silence,)] = await statements.read("silence", [(worker,)])
                     await statements.write("free_lost", [(worker, now, fate.lost, now - int(silence or 0))])
                     dead.append(TakenOver(worker, fate.lost, runs))
+            await statements.write("age_dead", [(RECENT_DEATH,)])
             await statements.write("prune_dead", [()])
             await statements.write("old_tokens", [(old_id(_OLD),)])
             return dead

@@ -11,7 +11,7 @@ import apsw
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import TakenOver
-from holdfast.stores.liveness import Fate, is_free
+from holdfast.stores.liveness import RECENT_DEATH, Fate, is_free
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sqlite.statements import SQL, PlainStatements
@@ -61,6 +61,7 @@ def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant)
             db.execute(SQL["free_lost"], (worker, now, fate.lost, now - _silence(db, worker)))
             _lose_tasks(db, worker, fate.lost, now)
             dead.append(TakenOver(worker, fate.lost, runs))
+    db.execute(SQL["age_dead"], (boot_id(), boot_time() - RECENT_DEATH))
     db.execute(SQL["prune_dead"])
     return dead
 

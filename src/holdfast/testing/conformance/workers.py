@@ -86,6 +86,7 @@ class WorkerConformance:
         assert taken[keys[0]].lost == dead.lost
         assert taken[keys[0]].died == (found[0].due if dead.lost == "crash" else None)
         assert (taken[keys[2]].lost, taken[keys[2]].died) == ("", None)
+        assert (taken[keys[0]].deaths, taken[keys[2]].deaths) == (int(dead.lost == "crash"), 0)
         await one(store, turn(keys[0], 1, entries=[entry("a0", 1)]), Fenced)
         assert await store.next_due() == NOW + 9 * SECOND
         assert [one.key for one in await claim(store, now=NOW + 9 * SECOND)] == [keys[1]]

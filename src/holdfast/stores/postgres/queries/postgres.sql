@@ -213,6 +213,10 @@ SELECT greatest({clock} - lease_until + lease, 0) FROM workers WHERE id = $1;
 -- Unless it renewed its lease since it was looked at ($2 = 1: known to have died, whatever its lease says).
 UPDATE workers SET state = 'dead' WHERE id = $1 AND state = 'live' AND ($2 = 1 OR lease_until < {clock});
 
+-- name: age_dead
+-- Workers that died more than so many microseconds ago: they do not count as recent deaths.
+UPDATE workers SET state = 'gone' WHERE state = 'dead' AND lease_until - lease < {clock} - $1;
+
 -- name: clock
 -- The database's time.
 SELECT {clock};

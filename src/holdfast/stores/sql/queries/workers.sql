@@ -12,8 +12,8 @@ SELECT id FROM runs
 WHERE ended IS NULL AND owner = $1 AND status IN ('pending', 'running', 'cancelling', 'compensating', 'paused') ORDER BY key;
 
 -- name: prune_dead
--- Dead workers that no open run names.
-DELETE FROM workers WHERE state = 'dead'
+-- Workers that died a while ago and that no open run names.
+DELETE FROM workers WHERE state = 'gone'
     AND NOT EXISTS (SELECT 1 FROM runs WHERE ended IS NULL AND owner = workers.id);
 
 -- name: hand_back

@@ -2,7 +2,7 @@
 
 -- name: dead_workers
 -- Workers declared dead whose parked runs any worker may take.
-SELECT id FROM workers WHERE state = 'dead';
+SELECT id FROM workers WHERE state <> 'live';
 
 -- name: priorities
 -- The priorities of the open runs of one owner (or none), highest first: jumps from one to the next in the index.

@@ -20,3 +20,7 @@ SELECT boot, lease_until - lease FROM workers WHERE id = ?1;
 -- name: declare_dead
 -- Unless it renewed its lease since it was looked at (?3 = 1: known to have died, whatever its lease says).
 UPDATE workers SET state = 'dead' WHERE id = ?1 AND state = 'live' AND (?3 OR lease_until < ?2);
+
+-- name: age_dead
+-- Workers that died in another boot of the machine, or before a time: they do not count as recent deaths.
+UPDATE workers SET state = 'gone' WHERE state = 'dead' AND (boot <> ?1 OR lease_until - lease < ?2);
