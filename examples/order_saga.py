@@ -2,9 +2,10 @@
 
     python examples/order_saga.py
 
-Two orders: a kettle, which is shipped, and a piano, which no carrier takes. So the money for the piano is given back
-and the piano goes back on its shelf: in reverse order, each once. Kill the program whenever you like, also while it
-undoes something, and run it again. Remove saga.db to begin anew.
+Three orders: a kettle, which is shipped; a piano, which no carrier takes, so that the money is given back and the piano
+goes back on its shelf: in reverse order, each once; and an organ, whose money cannot even be given back, because the
+card was closed. The organ goes back on its shelf all the same, and the refund is a dead letter, for an operator. Kill
+the program whenever you like, also while it undoes something, and run it again. Remove saga.db to begin anew.
 """
 
 import asyncio
@@ -35,12 +36,14 @@ async def charge(order: State) -> State:
 async def refund(order: State) -> None:
     print(f"  giving back the {order['payment']}")
     await asyncio.sleep(0.1)
+    if order["item"] == "organ":
+        raise NonRetryable("the card was closed")
 
 
 async def ship(order: State) -> State:
     print(f"  shipping the {order['item']} from {order['shelf']}")
-    if order["item"] == "piano":
-        raise NonRetryable("no carrier takes a piano")
+    if order["item"] in ("piano", "organ"):
+        raise NonRetryable(f"no carrier takes this: {order['item']}")
     return {"parcel": f"parcel with a {order['item']}"}
 
 
@@ -56,13 +59,15 @@ order_saga = sequence(
 
 async def main(database: str) -> None:
     async with Engine(database, workflows=[order_saga]) as engine:
-        for item, cents in (("kettle", 12_900), ("piano", 490_000)):
+        for item, cents in (("kettle", 12_900), ("piano", 490_000), ("organ", 990_000)):
             run = await engine.start(order_saga, {"item": item, "cents": cents}, id=f"order-{item}")
             try:
                 print((await run.result())["parcel"])
             except RunFailed as failed:
-                undone = (await run.describe()).compensation or []
-                print(f"{failed.__cause__}; undone: {', '.join(each['name'] for each in undone)}")
+                said = [f"{each['name']} {each['status']}" for each in (await run.describe()).compensation or []]
+                print(f"{failed.__cause__}; {', '.join(said)}")
+        for letter in await engine.dead_letters.list(kind="work"):
+            print(f"for an operator: {letter.activity} of {letter.run_id}")
 
 
 if __name__ == "__main__":

@@ -19,21 +19,39 @@ RESULTS = {
     "clean_up.py": "the folder is clean",
     "reminder.py": "reminded kim 3 times",
     "photo_upload.py": "move 123: photos/7de06ae9",
-    "order_saga.py": "no carrier takes a piano; undone: refund, release",
+    "order_saga.py": "no carrier takes this: organ; refund failed, release completed",
     "build_graph.py": "published server-main@4",
+    "billing.py": "kim paid 428.64 for 36 months",
+    "nightly.py": "11 statements, missing: account-7",
 }
+SAID = {
+    "agent_loop.py": {"gave up: 100 tokens are used up"},
+    "nightly.py": {"for an operator: 2026-01-01-account-7 failed in fetch"},
+    "order_saga.py": {
+        "parcel with a kettle",
+        "no carrier takes this: piano; refund completed, release completed",
+        "for an operator: refund of order-organ",
+    },
+}
+KILLED_AT = {
+    "agent_loop.py": "  deleting",
+    "billing.py": "  2027-02-28 charging",
+    "nightly.py": "  writing",
+    "order_saga.py": "  giving back",
+}
+SERVICES = {"web_service.py"}  # with tests of their own
 DOING = re.compile(r"  \S")  # how a line begins with which a step says what it does
-LOGGED = {"order_saga.py": "run order-piano failed"}
+LOGGED = {"order_saga.py": "run order-piano failed", "nightly.py": "run 2026-01-01-account-7 failed"}
 
 
 def test_every_example_is_tested():
-    assert {path.name for path in FOLDER.glob("*.py")} == {"demo.py", *RESULTS}
+    assert {path.name for path in FOLDER.glob("*.py")} == {"demo.py", *SERVICES, *RESULTS}
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_an_example_runs_and_runs_again(name, tmp_path):
     first = _run(name, tmp_path)
-    assert RESULTS[name] in first
+    assert {RESULTS[name], *SAID.get(name, ())} <= set(first)
     again = _run(name, tmp_path)
     assert RESULTS[name] in again
     assert [line for line in again if DOING.match(line) and "history" not in line] == []
@@ -41,9 +59,9 @@ def test_an_example_runs_and_runs_again(name, tmp_path):
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_an_example_goes_on_after_kill_nine(name, tmp_path):
-    """G1 G3 Killed twice when it has begun to do something: the next process goes on from what is recorded."""
+    """G1 G3 Killed when it has begun, and in the middle: the next process goes on from what is recorded."""
     seen: list[str] = []
-    for _ in range(2):  # a third kill inside one step would reach its crash_limit
+    for place in ("  ", KILLED_AT.get(name, "  ")):  # a third kill inside one step would reach its crash_limit
         process = subprocess.Popen(
             [sys.executable, "-u", FOLDER / name],
             cwd=tmp_path,
@@ -52,11 +70,22 @@ def test_an_example_goes_on_after_kill_nine(name, tmp_path):
             text=True,
         )
         assert process.stdout is not None
-        seen.append(next((line for line in process.stdout if DOING.match(line)), ""))
+        seen.append(next((line for line in process.stdout if DOING.match(line) and line.startswith(place)), ""))
         process.kill()
         process.communicate()
-    assert any(seen)
+    assert all(seen) if name in KILLED_AT else any(seen)
     assert RESULTS[name] in _run(name, tmp_path)
+
+
+def test_a_subscription_is_billed_once_a_month_for_three_years(tmp_path):
+    """S2-21 S1-28 The last day of short months; a card that expired is tried again days later, by the same key."""
+    lines = [line.split() for line in _run("billing.py", tmp_path) if " charging " in line]
+    days = [line[0] for line in lines]
+    assert len(set(days)) == 36
+    assert (days[:3], days[-1]) == (["2026-01-31", "2026-02-28", "2026-03-31"], "2028-12-31")
+    assert days.count("2027-02-28") == len(days) - 35 == 3
+    assert len({line[-1] for line in lines}) == 36
+    assert [line[3].strip(",") for line in lines if line[0] in ("2027-01-31", "2027-02-28")] == ["9.99"] + 3 * ["12.99"]
 
 
 def test_a_reminder_is_stopped_from_another_process(tmp_path):
