@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast import Context, Retry, activity, step_context, workflow
+from holdfast import Break, Context, Continue, Retry, activity, step_context, workflow
 from holdfast.testing import TestEngine
 
 A_DAY = timedelta(days=1)
@@ -54,18 +54,19 @@ async def charge(customer: str, day: datetime, cents: int) -> int:
 @workflow
 async def subscription(ctx: Context, customer: str, cents: int) -> str:
     begun = ctx.now()
-    async for it in ctx.loop("months", state=Account(cents), commit_interval=12, history_every=12, history_keep=1):
-        account = it.state
+
+    async def month(ctx: Context, account: Account) -> Continue[Account] | Break[str]:
         if account.months == MONTHS:
-            break
+            return Break(f"{customer} paid {account.paid / 100:.2f} for {account.months} months")
         day = months_after(begun, account.months)
-        await it.sleep_until(max(day, it.now()))
+        await ctx.sleep_until(max(day, ctx.now()))
         price = account.cents
-        while (news := await it.receive("price", int, timeout=timedelta(0), default=None)) is not None:
+        while (news := await ctx.receive("price", int, timeout=timedelta(0), default=None)) is not None:
             price = news
-        paid = await it.step(charge, customer, day, price)
-        it.state = Account(price, account.months + 1, account.paid + paid)
-    return f"{customer} paid {account.paid / 100:.2f} for {account.months} months"
+        paid = await ctx.step(charge, customer, day, price)
+        return Continue(Account(price, account.months + 1, account.paid + paid))
+
+    return await ctx.loop("months", month, state=Account(cents), commit_interval=12, history_every=12, history_keep=1)
 
 
 async def main(database: str) -> None:

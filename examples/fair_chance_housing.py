@@ -76,7 +76,11 @@ async def deliver_offer(application: Application) -> str:
     return f"offer of {application.unit_id}"
 
 
-@activity(retry=Retry.external_service, idempotency_key=lambda application, _: application.application_id)
+def by_application(application: Application, authorization: Authorization) -> str:
+    return application.application_id
+
+
+@activity(retry=Retry.external_service, idempotency_key=by_application)
 async def check_background(application: Application, authorization: Authorization) -> list[str]:
     print(f"  checking the background of {application.applicant_id}, as {authorization.signed_by} allows")
     return ["a conviction"] if "record" in application.applicant_id else []

@@ -14,7 +14,7 @@ anew.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -55,7 +55,7 @@ async def fulfil(ctx: Context, order: Order) -> str:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
     async with Engine(DATABASE, workflows=[fulfil]) as engine:
         app.state.engine = engine
         yield
