@@ -100,10 +100,20 @@ class SuspectTurns:
         self.holder: StepVerb | None = None
         """The step that has the turn."""
         self._queue: deque[tuple[StepVerb, Callable[[], None]]] = deque()
+        self._held = False
+
+    def hold(self) -> None:
+        """Give no turn until `release`: a run is on trial, whose code may end this process."""
+        self._held = True
+
+    def release(self) -> None:
+        """Give turns again."""
+        self._held = False
+        self._give()
 
     def ask(self, verb: StepVerb, go: Callable[[], None]) -> bool:
         """Return True if the step may begin now; otherwise `go` is called when it may."""
-        if self.holder is None:
+        if self.holder is None and not self._held:
             self.holder = verb
             return True
         self._queue.append((verb, go))
@@ -113,14 +123,16 @@ class SuspectTurns:
         """Give the turn to the next; harmless for a step that does not have it."""
         if self.holder is verb:
             self.holder = None
-            if self._queue:
-                self.holder, go = self._queue.popleft()
-                go()
+            self._give()
+
+    def _give(self) -> None:
+        if self.holder is None and self._queue and not self._held:
+            self.holder, go = self._queue.popleft()
+            go()
 
     def forget(self, journal: Journal) -> None:
         """Withdraw every step of a run that leaves this worker."""
-        if self.holder is None:
-            return
-        self._queue = deque((verb, go) for verb, go in self._queue if verb.journal is not journal)
-        if self.holder.journal is journal:
+        if self._queue:
+            self._queue = deque((verb, go) for verb, go in self._queue if verb.journal is not journal)
+        if self.holder is not None and self.holder.journal is journal:
             self.leave(self.holder)

@@ -117,14 +117,18 @@ class ClaimedRuns:
         """Continue a run that was claimed before without progress: alone, so that no other is blamed for a crash."""
         while self._runner.attempts.suspects.judging and not self._runner.stopping:  # noqa: ASYNC110  # rare, and not waited for
             await asyncio.sleep(TICK)
+        turns = self._runner.attempts.suspects.turns
+        turns.hold()
         try:
             await self._adopt(claims, alone=True)
+            residents = self._runner.residents
+            while any((run := residents.get(claim.key)) and run.commits for claim in claims):  # noqa: ASYNC110
+                await asyncio.sleep(TICK)
         except Exception as error:
             self.doubt = True
             _logger.warning("a suspect cannot be loaded, trying again later: %s", error)
-        residents = self._runner.residents
-        while any((run := residents.get(claim.key)) and run.commits for claim in claims):  # noqa: ASYNC110
-            await asyncio.sleep(TICK)
+        finally:
+            turns.release()
         self._wake()
 
     async def check(self, worker: str) -> None:
