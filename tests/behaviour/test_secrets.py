@@ -192,6 +192,23 @@ ADDRESSES = [
     f"postgresql://user:{CANARY}@127.0.0.1/none?schema=Not-A-Schema",
     f"postgresql://user:{CANARY}@127.0.0.1/none?no_such_option=1",
     f"mysql://user:{CANARY}@127.0.0.1/none",
+    f"mysql+pymysql://user:{CANARY}/x@127.0.0.1/none",
+    f"postgresql+psycopg://user:{CANARY}@127.0.0.1:1/none",
+    f"postgresql+asyncpg://user:{CANARY}@127.0.0.1:1/none?ssl=disable",
+    f"POSTGRESQL://user:{CANARY}@127.0.0.1:1/none",
+    f"postgresql://user:{CANARY}/x@127.0.0.1/none",  # taken for a host, a port and a database
+    f"postgresql://user:x/{CANARY}@127.0.0.1/none",
+    f"postgresql://user:1/{CANARY}@127.0.0.1/none",
+    f"postgresql://user:x@{CANARY}@127.0.0.1/none",
+    f"postgresql://user:x[{CANARY}@127.0.0.1/none",
+    f"postgresql://user:\uff03{CANARY}@127.0.0.1/none",  # becomes a # when it is normalized
+    f"postgresql//user:{CANARY}@127.0.0.1/none",
+    f"user:{CANARY}@127.0.0.1/none",
+    f"host=127.0.0.1 user=user password={CANARY}",
+    f"sqlite+pysqlcipher://:{CANARY}@/none.db",
+    f"sqlite:///none.db?key={CANARY}",
+    f"postgresql://user:{CANARY}\0@127.0.0.1/none",
+    f"postgresql://user:{CANARY}@127.0.0.1/none" + "?" * 4000,
 ]
 
 
@@ -222,3 +239,17 @@ async def test_a_password_that_a_server_is_given_is_not_shown_either(escapes, po
     await store.close()
     assert escapes.found() == []
     assert os.environ["HOLDFAST_CANARY"] == CANARY
+
+
+class Address:
+    """What libraries for settings make of an address: no text, and a repr with everything in it."""
+
+    def __repr__(self) -> str:
+        return f"Address('postgresql://user:{CANARY}@127.0.0.1/none')"
+
+
+def test_an_address_that_is_no_text_is_refused_without_showing_it(escapes):
+    with pytest.raises(HoldfastError, match="of class Address") as raised:
+        open_store(Address())
+    escapes.error(raised.value)
+    assert escapes.found() == []

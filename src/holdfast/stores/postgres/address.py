@@ -55,7 +55,10 @@ def address_of(url: str) -> Address:
     Raises:
         BadInput: it cannot be understood, or the schema's name would need quoting.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which shows what it was given
+        raise _unclear() from None
     # Taken apart by hand: libpq knows no plus signs for spaces.
     given = [part for part in parts.query.split("&") if part]
     named = [part.removeprefix("schema=") for part in given if part.startswith("schema=")]
@@ -66,12 +69,20 @@ def address_of(url: str) -> Address:
     try:
         known = psycopg.conninfo.conninfo_to_dict(conninfo)
     except psycopg.Error:
-        raise BadInput(
-            "cannot tell what the address of the database means: is every % in it followed by two digits, and every "
-            "/ : @ in the password written as %2F %3A %40?"
-        ) from None
+        raise _unclear() from None
+    port, host = str(known.get("port") or ""), str(known.get("host") or "")
+    # A character that was to be written otherwise: part of the password is taken for something that is shown.
+    if "@" in host or "@" in parts.path or not re.fullmatch(r"[\d,]*", port):
+        raise _unclear()
     if not _SCHEMA.fullmatch(schema):
         raise BadInput(f"schema must be lower-case letters, digits and underscores, at most 63, not {schema!r}")
-    port = f":{known['port']}" if known.get("port") else ""
-    user, host, database = known.get("user") or "", known.get("host") or "localhost", known.get("dbname") or ""
-    return Address(conninfo, schema, f"postgresql://{user}@{host}{port}/{database}")
+    user, database = known.get("user") or "", known.get("dbname") or ""
+    where = f"{host or 'localhost'}{':' if port else ''}{port}"
+    return Address(conninfo, schema, f"postgresql://{user}@{where}/{database}")
+
+
+def _unclear() -> BadInput:
+    return BadInput(
+        "cannot tell what the address of the database means: is every % in it followed by two digits, every "
+        "/ : @ [ ] in the password written as %2F %3A %40 %5B %5D, and the port a number?"
+    )
