@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.contract.operations import Fenced
-from holdfast.stores.liveness import Fate
+from holdfast.stores.liveness import Fate, WorkerLock
 from holdfast.stores.sqlite import workers as sqlite_workers
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.samples import (
@@ -103,3 +103,48 @@ async def test_a_worker_is_not_taken_for_one_of_another_boot_where_the_boot_is_n
         assert await store.take_over(NOW) == []
     assert other.renew("steady")
     await other.close()
+
+
+async def test_lock_files_of_a_database_that_was_deleted_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Their workers were killed, and with the database went what it knew of them; those of the living stay."""
+    path, strange = tmp_path / "a[1].db", tmp_path / "a[1].db-worker-strange"
+    for name in ("killed", "strange"):
+        WorkerLock(str(path), name).release()
+    other = SQLiteStore(path, durability="process")
+    await other.open()
+    held = WorkerLock(str(path), "not joined yet")
+    await other.join("first", LEASE)
+    assert lock_files(path) == {"first", "not%20joined%20yet"}
+    WorkerLock(str(path), "strange").release()
+    store = SQLiteStore(path, durability="process")
+    await store.open()
+    await store.join("second", LEASE)
+    assert lock_files(path) == {"first", "not%20joined%20yet", "second"}
+    assert not strange.exists()
+    held.remove()
+    await store.close()
+    await other.close()
+
+
+async def test_the_lock_file_of_a_dead_worker_stays_until_its_runs_are_taken_over(tmp_path: Path) -> None:
+    """B24 Its free lock is how its death is known at once; without the file there would be only the lease."""
+    path = tmp_path / "test.db"
+    store = SQLiteStore(path, durability="process")
+    await store.open()
+    await store.join("dead", LEASE)
+    lock = store._connections.locks.pop("dead")
+    assert lock is not None
+    lock.release()
+    other = SQLiteStore(path, durability="process")
+    await other.open()
+    await other.join("living", LEASE)
+    assert lock_files(path) == {"dead", "living"}
+    assert [taken.worker for taken in await other.take_over(NOW)] == ["dead"]
+    assert lock_files(path) == {"living"}
+    await store.close()
+    await other.close()
+
+
+def lock_files(path: Path) -> set[str]:
+    begin = f"{path.name}-worker-"
+    return {each.name.removeprefix(begin) for each in path.parent.iterdir() if each.name.startswith(begin)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Container
 from enum import StrEnum
+from glob import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -42,8 +44,22 @@ class WorkerLock:
 
     def __init__(self, database: str, worker: str) -> None:
         self.path = lock_path(database, worker)
-        self._fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        self.effective = lock(self._fd) and not is_free(self.path)
+        self._fd = self._opened()
+        while not self._is_named():  # it was taken for one that a dead worker left, and removed before it was locked
+            os.close(self._fd)
+            self._fd = self._opened()
+        self.effective = self._locked and not is_free(self.path)
+
+    def _opened(self) -> int:
+        descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._locked = lock(descriptor)
+        return descriptor
+
+    def _is_named(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino == os.fstat(self._fd).st_ino
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Free the lock; harmless when it is free already."""
@@ -65,6 +81,25 @@ def lock_path(database: str, worker: str) -> str:
 def remove_lock(database: str, worker: str) -> None:
     """Delete the lock file a dead worker left."""
     Path(lock_path(database, worker)).unlink(missing_ok=True)
+
+
+def remove_strays(database: str, known: Callable[[], Container[str]]) -> None:
+    """Delete lock files beside a database whose workers are gone and which it does not know: it was deleted meanwhile.
+
+    `known` gives the names of the lock files that it knows; asked after a file was found free, it misses no worker that
+    had joined.
+    """
+    begin = Path(lock_path(database, ""))
+    for path in begin.parent.glob(f"{escape(begin.name)}*"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if lock(descriptor) and path.name not in known():
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
 
 
 def is_free(path: str) -> bool:

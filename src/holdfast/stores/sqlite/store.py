@@ -14,7 +14,7 @@ from holdfast.clock import Instant, micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import CommitTurn, PublishEvent
-from holdfast.stores.liveness import Fate, WorkerLock, remove_lock
+from holdfast.stores.liveness import Fate, WorkerLock, remove_lock, remove_strays
 from holdfast.stores.rules import facts
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import at_once
@@ -161,6 +161,8 @@ class SQLiteStore(SQLStore):
                 lock.remove()
             raise
         self._connections.locks[worker] = lock
+        if lock is not None:
+            await self._connections.read(lambda db: remove_strays(self.path, lambda: sqlite_workers.locks(db)))
 
     def renew(self, worker: str) -> bool:
         if self.path == MEMORY:

@@ -51,6 +51,11 @@ def fates(db: apsw.Connection, folder: Path) -> dict[str, Fate]:
     return found
 
 
+def locks(db: apsw.Connection) -> set[str]:
+    """Return the names of the lock files of workers that were not declared dead."""
+    return {lock for _, _, _, lock in db.execute(SQL["live_leases"])}
+
+
 def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant) -> list[TakenOver]:
     """Free what these workers were running, all but those that renewed meanwhile; return which are dead."""
     dead = []
