@@ -101,6 +101,18 @@ def test_a_house_is_moved_by_two_commands(shop, run):
     assert asyncio.run(result()) == "kept sleep-3"
 
 
+def test_an_export_to_stdout_is_the_file_and_nothing_else(shop, run):
+    """What it says of it goes to stderr; an export that fails leaves nothing there."""
+    out = run("export", "shop.db", "-")
+    assert (out.code, out.out.count("\n") > 2) == (0, True)
+    assert re.fullmatch(r"exported 2 runs \(1 open\) and \d+ rows to stdout\n", out.err)
+    Path("piped.holdfast").write_text(out.out)
+    assert run("import", "piped.holdfast", "new.db").code == 0
+    assert not Path("-").exists()
+    refused = run("export", "shop.db", "-", "--run", "no-such-run")
+    assert (refused.code, refused.out) == (2, "")
+
+
 def test_a_house_is_moved_to_postgresql_and_back(shop, run, database):
     """G3, S0-48"""
     address = database.replace("postgresql://postgres@", "postgresql://postgres:s3cret@")  # which trusts everybody

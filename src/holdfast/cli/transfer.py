@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import click
@@ -28,7 +30,7 @@ PROGRESS_EVERY = 1.0
 
 @click.command("export", short_help="Write runs to a file.")
 @click.argument("database")
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--run", "runs", metavar="ID", multiple=True, help="Only this run. May be given several times.")
 @click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow.")
 @click.option(
@@ -43,7 +45,7 @@ def export_command(
     statuses: tuple[str, ...],
     snapshot: bool,
 ) -> None:
-    """Write runs to a FILE that another database can import; gzipped if its name ends in .gz.
+    """Write runs to a FILE that another database can import; gzipped if its name ends in .gz, to stdout if it is -.
 
     All runs are written, with their histories and everything else there is, to go on in another database; no worker may
     be alive then. A selection is a copy for looking, made while workers go on: its open runs arrive paused.
@@ -53,11 +55,13 @@ def export_command(
     store = _store(database, must_exist=True)
 
     async def work(progress: _Progress) -> None:
-        async with _opened(store):
-            report = await export_runs(store, file, which, progress=progress)
-        _say(f"exported {_runs(report)} and {sum(report.rows.values()):,} rows to {file}")
+        with _written(file) as path:
+            async with _opened(store):
+                report = await export_runs(store, path, which, progress=progress)
+        said = [f"exported {_runs(report)} and {sum(report.rows.values()):,} rows to {_name(file)}"]
         if report.snapshot and report.open_runs:
-            _say("this is a copy for looking: where it is imported, its open runs are paused")
+            said.append("this is a copy for looking: where it is imported, its open runs are paused")
+        _say("\n".join(said), err=file == "-")
 
     _run(work, "exported")
 
@@ -129,6 +133,24 @@ def restore_command(file: str, database: str, replace: bool) -> None:
     _run(work, "restored", "{:,} of {:,}")
 
 
+@contextmanager
+def _written(file: str) -> Iterator[str]:
+    """Give the path to write to; what is meant for stdout goes there when it is complete, and otherwise not at all."""
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "export")
+        yield path
+        with open(path, "rb") as complete:
+            shutil.copyfileobj(complete, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _name(file: str) -> str:
+    return "stdout" if file == "-" else file
+
+
 @asynccontextmanager
 async def _opened(store: Store) -> AsyncIterator[Store]:
     await store.open()
@@ -182,8 +204,9 @@ def _runs(report: Report | Backup) -> str:
     return f"{report.runs:,} run{'' if report.runs == 1 else 's'} ({report.open_runs:,} open)"
 
 
-def _say(text: str) -> None:
-    click.echo(printable(text))
+def _say(text: str, err: bool = False) -> None:
+    for line in text.split("\n"):
+        click.echo(printable(line), err=err)
 
 
 def _user() -> str:
