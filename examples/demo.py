@@ -285,7 +285,7 @@ async def perform(theatre: Theatre, show: Show, run: RunHandle[Shipped]) -> bool
     await theatre.show_recorded()
     left = (wake_at - datetime.now(wake_at.tzinfo)).total_seconds()
     show.line("☾", "sleep", f"goes on: {max(left, 0):.1f} s of {COOLING_OFF.total_seconds():g} s are left", "34")
-    await theatre.until_run(lambda found: found.status.terminal)
+    await theatre.until_run(lambda found: found.status.is_terminal)
     result = await run.result()
     show.line("✔", "order", f"completed: {result.payment}, {result.parcel}", "1;32")
     return await prove(theatre, show, run, result, back)

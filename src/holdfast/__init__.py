@@ -29,6 +29,8 @@ from holdfast.events import Event
 from holdfast.ops.retention import Retention
 from holdfast.policy import Retry
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Break",
     "Change",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
+from holdfast.declarative import graph
 from holdfast.definitions import Hooks
 from holdfast.errors import BadInput, RetryAfter, StepFailed
 from holdfast.limits import Limit
@@ -393,6 +394,51 @@ async def test_each_end_of_a_run_calls_its_hook_with_what_it_had_accumulated(mak
     assert ends.calls[1][2] == {"how": "x", "word": "fail"}
     assert "as told" in ends.calls[1][3]
     assert ends.calls[2][2] == {"how": "x"}
+
+
+async def test_workflows_of_code_and_graphs_declare_their_hooks_as_sequences_do(make_engine):
+    """S0-29 S0-2 Where the workflow is declared, with the same names and the same arguments."""
+    calls: list[tuple[Any, ...]] = []
+    hooks: dict[str, Any] = {
+        "on_complete": lambda run, state: calls.append(("complete", run, state)),
+        "on_failed": lambda run, state, error: calls.append(("failed", run, state, error.type)),
+        "on_cancelled": lambda run, state: calls.append(("cancelled", run, state)),
+    }
+
+    @workflow(**hooks)
+    async def process(ctx: Context, fails: bool) -> str:
+        ctx.on_query("state", lambda: {"fails": fails})
+        if fails:
+            raise LookupError("as told")
+        return await ctx.receive("word", str)
+
+    def fetch() -> int:
+        return 1
+
+    def build(input: Any) -> int:
+        return 1 // input
+
+    drawn = graph("drawn", {fetch: [], build: [fetch]}, retry=Retry.never, **hooks)
+    engine = await make_engine(process, drawn)
+    done = await engine.start(process, False, id="done")
+    await done.send("word", "go")
+    assert await done.result() == "go"
+    stopped = await engine.start(process, False, id="stopped")
+    await engine.settle()
+    await stopped.cancel()
+    await engine.settle()
+    for flow, given, name in ((process, True, "failed"), (drawn, 0, "broken")):
+        with pytest.raises(RunFailed):
+            await engine.execute(flow, given, id=name)
+    await engine.execute(drawn, 1, id="built")
+    await engine.settle()
+    assert calls == [
+        ("complete", "done", {"fails": False}),
+        ("cancelled", "stopped", {"fails": False}),
+        ("failed", "failed", {"fails": True}, "LookupError"),
+        ("failed", "broken", {"fetch": 1}, "ZeroDivisionError"),
+        ("complete", "built", {"fetch": 1, "build": 1}),
+    ]
 
 
 async def test_a_run_that_is_cancelled_out_of_grace_calls_its_hook(make_engine):

@@ -457,13 +457,14 @@ async def test_bad_children_are_refused_at_the_call(make_engine):
     async def plain(ctx: Context) -> None: ...
 
     no_workflow: Any = plain
+    untyped: Any = double
 
     @workflow
     async def parent(ctx: Context) -> list[str]:
         errors: list[str] = []
         for call in (
-            lambda: ctx.child(double),
-            lambda: ctx.child(double, "three"),
+            lambda: ctx.child(untyped),
+            lambda: ctx.child(untyped, "three"),
             lambda: ctx.child(double, 1, id="a/b"),
             lambda: ctx.child(no_workflow),
             lambda: ctx.child("double", 1),

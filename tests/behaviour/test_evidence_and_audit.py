@@ -42,9 +42,19 @@ async def loan(ctx: Context, amount: int) -> str:
     return "granted"
 
 
+@activity(retry=Retry.never)
+async def refuses() -> None:
+    raise OSError("no answer")
+
+
 @workflow
 async def ask(ctx: Context) -> Any:
     return await ctx.receive("word")
+
+
+@workflow
+async def always_fails(ctx: Context) -> None:
+    await ctx.step(refuses)
 
 
 KINDS = ["init", "prequalification", "authorization", "assessment", "assessment", "assessment", "decision"]
@@ -272,3 +282,40 @@ async def test_a_terminated_run_keeps_what_it_put_on_record(make_engine):
     await run.terminate(by="kim")
     assert await run.status() is Status.CANCELLED
     assert [item.kind for item in await engine.audit.evidence(run.id)] == ["init"]
+
+
+@anywhere
+async def test_every_act_is_on_record_with_its_reason(make_engine):
+    """The trail says who did what, and why, of runs, of dead letters and of schedules."""
+    engine = await make_engine(ask, always_fails)
+    why = {"by": "kim", "reason": "asked by phone"}
+    run = await engine.start(ask, id="asks")
+    await engine.settle()
+    await run.set_attributes({"a": 1}, **why)
+    await run.pause(**why)
+    await run.resume(**why)
+    await run.recover(**why)
+    await run.cancel(**why)
+    with pytest.raises(RunFailed):
+        await engine.execute(always_fails, id="fails")
+    [letter] = await engine.dead_letters.list()
+    await engine.dead_letters.acknowledge(letter.id, **why)
+    await engine.dead_letters.replay(letter.id, **why)
+    with pytest.raises(RunFailed):
+        await engine.get("fails").result()
+    await engine.dead_letters.replay_all(confirm=True, **why)
+    with pytest.raises(RunFailed):
+        await engine.get("fails").result()
+    newest = (await engine.dead_letters.list())[0]
+    await engine.dead_letters.remove(newest.id, **why)
+    await engine.dead_letters.purge(older_than=timedelta(0), **why)
+    await engine.schedules.put("daily", ask, cron="@daily", **why)
+    await engine.schedules.pause("daily", **why)
+    await engine.schedules.resume("daily", **why)
+    await engine.schedules.trigger("daily", **why)
+    await engine.schedules.backfill("daily", BEGIN, BEGIN + HOUR * 30, **why)
+    await engine.schedules.delete("daily", **why)
+    records = await engine.audit.records(limit=1000)
+    assert len({record.action for record in records}) >= 13
+    assert [(record.action, record.actor) for record in records if record.actor != "kim"] == []
+    assert [record.action for record in records if record.detail.get("reason") != "asked by phone"] == []

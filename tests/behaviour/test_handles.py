@@ -404,7 +404,7 @@ async def test_a_blocked_run_raises_from_result_instead_of_waiting_for_ever(make
     assert isinstance(caught.value, StuckRun)
     seen = await run.describe()
     assert seen.status is Status.BLOCKED
-    assert not seen.status.terminal
+    assert not seen.status.is_terminal
     assert seen.error is not None
 
 

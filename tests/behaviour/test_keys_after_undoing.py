@@ -92,7 +92,7 @@ async def test_an_order_that_was_refunded_and_is_retried_is_paid_again(make_engi
     assert await run.result() == "shipped"
     assert (provider.has("it"), provider.charged.count("it"), provider.shipped) == (1, 3, ["parcel"])
     assert [key for key in provider.asked if "charge" in key] == ["o:charge", "o:charge~2", "o:charge~3"]
-    assert [key for key in provider.asked if "refund" in key] == ["o:compensate refund", "o:compensate refund~2"]
+    assert [key for key in provider.asked if "refund" in key] == ["o:compensate@refund", "o:compensate@refund~2"]
     assert set(provider.asked) >= {"o:look", "o:ship"}
     assert not any(key.startswith(("o:look~", "o:ship~")) for key in provider.asked)
 

@@ -44,6 +44,22 @@ async def test_a_forgotten_await_is_an_error_that_says_so(make_engine, definitio
         await engine.execute(definition)
 
 
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_a_connection_that_is_missing_is_told_and_nothing_is_sent(make_engine):
+    """`connection=None` is what a session that has no connection yet says; the message would outlive its rollback."""
+
+    @workflow
+    async def hears(ctx: Context) -> str:
+        return await ctx.receive("word", str)
+
+    engine = await make_engine(hears)
+    run = await engine.start(hears)
+    with pytest.raises(BadInput, match="connection=None names no transaction"):
+        await run.send("word", "inside", connection=None)
+    await run.send("word", "outside")
+    assert await run.result() == "outside"
+
+
 async def test_tasks_and_task_groups_take_verbs(make_engine):
     """S1-12 asyncio insists on coroutines there; a verb is taken all the same."""
 

@@ -222,3 +222,128 @@ async def test_progress_outlives_the_engine_that_stopped(make_engine):
     release.set()
     assert await run.result() == "copied"
     assert ran == [1, 2]
+
+
+# How far a run of code has come.
+
+
+async def test_code_says_how_far_it_has_come(make_engine):
+    """The number and the total it says, the steps done, the one under way and what that said."""
+    release = asyncio.Event()
+
+    async def copy(name: str) -> None:
+        if name == "c":
+            step_context().heartbeat({"copied": "40 %"})
+            await release.wait()
+
+    @workflow
+    async def move(ctx: Context, names: list[str]) -> None:
+        for number, name in enumerate(names):
+            ctx.progress(number, of=len(names))
+            await ctx.step(name, copy, name)
+        ctx.progress(len(names), of=len(names))
+
+    engine = await make_engine(move)
+    run = await engine.start(move, ["a", "b", "c", "d"])
+
+    async def reported() -> bool:
+        return (await run.progress()).reported is not None
+
+    await eventually(reported)
+    now = await run.progress()
+    assert (now.index, now.total, now.fraction, now.name, now.done) == (2, 4, 0.5, "c", False)
+    assert (now.steps, now.reported) == (2, {"copied": "40 %"})
+    release.set()
+    await run.result()
+    now = await run.progress()
+    assert (now.index, now.total, now.fraction, now.name, now.done, now.steps) == (4, 4, 1.0, "", True, 4)
+
+
+async def test_code_that_says_nothing_has_done_so_many_steps(make_engine):
+    """There is no total to tell."""
+
+    @workflow
+    async def two(ctx: Context) -> None:
+        await ctx.step("first", nothing)
+        await ctx.step("second", nothing)
+        await ctx.receive("word")
+
+    engine = await make_engine(two)
+    run = await engine.start(two)
+    await engine.settle()
+    now = await run.progress()
+    assert (now.index, now.total, now.fraction, now.steps, now.done) == (2, None, None, 2, False)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def laps(ctx: Context) -> int:
+    async for lap in ctx.loop("laps", state=0, commit_interval=2, history_every=2, history_keep=1):
+        if lap.state == 9:
+            break
+        await lap.step(nothing)
+        lap.state += 1
+    return await ctx.receive("word", int)
+
+
+async def laps_with_progress(ctx: Context) -> int:
+    async for lap in ctx.loop("laps", state=0, commit_interval=2, history_every=2, history_keep=1):
+        if lap.state == 9:
+            break
+        lap.progress(lap.state, of=9)
+        await lap.step(nothing)
+        lap.progress(lap.state + 1, of=9)
+        lap.state += 1
+    ctx.progress(9, of=10)
+    return await ctx.receive("word", int)
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+@pytest.mark.parametrize("codes", [(laps, laps_with_progress), (laps_with_progress, laps)], ids=["added", "removed"])
+async def test_progress_may_be_added_and_removed_under_open_runs(make_engine, codes):
+    """Nothing depends on it, so a run that began without it, or with it, goes on."""
+    before, after = (workflow(name="laps", check=False)(code) for code in codes)
+    engine = await make_engine(before)
+    run = await engine.start(before, id="r")
+    await engine.settle()
+    await engine.stop()
+    other = await make_engine(after)
+    run = other.get("r")
+    await run.send("word", 7)
+    assert await run.result() == 7
+
+
+@pytest.mark.parametrize("mode", ["file", "evict"])
+async def test_progress_is_not_noted_again_by_a_replay(make_engine):
+    """S1-32 However often the run is brought back into memory."""
+    flow = workflow(name="laps", check=False)(laps_with_progress)
+    engine = await make_engine(flow)
+    run = await engine.start(flow, id="r")
+    await engine.settle()
+    entries = [entry.seq for entry in await run.history() if entry.kind == "progress"]
+    assert entries
+    for _ in range(3):
+        await engine.stop()
+        engine = await make_engine(flow)
+        run = engine.get("r")
+        await run.send("other")
+        await engine.settle()
+    assert [entry.seq for entry in await run.history() if entry.kind == "progress"] == entries
+    now = await run.progress()
+    assert (now.index, now.total) == (9, 10)
+
+
+@pytest.mark.parametrize("mode", ["memory"])
+@pytest.mark.parametrize("given", [("x",), (True,), (1, "x"), (float("nan"),), (1, float("inf")), (None,)])
+async def test_what_is_no_number_is_refused(make_engine, given):
+    """GUARANTEES 6.14"""
+
+    @workflow
+    async def wrong(ctx: Context) -> None:
+        ctx.progress(*given)
+
+    engine = await make_engine(wrong)
+    with pytest.raises(RunFailed, match="must be a number"):
+        await engine.execute(wrong)

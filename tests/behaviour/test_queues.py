@@ -684,7 +684,7 @@ async def test_a_body_elsewhere_is_stopped_when_its_run_gives_it_up(make_engine,
             await result_of(office, run)
     await eventually(lambda: signals)
     assert signals == [(True, "cancelled")]
-    assert (await run.describe()).status.terminal
+    assert (await run.describe()).status.is_terminal
     assert await tasks_left(office, worker) == []
 
 

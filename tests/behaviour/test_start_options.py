@@ -353,6 +353,8 @@ async def test_racing_delayed_starts_of_one_id_give_one_run(make_engine):
         ({"id": ""}, "run id"),
         ({"nmber": 1}, "nmber"),
         ({"timeout": 0}, "timeout"),
+        ({"connection": None}, "connection=None"),
+        ({"id": "a", "connection": None}, "connection=None"),
     ],
 )
 async def test_options_that_make_no_sense_are_refused_by_name(make_engine, options, named):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -150,6 +153,80 @@ def test_a_call_under_way_in_another_thread_ends_when_the_block_is_left(engine):
         thread.join(LONG)
         assert not thread.is_alive()
     assert [isinstance(end, HoldfastError) for end in ends] == [True, True]
+
+
+def in_child(act: Callable[[], object]) -> str:
+    """Do something in a forked child, and return what it raised; a child that hangs is killed by its own alarm."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(LONG))
+        try:
+            said = str(act())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return said
+
+
+forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads is the point
+
+
+@forks
+def test_a_call_after_a_fork_raises_at_once_and_says_what_to_do(tmp_path):
+    """gunicorn --preload and uWSGI load the program, then fork: threads stay behind, and a call would wait for ever."""
+    engine = Engine(tmp_path / "fork.db", workflows=[work], durability="process")
+
+    def leave() -> str:
+        call.close()
+        return "left"
+
+    def open_again() -> None:
+        with engine.in_thread():
+            raise AssertionError("it was opened")
+
+    with engine.in_thread() as call:
+        assert call(engine.execute(work, 1)) == 2
+        said = in_child(lambda: call(engine.execute(work, 2)))
+        assert said.startswith("StoreClosed: ")
+        assert "post_worker_init" in said
+        assert in_child(call.open) == in_child(open_again) == said
+        assert in_child(leave) == "left"
+        assert call(engine.execute(work, 3)) == 6
+
+
+@forks
+def test_an_engine_that_is_made_before_a_fork_may_be_opened_after_it(tmp_path):
+    """S3-24 A module of a program declares it; each process opens it for itself."""
+    engine = Engine(tmp_path / "fork.db", workflows=[work], durability="process")
+
+    def use() -> int:
+        with engine.in_thread() as call:
+            return call(engine.execute(work, 21))
+
+    assert in_child(use) == "42"
+    assert use() == 42
+
+
+def test_an_engine_is_opened_and_closed_where_a_server_says_when(engine):
+    """Without a block: in hooks that are called after a worker was forked, and before it exits."""
+    call = engine.in_thread()
+    with pytest.raises(HoldfastError, match="not open"):
+        call(engine.stats())
+    call.open()
+    with pytest.raises(HoldfastError, match="open already"):
+        call.open()
+    assert call(engine.execute(work, 21)) == 42
+    call.close()
+    call.close()
+    with pytest.raises(HoldfastError, match="not open"):
+        call(engine.stats())
 
 
 def test_the_engine_for_tests_works_there_too():

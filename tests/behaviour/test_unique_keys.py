@@ -195,7 +195,7 @@ async def test_a_start_that_meets_the_end_of_the_holder_is_refused_or_first_in_l
         )
         if next_run.id == run.id:  # the holder was still open
             next_run = await second.start(move, number, unique_key="k")
-        assert [each.id for each in await second.runs(unique_key="k") if not each.status.terminal] == [next_run.id]
+        assert [each.id for each in await second.runs(unique_key="k") if not each.status.is_terminal] == [next_run.id]
         assert await first.get(run.id).status() is Status.COMPLETED
         run = next_run
     assert len(await first.runs()) == 11

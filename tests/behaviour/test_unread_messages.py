@@ -10,7 +10,9 @@ import pytest
 from tests.support.event_cases import HOUR, SECOND, queued, restarts, take
 from tests.support.waiting import LONG
 
-from holdfast import Context, Event, Retention, RunCancelled, RunFailed, Status, workflow
+from holdfast import Context, Event, NoSuchRun, Retention, RunCancelled, RunFailed, Status, workflow
+from holdfast.clock import to_datetime
+from holdfast.errors import BadInput
 
 
 async def end_completed(run: Any) -> None:
@@ -43,6 +45,14 @@ async def deaf(ctx: Context) -> None:
     name, _ = await ctx.receive(["end", "fail"])
     if name == "fail":
         raise ValueError("no")
+
+
+@workflow
+async def hears_later(ctx: Context) -> Any:
+    """Take a word only when told to."""
+    await ctx.receive("go")
+    await ctx.receive("word")
+    await ctx.receive("stop")
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -151,3 +161,43 @@ async def test_events_nobody_took_in_a_week_go_where_their_event_says(make_engin
     assert (letter.name, letter.payload, letter.run_id, letter.target_status) == ("kept", 1, "", "")
     await second.dead_letters.replay(letter.id, broadcast=True)
     assert await second.execute(take, "kept") == [1]
+
+
+async def test_what_waits_for_a_run_is_listed_with_its_content(make_engine):
+    """Messages and events that its code has not received: name, payload, id, when; received ones are gone."""
+    engine = await make_engine(hears_later)
+    run = await engine.start(hears_later)
+    await run.send("word", {"n": 1}, id="m-1")
+    await run.send("word", None)
+    await engine.publish("news", [1, 2], id="e-1")
+    await engine.settle()
+    waiting = await run.messages()
+    assert [(each.name, each.payload, each.event) for each in waiting] == [
+        ("word", {"n": 1}, False),
+        ("word", None, False),
+    ]
+    assert (waiting[0].id, waiting[0].number < waiting[1].number) == ("m-1", True)
+    assert waiting[0].sent_at == to_datetime(engine.clock.now())
+    assert "payload" not in repr(waiting[0])
+    await run.send("go")
+    await engine.settle()
+    assert [each.payload for each in await run.messages()] == [None]
+    with pytest.raises(NoSuchRun):
+        await engine.get("nobody").messages()
+
+
+async def test_events_that_wait_for_any_run_are_listed_with_their_content(make_engine):
+    """Of a name, in pages, or the oldest of all."""
+    engine = await make_engine(hears_later)
+    for number in range(3):
+        await engine.publish("news", {"n": number}, id=f"e-{number}")
+        engine.jumping.advance(SECOND)
+    await engine.publish("other", "x")
+    page = await engine.queued_events("news", limit=2)
+    assert [(each.id, each.payload, each.event) for each in page] == [("e-0", {"n": 0}, True), ("e-1", {"n": 1}, True)]
+    assert [each.id for each in await engine.queued_events("news", after=page[-1].number)] == ["e-2"]
+    assert [each.name for each in await engine.queued_events()] == ["news", "news", "news", "other"]
+    assert await engine.queued_events("none") == []
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after": 1}, {"name": "a/b"}):
+        with pytest.raises(BadInput):
+            await engine.queued_events(**wrong)

@@ -10,6 +10,7 @@ import apsw
 import pytest
 from tests.support.acts_cases import Flaky, Gate
 from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 from holdfast import Context, Engine, NoSuchRun, Retry, RunCancelled, RunFailed, Status, activity, workflow
 from holdfast.clock import Clock
@@ -350,3 +351,62 @@ def test_the_questions_asked_all_the_time_are_answered_by_an_index(tmp_path: Pat
             plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {question}")]
             assert all("SEARCH" in line for line in plan if not line.startswith("USE TEMP")), (name, plan)
     database.close()
+
+
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_what_a_run_waits_for_is_said_in_the_words_that_are_documented(make_engine):
+    """S3-17 Each kind of wait, as the page on observability lists it."""
+
+    @activity(retry=Retry(initial_interval=HOUR))
+    async def fails() -> None:
+        raise OSError
+
+    @activity(queue="gpu")
+    async def train() -> None:
+        raise AssertionError("no worker serves that queue")
+
+    begun, held = asyncio.Event(), asyncio.Event()
+
+    @activity(idempotency_key=lambda: "one")
+    async def keyed() -> None:
+        begun.set()
+        await held.wait()
+
+    @workflow
+    async def everything(ctx: Context, what: str) -> None:
+        if what == "timer":
+            await ctx.sleep(HOUR)
+        elif what == "message":
+            await ctx.receive(["word", "other"])
+        elif what == "child":
+            await ctx.child(everything, "timer")
+        else:
+            await ctx.step({"retry": fails, "queue": train, "key": keyed}[what])
+
+    engine = await make_engine(everything)
+    holder = await engine.start(everything, "key")
+    await eventually(begun.is_set)
+    kinds = ("timer", "retry", "key", "message", "child", "queue")
+    runs = {what: await engine.start(everything, what, id=what) for what in kinds}
+
+    async def said() -> dict[str, str]:
+        return {what: (await run.describe()).waiting_for for what, run in runs.items()}
+
+    async def all_wait() -> bool:
+        return all((await said()).values())
+
+    await eventually(all_wait)
+    assert await said() == {
+        "timer": "timer",
+        "retry": "retry",
+        "key": "key",
+        "message": "message word,other",
+        "child": "child child:everything",
+        "queue": "step train (queue gpu)",
+    }
+    page = (ROOT / "docs" / "production" / "observability.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith("| `describe().waiting_for`")]
+    for form in ("timer", "retry", "key", "message NAME", "child ID", "step PATH (queue NAME)"):
+        assert f"`{form}`" in row
+    held.set()
+    await holder.result()

@@ -133,6 +133,17 @@ def test_callbacks_are_functions(hook):
         sequence("work", [a], **{hook: "print"})
     assert getattr(sequence("work", [a], **{hook: print}).hooks, hook) is print
     assert sequence("work", [a]).hooks is None
+    with refused(f"{hook} of graph 'work' must be a function, not 'print'"):
+        graph("work", {nothing: []}, **{hook: "print"})
+    assert getattr(graph("work", {nothing: []}, **{hook: print}).hooks, hook) is print
+    with refused(f"{hook} of workflow 'flow' must be a function, not 'print'"):
+        workflow(name="flow", **{hook: "print"})(code)
+    assert getattr(workflow(name="flow", **{hook: print})(code).hooks, hook) is print
+    assert workflow(code).hooks is None
+
+
+async def code(ctx: Context) -> None:
+    pass
 
 
 def test_a_declared_workflow_is_found_where_it_was_declared():

@@ -158,7 +158,7 @@ def test_the_steps_of_compensations_are_told_apart():
         ("reserve", "reserve", False),
         ("undo#0/release", "release", True),
     ]
-    assert steps[1].idempotency_key == "r-1:compensate release"
+    assert steps[1].idempotency_key == "r-1:compensate@release"
 
 
 # The timeline.

@@ -222,7 +222,7 @@ async def work(folder: Path, count: int, seed: int) -> None:
             await asyncio.gather(*(begin_one(engine, each) for each in planned[started:allowed]))
             started = max(started, allowed)
             stats = await engine.stats()
-            ended = sum(stats[status] for status in Status if status.terminal)
+            ended = sum(stats[status] for status in Status if status.is_terminal)
             await asyncio.sleep(0.05)
 
 

@@ -124,7 +124,9 @@ async def still_open(folder: Path) -> list[str]:
     """Return the runs that have not ended, and what they wait for."""
     async with Engine(folder / "mix.db", run_workflows=False) as engine:
         runs = await engine.runs(limit=1000)
-        return [f"{run.id} is {run.status}: {run.waiting_for} {run.error}" for run in runs if not run.status.terminal]
+        return [
+            f"{run.id} is {run.status}: {run.waiting_for} {run.error}" for run in runs if not run.status.is_terminal
+        ]
 
 
 async def differences(engine: Engine, model: Planned) -> list[str]:

@@ -28,7 +28,7 @@ class Desk:
         self.retried: list[tuple[str, str]] = []
         self.letters = DeadLetters(port, EVENTS, self.retry)
 
-    async def retry(self, run_id: str, by: str, letter: str = "") -> None:
+    async def retry(self, run_id: str, by: str, reason: str = "", letter: str = "") -> None:
         self.retried.append((run_id, by))
         row = await self.port.row(run_id)
         outcome = await self.port.apply(
@@ -138,7 +138,7 @@ async def test_a_store_that_fails_ends_a_replay_of_many(desk: Desk) -> None:
     """S4-24, G14: what was not tried is not reported as if it had been."""
     await desk.port.fail("order-1", "d1")
 
-    async def busy(run_id: str, by: str, letter: str) -> None:
+    async def busy(run_id: str, by: str, reason: str, letter: str) -> None:
         raise StoreBusy("somebody holds the lock")
 
     with pytest.raises(StoreBusy):
@@ -204,7 +204,7 @@ async def test_a_retry_that_is_refused_leaves_the_letter_open(desk: Desk) -> Non
     """G12"""
     await desk.port.fail("order-1", "d1")
 
-    async def refuse(run_id: str, by: str, letter: str) -> None:
+    async def refuse(run_id: str, by: str, reason: str, letter: str) -> None:
         raise CannotReopen(run_id, "not from there")
 
     letters = DeadLetters(desk.port, EVENTS, refuse)

@@ -331,5 +331,5 @@ def test_a_retention_that_means_nothing_is_refused_by_the_name_of_its_field(fiel
         Retention(**fields)
 
 
-async def _no_retry(run_id: str, by: str, letter: str) -> None:
+async def _no_retry(run_id: str, by: str, reason: str, letter: str) -> None:
     raise AssertionError("nothing is retried here")

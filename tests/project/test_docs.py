@@ -29,8 +29,8 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
-TESTED_APART = {"tutorial.md"}
-"""Pages whose Python is files and not one program: test_tutorial.py writes and runs them."""
+TESTED_APART = {"tutorial.md", "web-frameworks.md"}
+"""Pages whose Python is files and not one program: test_tutorial.py and test_web_frameworks.py write and run them."""
 
 _BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"^( *)```.*?^ *```$", re.MULTILINE | re.DOTALL)
@@ -137,7 +137,13 @@ def test_no_public_name_is_missing_from_the_documentation():
 
 
 def _public(cls: type) -> set[str]:
-    return {name for name in vars(cls) if not name.startswith("_")}
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+def test_no_message_sends_its_reader_to_a_file_that_is_not_installed():
+    """An error is read where holdfast is installed, and the pages of the documentation are not there."""
+    package = ROOT / "src" / "holdfast"
+    assert [path.name for path in package.rglob("*.py") if re.search(r"docs/|\.md\b", path.read_text())] == []
 
 
 _ROW = re.compile(r"^\| `(holdfast[\w.]*)` \| (.*) \|$", re.MULTILINE)

@@ -167,7 +167,7 @@ def test_what_was_undone_in_iterations_that_a_loop_has_forgotten_is_still_known(
     undone = marks_of(saga, cut).undone
     steps = ["laps/~0/pay", "laps/~1/pay", "laps/~0/compensate undo", "laps/~1/compensate undo"]
     assert undone == dict.fromkeys(steps, 1)
-    assert [key_for("r", 0, path, undone) for path in steps] == [f"r:{path}~2" for path in steps]
+    assert [key_for("r", 0, path, undone) for path in steps] == [f"r:{path}~2".replace(" ", "@") for path in steps]
     for path in ("look", "laps/~0/note", "laps/~1/other", "laps/~10/pay"):
         assert key_for("r", 0, path, undone) == f"r:{path}"
 

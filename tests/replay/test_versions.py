@@ -266,7 +266,7 @@ def test_a_mismatch_shows_recorded_against_current_with_the_users_line_and_the_w
         message = turn.outcome.error.message
         assert message.startswith("run run-1: at 'work'" if "new call" not in change else "run run-1: at '"), message
         assert expected_here in message
-        assert "docs/basics/change-code.md" in message
+        assert "Changing code under open runs" in message
         if change in ("another kind", "other arguments"):
             assert "(test_versions.py:" in message
         run.drop()

@@ -204,7 +204,7 @@ async def test_a_schedule_changed_while_it_ticks_neither_starts_nor_stops_the_ru
     port.clock.advance(HOUR)
     [before] = await port.store.schedules()
     await schedules.tick()
-    await schedules._change(before, before.next, False, None)
+    await schedules._change(before, before.next, False, None, "")
     await schedules.tick()
     assert await started(port) == ["hourly:20260131T130000Z"]
     assert (await port.row("hourly:20260131T130000Z")).status is Status.PENDING
@@ -436,7 +436,7 @@ async def test_a_run_is_started_by_hand_outside_the_timetable(port: PlainPort, s
     run_id = await schedules.trigger("hourly", by="kim")
     assert run_id.startswith("hourly:")
     row = await port.row(run_id)
-    assert (row.workflow, row.actor, row.due) == ("report", "kim", port.clock.now())
+    assert (row.workflow, row.actor, row.due) == ("report", "schedule:hourly", port.clock.now())
     await schedules.resume("hourly")
     after = await schedules.get("hourly")
     assert (after.next_at, after.last_run) == (before.next_at, None)
@@ -452,7 +452,7 @@ async def test_a_backfill_starts_past_ticks_and_passes_over_those_that_were_star
     last_week = BEGIN - timedelta(days=7)
     filled = await schedules.backfill("daily", last_week, last_week + timedelta(days=3), by="kim")
     assert filled == [f"daily:202601{day}T060000Z" for day in (25, 26, 27)]
-    assert (await port.row(filled[0])).actor == "kim"
+    assert (await port.row(filled[0])).actor == "schedule:daily"
     assert await schedules.backfill("daily", last_week, last_week + timedelta(days=4)) == ["daily:20260128T060000Z"]
     assert await schedules.backfill("daily", last_week, last_week + timedelta(days=4)) == []
 

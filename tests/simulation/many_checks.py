@@ -79,7 +79,7 @@ async def _bring_to_an_end(nemesis: Nemesis, engine: Engine) -> list[str]:
             if run.id in SERVANTS:
                 idle = run.status is Status.SUSPENDED and run.due_at is None  # it has read what it was sent
             else:
-                idle = run.status.terminal
+                idle = run.status.is_terminal
             if not idle:
                 hanging.append(f"{run.id} hangs: {run.status} {run.waiting_for!r} {run.owner} {run.error}")
         queued = (await engine.store.counts()).events
@@ -106,7 +106,7 @@ async def _is_to_stay_paused(engine: Engine, run: Run) -> bool:
 
 
 def _ended(run: Run) -> bool:
-    return run.status.terminal
+    return run.status.is_terminal
 
 
 def _of_run(nemesis: Nemesis, run: Run) -> Iterator[str]:

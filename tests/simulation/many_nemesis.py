@@ -210,7 +210,7 @@ class Nemesis:
             elsewhere = {"to": draw.choice(COLLECTORS)} if draw.random() < 0.3 else {"broadcast": draw.random() < 0.5}
             await engine.dead_letters.replay(letter.id, **(elsewhere if letter.kind == "event" else {}))
             return
-        ended = [run for run in await engine.runs(limit=1000, workflow="saga") if run.status.terminal]
+        ended = [run for run in await engine.runs(limit=1000, workflow="saga") if run.status.is_terminal]
         if not ended:
             return
         run = draw.choice(ended)

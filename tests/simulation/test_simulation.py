@@ -136,7 +136,7 @@ async def unfinished(engine: Engine) -> list[Any]:
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
         runs = await engine.runs(limit=1000)
-        hanging = [run for run in runs if not run.status.terminal and run.id not in COLLECTORS]
+        hanging = [run for run in runs if not run.status.is_terminal and run.id not in COLLECTORS]
         if not hanging or asyncio.get_running_loop().time() > deadline:
             return hanging
         await asyncio.sleep(0.01)

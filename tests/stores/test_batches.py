@@ -65,7 +65,7 @@ from holdfast.testing.conformance import LEASE, NOW
 IDS = [f"run-{n}" for n in range(12)]
 NAMES = ["x", "y"]
 LETTERS = [f"letter-{n}" for n in range(1, 9)]
-OPEN = [status for status in Status if not status.terminal]
+OPEN = [status for status in Status if not status.is_terminal]
 ENDS = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
 PURGES = [*ENDS, "work", "event", "queued", "keys", "ids"]
 AUDIT = Audit(actor="ann", action="did")

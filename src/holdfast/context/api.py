@@ -14,9 +14,22 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from holdfast.definitions import Workflow
+from holdfast.definitions.takes import Takes0, Takes1, Takes2, Takes3, TakesMore
+from holdfast.errors import ChildFailed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,6 +37,9 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 
 class _Missing:
@@ -68,6 +84,15 @@ class Child(Awaitable[R_co], Protocol[R_co]):
     """A child run: await it for its result, or keep only its id."""
 
     id: str
+
+
+class ChildKeywords(TypedDict, total=False):
+    """The options of `ctx.child`, for type checkers."""
+
+    id: str | None
+    cancel_with_parent: bool
+    priority: int
+    attributes: Mapping[str, str | int | float | bool] | None
 
 
 class Context(ABC):
@@ -264,10 +289,102 @@ class Context(ABC):
         outer variable that the body changes is outside the contract.
         """
 
-    @abstractmethod
+    # For type checkers: as of Engine.start.
+    @overload
+    def child(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+    @overload
+    def child(
+        self, workflow: Takes0[R], /, *, propagate: Literal[True] = True, **options: Unpack[ChildKeywords]
+    ) -> Child[R]: ...
+    @overload
+    def child(
+        self, workflow: Takes1[A, R], a: A, /, *, propagate: Literal[True] = True, **options: Unpack[ChildKeywords]
+    ) -> Child[R]: ...
+    @overload
     def child(
         self,
-        workflow: Workflow[P, R] | str,
+        workflow: Takes2[A, B, R],
+        a: A,
+        b: B,
+        /,
+        *,
+        propagate: Literal[True] = True,
+        **options: Unpack[ChildKeywords],
+    ) -> Child[R]: ...
+    @overload
+    def child(
+        self,
+        workflow: Takes3[A, B, C, R],
+        a: A,
+        b: B,
+        c: C,
+        /,
+        *,
+        propagate: Literal[True] = True,
+        **options: Unpack[ChildKeywords],
+    ) -> Child[R]: ...
+    @overload
+    def child(
+        self,
+        workflow: TakesMore[R],
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        /,
+        *more: Any,
+        propagate: Literal[True] = True,
+        **options: Unpack[ChildKeywords],
+    ) -> Child[R]: ...
+    @overload
+    def child(
+        self, workflow: Takes0[R], /, *, propagate: bool, **options: Unpack[ChildKeywords]
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self, workflow: Takes1[A, R], a: A, /, *, propagate: bool, **options: Unpack[ChildKeywords]
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self, workflow: Takes2[A, B, R], a: A, b: B, /, *, propagate: bool, **options: Unpack[ChildKeywords]
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self, workflow: Takes3[A, B, C, R], a: A, b: B, c: C, /, *, propagate: bool, **options: Unpack[ChildKeywords]
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self,
+        workflow: TakesMore[R],
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        /,
+        *more: Any,
+        propagate: bool,
+        **options: Unpack[ChildKeywords],
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self, workflow: TakesMore[R], /, *, id: str, propagate: Literal[True] = True, **more: Any
+    ) -> Child[R]: ...
+    @overload
+    def child(
+        self, workflow: Takes1[A, R], a: A, /, *, id: str, propagate: Literal[True] = True, **more: Any
+    ) -> Child[R]: ...
+    @overload
+    def child(self, workflow: TakesMore[R], /, *, id: str, propagate: bool, **more: Any) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(
+        self, workflow: Takes1[A, R], a: A, /, *, id: str, propagate: bool, **more: Any
+    ) -> Child[R | ChildFailed]: ...
+    @overload
+    def child(self, workflow: str, /, *args: Any, **kwargs: Any) -> Child[Any]: ...
+    @abstractmethod  # type: ignore[misc]  # a parameter named like an option goes by position
+    def child(
+        self,
+        workflow: Any,
         /,
         *args: Any,
         id: str | None = None,
@@ -276,7 +393,7 @@ class Context(ABC):
         priority: int = 0,
         attributes: Mapping[str, str | int | float | bool] | None = None,
         **kwargs: Any,
-    ) -> Child[R]:
+    ) -> Child[Any]:
         """Start another workflow as a child run, exactly once.
 
         Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
@@ -333,6 +450,13 @@ class Context(ABC):
     @abstractmethod
     def evidence(self, kind: str, data: object = None) -> str:
         """Add an item to the run's audit trail, which cannot be changed unnoticed, and return its id."""
+
+    @abstractmethod
+    def progress(self, done: float, of: float | None = None) -> None:
+        """Say how far the run has come, of how much: `run.progress()` shows it. It is on record with the next step.
+
+        Nothing depends on it: it may be added, moved and taken away under open runs.
+        """
 
     @abstractmethod
     def on_query(self, name: str, handler: Callable[..., object]) -> None:

@@ -1,4 +1,4 @@
-"""What a run says about itself: attributes to search by, evidence to keep, answers to requests."""
+"""What a run says about itself: attributes to search by, evidence to keep, how far it has come, answers to requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from holdfast.contract.turns import Evidence, Reply
 from holdfast.errors import BadInput
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
-from holdfast.replay.journal import Journal
-from holdfast.replay.location import Scope, check_name
+from holdfast.replay.journal import NAMES, Journal
+from holdfast.replay.location import Scope, check_name, name_key
 
 _EXACT = 2**53
+_PROGRESS = "report progress"
 
 
 def set_attributes(journal: Journal, scope: Scope, attributes: Mapping[str, Any]) -> None:
@@ -70,6 +71,24 @@ def evidence(journal: Journal, scope: Scope, kind: str, data: object) -> str:
     if journal.mark(location, entries.EvidenceAdded(kind, item)):
         journal.turn.extra().evidence.append(Evidence(id=item, kind=kind, data=encoded, at=journal.loop.now))
     return item
+
+
+def progress(journal: Journal, scope: Scope, done: float, of: float | None) -> None:
+    """Note how far the run has come; while history is replayed there is nothing new to note."""
+    for name, value in (("done", done), ("of", of)):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (number or (name == "of" and value is None)):
+            raise BadInput(f"ctx.progress(): {name} must be a number, not {_kind(value)}")
+    repeat = scope.repeat(_PROGRESS)
+    key = journal.names.key(_PROGRESS)
+    location = None if key is None else name_key(scope.prefix, key, repeat)
+    noted = location is not None and journal.has_mark(location, entries.ProgressNoted.kind)
+    if noted or journal.past.behind or journal.loop.dead or journal.violation:
+        return
+    if key is None:
+        key = journal.names.add(_PROGRESS)
+        journal.record(NAMES + key, entries.Name(_PROGRESS))
+    journal.record(name_key(scope.prefix, key, repeat), entries.ProgressNoted(done, of))
 
 
 def reply(journal: Journal, scope: Scope, request: Request[Any], value: object) -> None:

@@ -113,7 +113,7 @@ class RunContext(Context):
             return loops.NeverLoop(self._never())
         return loops.loop(self._journal, scope, self._inner, args, state, options)
 
-    def child(
+    def child(  # type: ignore[override]  # the overloads are for callers
         self,
         workflow: Any,
         /,
@@ -144,6 +144,11 @@ class RunContext(Context):
     def evidence(self, kind: str, data: object = None) -> str:
         scope = self._enter()
         return notes.evidence(self._journal, scope, kind, data) if scope else ""
+
+    def progress(self, done: float, of: float | None = None) -> None:
+        scope = self._enter()
+        if scope is not None:
+            notes.progress(self._journal, scope, done, of)
 
     def on_query(self, name: str, handler: Callable[..., object]) -> None:
         check_name(name, "query name")

@@ -13,7 +13,7 @@ from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import UNCOUNTED
-from holdfast.replay.journal import Journal, Verb
+from holdfast.replay.journal import PREFIXES, Journal, Verb
 from holdfast.replay.location import Scope, check_name, with_another
 from holdfast.replay.loop import SCOPE
 
@@ -21,6 +21,7 @@ _IMMUTABLE = frozenset({str, int, bool, float, bytes, type(None)})
 _NOTHING: Any = object()
 _NONE = entries.Earlier()
 _NEVER: dict[str, int] = {}
+_UNDOING = PREFIXES["compensation"]
 SUSPECT_AFTER = 2
 OUTLIVED = ("outlived", "outage")
 """Losses with a process that died, perhaps, for another reason: see entries.AttemptLost."""
@@ -245,7 +246,11 @@ def _named(args: tuple[Any, ...]) -> tuple[str | None, Activity[..., Any], tuple
 def key_for(run_id: str, generation: int, path: str, undone: Mapping[str, int]) -> str:
     """Return the key of a step, or of a call of `compensate`, in one life of a run; see `Reopened.undone`."""
     life = f":{generation}" if generation else ""
-    return _again(f"{run_id}{life}:{path}", path, undone)
+    around, slash, name = path.rpartition("/")
+    if name.startswith(_UNDOING):
+        # No service must refuse the key for its space. No name has an @, so no other path becomes the same key.
+        name = name.replace(" ", "@", 1)
+    return _again(f"{run_id}{life}:{around}{slash}{name}", path, undone)
 
 
 def _again(key: str, path: str, undone: Mapping[str, int]) -> str:

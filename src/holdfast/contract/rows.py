@@ -28,7 +28,7 @@ class Status(StrEnum):
     BLOCKED = "blocked"
 
     @property
-    def terminal(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether the run has ended."""
         return self in TERMINAL
 
@@ -289,6 +289,16 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     last_run: str | None
     created: Instant
     updated: Instant
+
+
+class EventRow(NamedTuple):
+    """An event that waits for a run to receive its name."""
+
+    n: int
+    name: str
+    id: str
+    payload: str
+    at: Instant
 
 
 class Standing(NamedTuple):

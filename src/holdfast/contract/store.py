@@ -33,6 +33,7 @@ from holdfast.contract.rows import (
     Claim,
     Counts,
     EntryRow,
+    EventRow,
     EvidenceRow,
     Held,
     History,
@@ -284,6 +285,10 @@ class Store(ABC):
     @abstractmethod
     async def replies(self, messages: Sequence[str]) -> dict[str, str]:
         """Return the answers there are to requests, by the id of the message that asked."""
+
+    @abstractmethod
+    async def events(self, name: str | None = None, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        """Return events that wait, oldest first: those under a name after a number, or the oldest under any name."""
 
     @abstractmethod
     async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:

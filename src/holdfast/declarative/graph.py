@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.context.api import Context
 from holdfast.declarative.graph_run import Plan, run_graph
 from holdfast.declarative.parts import Declared, DeclaredStep, Part, as_part, require_list, require_unique
-from holdfast.definitions import DEFAULT_QUEUE, Activity, source_line
+from holdfast.definitions import DEFAULT_QUEUE, Activity, hooks_given, source_line
 from holdfast.errors import DefinitionError
 from holdfast.policy import Retry
 
@@ -40,6 +40,9 @@ def graph(
     name: str,
     nodes: Mapping[Any, Iterable[Any]],
     *,
+    on_complete: Callable[[str, Any], object] | None = None,
+    on_failed: Callable[[str, Any, Any], object] | None = None,
+    on_cancelled: Callable[[str, Any], object] | None = None,
     max_parallel: int | None = None,
     max_per_dependency: int | None = None,
     version: str = "1",
@@ -58,7 +61,8 @@ def graph(
     When a node fails nothing more is begun, what is under way finishes, and the run fails with that node's error.
 
     `timeout` and `retry` are for plain functions; activities keep their own. Runs are advanced by engines that serve
-    `queue`.
+    `queue`. The callbacks get the id of the run, what its nodes have returned so far, by name, and, if it failed, the
+    error, once the end is durable.
 
     Raises:
         DefinitionError: a cycle (which is named), an unknown dependency, two nodes of one name, or a parameter that
@@ -86,6 +90,9 @@ def graph(
 
     declared = Graph(run, name, version, [by_name[each] for each in order], needed, queue)
     declared.dependencies = needed
+    declared.hooks = hooks_given(
+        f"graph {name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
+    )
     declared.in_order = False
     return declared
 

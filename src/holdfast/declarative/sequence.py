@@ -19,7 +19,7 @@ from holdfast.declarative.parts import (
     require_unique,
     unknown,
 )
-from holdfast.definitions import DEFAULT_QUEUE, Hooks, Workflow
+from holdfast.definitions import DEFAULT_QUEUE, Workflow, hooks_given
 from holdfast.errors import DefinitionError
 from holdfast.policy import Retry
 
@@ -70,16 +70,10 @@ def sequence(
         return await _run(ctx, plan, input, begin_at)
 
     declared = Declared(run, name, version, parts, [[part.name for part in group] for group in groups], queue)
-    declared.hooks = _hooks(name, on_complete, on_failed, on_cancelled)
+    declared.hooks = hooks_given(
+        f"sequence {name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
+    )
     return declared
-
-
-def _hooks(name: str, on_complete: Any, on_failed: Any, on_cancelled: Any) -> Hooks | None:
-    given = {"on_complete": on_complete, "on_failed": on_failed, "on_cancelled": on_cancelled}
-    for what, callback in given.items():
-        if callback is not None and not callable(callback):
-            raise DefinitionError(f"{what} of sequence {name!r} must be a function, not {callback!r}")
-    return Hooks(**given) if any(given.values()) else None
 
 
 class _Plan:

@@ -17,4 +17,5 @@ from holdfast.definitions.names import check_run_id as check_run_id
 from holdfast.definitions.registry import Registry as Registry
 from holdfast.definitions.workflows import Hooks as Hooks
 from holdfast.definitions.workflows import Workflow as Workflow
+from holdfast.definitions.workflows import hooks_given as hooks_given
 from holdfast.definitions.workflows import workflow as workflow

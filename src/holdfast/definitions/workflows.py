@@ -50,6 +50,18 @@ class Hooks:
             check_plain(getattr(self, field), f"{field} of a workflow")
 
 
+def hooks_given(whose: str, **given: Any) -> Hooks | None:
+    """Return the hooks of a declaration, None if it has none.
+
+    Raises:
+        DefinitionError: one cannot be called.
+    """
+    for what, callback in given.items():
+        if callback is not None and not callable(callback):
+            raise DefinitionError(f"{what} of {whose} must be a function, not {callback!r}")
+    return Hooks(**given) if any(each is not None for each in given.values()) else None
+
+
 class Workflow(Definition, Generic[P, R_co]):
     """A durable process, defined as an async function that takes a Context first."""
 
@@ -174,7 +186,14 @@ class Workflow(Definition, Generic[P, R_co]):
 def workflow(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = "1", check: bool = True, queue: str = DEFAULT_QUEUE
+    *,
+    name: str | None = None,
+    version: str = "1",
+    check: bool = True,
+    queue: str = DEFAULT_QUEUE,
+    on_complete: Callable[[str, Any], object] | None = None,
+    on_failed: Callable[[str, Any, Any], object] | None = None,
+    on_cancelled: Callable[[str, Any], object] | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
 def workflow(
     function: Any = None,
@@ -184,11 +203,15 @@ def workflow(
     version: str = "1",
     check: bool = True,
     queue: str = DEFAULT_QUEUE,
+    on_complete: Callable[[str, Any], object] | None = None,
+    on_failed: Callable[[str, Any, Any], object] | None = None,
+    on_cancelled: Callable[[str, Any], object] | None = None,
 ) -> Any:
     """Declare an async function as a workflow.
 
     `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
-    advanced only by engines that serve its `queue`.
+    advanced only by engines that serve its `queue`. `on_complete(run_id, state)`, `on_failed(run_id, state, error)` and
+    `on_cancelled(run_id, state)` are called when a run has ended: see Hooks.
     """
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -198,7 +221,11 @@ def workflow(
             raise DefinitionError(f"write @workflow(name={fn!r})")
         if not inspect.iscoroutinefunction(fn):
             raise DefinitionError(f"workflow {function_name(fn)!r} ({source_line(fn)}) must be `async def`")
-        return Workflow(fn, name or function_name(fn), version, check, queue)
+        declared = Workflow(fn, name or function_name(fn), version, check, queue)
+        declared.hooks = hooks_given(
+            f"workflow {declared.name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
+        )
+        return declared
 
     return decorate if function is None else decorate(function)
 

@@ -5,33 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
 from holdfast.contract.rows import Standing, Status
 from holdfast.contract.store import Store
-from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_plain, check_run_id, options_given
+from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_plain, check_run_id
 from holdfast.determinism.guard import guard
 from holdfast.engine.client.client import Client
-from holdfast.engine.client.filters import run_filter
+from holdfast.engine.client.filters import check_limit, run_filter
 from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
-from holdfast.engine.client.link import Link, Linked
+from holdfast.engine.client.link import Link
 from holdfast.engine.client.messages import Messaging
 from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl, check_bulk
-from holdfast.engine.client.start import OnConflict, RunStarter
+from holdfast.engine.client.start import RunStarter
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters, engine_stopped
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
+from holdfast.engine.starting import StartsRuns
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.health import Health, HealthProbe
+from holdfast.engine.views.messages import Unread, queued
 from holdfast.engine.views.observers import Observers, ToTell, Watch
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.worker.garbage import collecting
@@ -42,7 +44,8 @@ from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
-from holdfast.patience import patient, within
+from holdfast.patience import patient
+from holdfast.replay.location import check_name
 from holdfast.schedules.service import Schedules
 from holdfast.stores import open_store
 from holdfast.texts import check_text
@@ -51,12 +54,11 @@ if TYPE_CHECKING:
     from holdfast.engine.worker.worker import Worker
     from holdfast.transfer.backup import Backup
 
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Engine(Linked):
+class Engine(StartsRuns):
     """Durable workflows on one database.
 
         async with Engine("sqlite:///shop.db", workflows=[fulfil]) as engine:
@@ -67,7 +69,8 @@ class Engine(Linked):
     engine on that database. Several engines, in one process or many, may share a database.
 
     Args:
-        database: `sqlite:///path`, a path, `:memory:`, or `postgresql://user@host/database`.
+        database: `sqlite:///path`, a path, `:memory:`, or `postgresql://user@host/database`; as in SQLAlchemy a driver
+            may be named (`postgresql+psycopg://`), and is not used.
         workflows: the definitions this engine can run.
         activities: functions that compensations of runs may name though the workflow's code does not any more, and
             those that this engine runs for the queues it serves though none of its workflows refers to them.
@@ -118,7 +121,7 @@ class Engine(Linked):
         check_text(actor, "actor")
         self.registry = Registry(workflows, errors, activities)
         self._queues = Queues(queues, self.registry)
-        self.store = store if store is not None else open_store(os.fspath(database), durability, dialect)
+        self.store = store if store is not None else open_store(database, durability, dialect)
         self.clock = clock or self.store.clock
         self._events = Events(events)
         self._limits = Limits(limits)
@@ -160,6 +163,7 @@ class Engine(Linked):
 
     async def open(self) -> None:
         """Open the database, recover what dead workers left behind, and begin to advance runs."""
+        self._link.refuse_inherited()
         self._stopping.check(self._link.current is not None)
         # Not before: a program that only declares workflows, or makes an engine, has no use for it yet.
         from holdfast.engine.worker.worker import Listeners, Worker
@@ -272,93 +276,21 @@ class Engine(Linked):
     def in_thread(self) -> InThread[Self]:
         """Open this engine on a thread of its own, for code that is not async.
 
-        with engine.in_thread() as call:
-            run = call(engine.start(fulfil, order))
-            receipt = call(run.result())
+            with engine.in_thread() as call:
+                run = call(engine.start(fulfil, order))
+                receipt = call(run.result())
+
+        A server that forks its workers opens it in each of them, `call.open()`, and closes it there, `call.close()`.
         """
         return InThread(self)
 
-    # Starting runs.
-
-    async def start(
-        self,
-        workflow: Workflow[P, R] | str,
-        /,
-        *args: Any,
-        id: str | None = None,
-        unique_key: str | None = None,
-        on_conflict: OnConflict = "raise",
-        delay: timedelta | None = None,
-        start_at: datetime | None = None,
-        timeout: timedelta | None = None,
-        priority: int = 0,
-        attributes: Mapping[str, Any] | None = None,
-        actor: str | None = None,
-        tenant: str | None = None,
-        connection: object = None,
-        **kwargs: Any,
-    ) -> RunHandle[R]:
-        """Start a run and return its handle once that is durable.
-
-        Args:
-            workflow: what to run, with the arguments that follow; those whose names are taken here go by position.
-            id: makes the start idempotent: a second start with equal input returns the same run, for a year after
-                the run was deleted, too.
-            unique_key: held while the run is open, by one run of the workflow at a time.
-            on_conflict: what to do when another run has the unique key: `raise`, or `return` that run.
-            delay: how long to wait before it begins.
-            start_at: when it begins, instead of a delay.
-            timeout: how long it may take from its beginning; then it fails with RunTimeout.
-            priority: from -100 to 100; runs of a higher one are continued first when many are due.
-            attributes: searchable: `engine.runs(attributes={"move_id": 123})`.
-            actor: who started it.
-            tenant: for whom.
-            connection: a connection of psycopg to the same PostgreSQL database: the run is started if and when the
-                transaction commits that is open there.
-
-        Raises:
-            RunConflict: the id belongs to a run with other input or of another workflow.
-            UniqueConflict: another open run has the unique key; its id is `run_id`.
-            BadInput: the arguments do not fit; nothing was stored.
-        """
-        said = options_given(Engine.start, locals())
-        starting = self._starter.start(workflow, args, kwargs, said)
-        # Without an id it asks for one thing; in a transaction of the caller's own, its connection says how long.
-        several = id is not None and connection is None
-        run_id, result_type = await (within(self._call_patience, starting) if several else starting)
-        return RunHandle(self._client, run_id, result_type)
-
-    async def start_many(
-        self,
-        workflow: Workflow[P, R] | str,
-        inputs: Iterable[Any],
-        /,
-        *,
-        id: Callable[[Any], str] | None = None,
-        **options: Any,
-    ) -> list[RunHandle[R]]:
-        """Start a run for each input (a tuple is several arguments) and return their handles, in order.
-
-        `id` makes the id of each from its input; `options` are those of start, the same for all. Many share a commit.
-        If one cannot be started the error is raised after the others were.
-        """
-        wanted = [each if isinstance(each, tuple) else (each,) for each in inputs]
-        ids = [id(*args) for args in wanted] if id is not None else [None] * len(wanted)
-        starting = [self.start(workflow, *args, id=run_id, **options) for args, run_id in zip(wanted, ids, strict=True)]
-        started = await asyncio.gather(*starting, return_exceptions=True)
-        for outcome in started:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in started if not isinstance(outcome, BaseException)]
-
-    async def execute(self, workflow: Workflow[P, R], /, *args: Any, **options: Any) -> R:
-        """Start a run (see start) and wait for its result."""
-        handle: RunHandle[R] = await self.start(workflow, *args, **options)
-        return await handle.result()
-
     # Looking.
 
-    def get(self, run_id: str, workflow: Workflow[P, R] | None = None) -> RunHandle[R]:
+    @overload
+    def get(self, run_id: str) -> RunHandle[Any]: ...
+    @overload
+    def get(self, run_id: str, workflow: Workflow[..., R]) -> RunHandle[R]: ...
+    def get(self, run_id: str, workflow: Workflow[..., Any] | None = None) -> RunHandle[Any]:
         """Return a handle of a run; with its workflow the result is typed."""
         check_run_id(run_id)
         return RunHandle(self._client, run_id, workflow.result_type if workflow is not None else Any)
@@ -412,6 +344,19 @@ class Engine(Linked):
             QueueFull: too many events wait under that name already.
         """
         return await self._client.messaging.publish(name, payload, id)
+
+    @patient
+    async def queued_events(self, name: str | None = None, *, limit: int = 100, after: int = 0) -> list[Unread]:
+        """Return the events (of a name) that wait for a run to receive them, oldest first, with their content.
+
+        Of a name `after` is the `number` of the last one of the page before.
+        """
+        if name is not None:
+            check_name(name, "event name")
+        elif after:
+            raise BadInput("queued_events(after=...) needs the name whose next page is wanted")
+        check_limit(limit)
+        return queued(await self.store.events(name, after, limit))
 
     # Acting on runs.
 

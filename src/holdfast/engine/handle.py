@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from holdfast.changes import Change
 from holdfast.clock import micros
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.follow import follow
 from holdfast.engine.views.history import HistoryEntry, readable
+from holdfast.engine.views.messages import Unread, unread
 from holdfast.engine.views.run import Run, run_of
-from holdfast.engine.views.steps import Progress, Step, progress_of, steps_of
+from holdfast.engine.views.steps import Progress, Step, progress_of, progress_of_code, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
@@ -91,7 +94,7 @@ class RunHandle(Generic[R]):
         *,
         id: str | None = None,
         dead_letter: bool = False,
-        connection: object = None,
+        connection: object = msgspec.UNSET,
     ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
@@ -100,6 +103,7 @@ class RunHandle(Generic[R]):
         is sent if and when the transaction commits that is open there.
 
         Raises:
+            BadInput: the connection is None, or does not lead there; nothing was stored.
             NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
@@ -127,6 +131,12 @@ class RunHandle(Generic[R]):
             UnknownQuery: the code does not answer that, or has not come so far.
         """
         return await self._client.messaging.query(self.id, name, args, kwargs, type)
+
+    @patient
+    async def messages(self) -> list[Unread]:
+        """Return what was sent to the run and its code has not received yet, oldest first, with its content."""
+        row = await self._client.row(self.id)
+        return unread((await self._client.store.inboxes({row.key: 0}))[row.key])
 
     # Acting on it. `by` and `reason` go into the audit trail.
 
@@ -199,13 +209,13 @@ class RunHandle(Generic[R]):
         await self._client.control.rerun(self.id, from_step, by, reason)
 
     @patient
-    async def recover(self, *, by: str | None = None) -> bool:
+    async def recover(self, *, by: str | None = None, reason: str = "") -> bool:
         """Try the blocked run again with the code there is now; False if it is not blocked.
 
         Raises:
             NoSuchRun: there is no such run.
         """
-        return await self._client.control.recover(self.id, by)
+        return await self._client.control.recover(self.id, by, reason)
 
     @patient
     async def evict(self) -> bool:
@@ -220,13 +230,13 @@ class RunHandle(Generic[R]):
         return await self._client.evict(self.id)
 
     @patient
-    async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None) -> None:
+    async def set_attributes(self, attributes: Mapping[str, Any], *, by: str | None = None, reason: str = "") -> None:
         """Set searchable attributes of the run, ended or not; None removes one.
 
         Raises:
             NoSuchRun: there is no such run.
         """
-        await self._client.control.set_attributes(self.id, attributes, by)
+        await self._client.control.set_attributes(self.id, attributes, by, reason)
 
     # Looking at it.
 
@@ -243,12 +253,15 @@ class RunHandle(Generic[R]):
         return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended, row.generation)
 
     @patient
-    async def progress(self) -> Progress | None:
-        """Return how far the run of a sequence or graph has come; None if its workflow is code, or not known here."""
-        row, registry = await self._client.row(self.id), self._client.registry
-        if row.workflow not in registry.names():
-            return None
-        return progress_of(registry.get(row.workflow, row.version), await self.steps())
+    async def progress(self) -> Progress:
+        """Return how far the run has come: by the list of a sequence or graph, by what code says or has done."""
+        row, store, registry = await self._client.row(self.id), self._client.store, self._client.registry
+        rows = await store.history(row.key)
+        steps = steps_of(self.id, rows, await store.beats(row.key), row.ended, row.generation)
+        declared = None
+        if row.workflow in registry.names():
+            declared = progress_of(registry.get(row.workflow, row.version), steps)
+        return declared or progress_of_code(rows, steps, row.status.is_terminal)
 
     @patient
     async def timeline(self) -> list[TimelineItem]:

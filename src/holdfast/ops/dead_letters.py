@@ -86,8 +86,8 @@ class LetterQuery(TypedDict, total=False):
 Letters = list[DeadLetter]
 
 
-RetryRun = Callable[[str, str, str], Awaitable[None]]
-"""Lets a failed run go on: its id, who asks, and the letter on whose behalf, unless that was dealt with meanwhile."""
+RetryRun = Callable[[str, str, str, str], Awaitable[None]]
+"""Lets a failed run go on: its id, who asks and why, and on behalf of which letter, unless that was dealt with."""
 
 
 class DeadLetters:
@@ -148,25 +148,32 @@ class DeadLetters:
         return counted
 
     @patient
-    async def acknowledge(self, letter_id: str, by: str | None = None) -> bool:
+    async def acknowledge(self, letter_id: str, by: str | None = None, reason: str = "") -> bool:
         """Mark a letter as seen; False if it was before, or there is none."""
-        return await self._put_away(letter_id, by, remove=False)
+        return await self._put_away(letter_id, by, reason, remove=False)
 
     @patient
-    async def remove(self, letter_id: str, by: str | None = None) -> bool:
+    async def remove(self, letter_id: str, by: str | None = None, reason: str = "") -> bool:
         """Forget a letter; False if there is none."""
-        return await self._put_away(letter_id, by, remove=True)
+        return await self._put_away(letter_id, by, reason, remove=True)
 
-    async def _put_away(self, letter_id: str, by: str | None, remove: bool) -> bool:
+    async def _put_away(self, letter_id: str, by: str | None, reason: str, remove: bool) -> bool:
         check_text(letter_id, "letter_id", printable=False)
-        audit = audited(self._port, by, "deadletter.remove" if remove else "deadletter.acknowledge")
+        action = "deadletter.remove" if remove else "deadletter.acknowledge"
+        audit = audited(self._port, by, action, reason=reason or None)
         operation = Acknowledge(letter=letter_id, at=self._port.clock.now(), remove=remove, audit=audit)
         outcome = await self._port.apply(operation)
         return isinstance(outcome, Done) and outcome.count > 0
 
     @patient
     async def replay(
-        self, letter_id: str, *, to: str | None = None, broadcast: bool = False, by: str | None = None
+        self,
+        letter_id: str,
+        *,
+        to: str | None = None,
+        broadcast: bool = False,
+        by: str | None = None,
+        reason: str = "",
     ) -> None:
         """Try again what was given up on.
 
@@ -181,23 +188,23 @@ class DeadLetters:
             QueueFull: too many events of that name wait already.
             CannotReopen: the run of the work cannot go on.
         """
-        check_who(by)
+        check_who(by, reason)
         if to is not None:
             check_run_id(to)
         letter = await self.get(letter_id)
         if letter.outcome:
             raise _dealt_with(letter)
         if letter.kind == "event":
-            await self._deliver(letter, _target(letter, to, broadcast), by)
+            await self._deliver(letter, _target(letter, to, broadcast), by, reason)
             return
         if to is not None or broadcast:
             raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}, and no event to send")
-        await self._retry(letter.run_id, by if by is not None else self._port.actor, letter.id)
+        await self._retry(letter.run_id, by if by is not None else self._port.actor, reason, letter.id)
 
-    async def _deliver(self, letter: DeadLetter, target: str, by: str | None) -> None:
+    async def _deliver(self, letter: DeadLetter, target: str, by: str | None, reason: str) -> None:
         now = self._port.clock.now()
         rule = self._events.get(letter.name).rule(now)
-        audit = audited(self._port, by, "deadletter.replay", to=target or None, name=letter.name)
+        audit = audited(self._port, by, "deadletter.replay", reason=reason or None, to=target or None, name=letter.name)
         outcome = await self._port.apply(ReplayEvent(letter=letter.id, at=now, target=target, rule=rule, audit=audit))
         if not isinstance(outcome, Refused):
             return
@@ -210,7 +217,13 @@ class DeadLetters:
         raise RunTerminal(target, outcome.status)
 
     async def replay_all(
-        self, *, confirm: bool, limit: int = 100, by: str | None = None, **which: Unpack[LetterQuery]
+        self,
+        *,
+        confirm: bool,
+        limit: int = 100,
+        by: str | None = None,
+        reason: str = "",
+        **which: Unpack[LetterQuery],
     ) -> ReplayReport:
         """Replay the newest letters of a kind `list` knows that were not replayed yet, oldest first, one by one.
 
@@ -222,13 +235,13 @@ class DeadLetters:
         """
         if confirm is not True:
             raise BadInput("replay_all runs many steps again: look at the letters, then call it with confirm=True")
-        check_who(by)
+        check_who(by, reason)
         replayed: Letters = []
         failed: dict[str, str] = {}
         for letter in reversed(await self._not_replayed(limit, which)):
             try:
                 if not any(_same_work(letter, other) for other in replayed):
-                    await self.replay(letter.id, by=by)
+                    await self.replay(letter.id, by=by, reason=reason)
                 replayed.append(letter)
             except StoreError:
                 raise
@@ -255,6 +268,7 @@ class DeadLetters:
         kind: Kind | None = None,
         on_purged: Callable[[str], None] | None = None,
         by: str | None = None,
+        reason: str = "",
     ) -> int:
         """Delete letters added longer ago than that, in small transactions, and return how many.
 
@@ -270,7 +284,8 @@ class DeadLetters:
         now, total = self._port.clock.now(), 0
         before = now - micros(older_than, "older_than")
         for what in (kind,) if kind is not None else _KINDS:
-            audit = audited(self._port, by, "deadletter.purge", before=before, acknowledged_only=acknowledged_only)
+            said = {"reason": reason or None, "before": before, "acknowledged_only": acknowledged_only}
+            audit = audited(self._port, by, "deadletter.purge", **said)
             purge = Purge(what=what, before=before, at=now, limit=_BATCH, acknowledged=acknowledged_only, audit=audit)
             total += await self._purge(purge, on_purged)
         if total:

@@ -330,6 +330,14 @@ class Withheld(Entry, frozen=True):
     kind, role, word = 34, MARK, "withheld"
 
 
+class ProgressNoted(Entry, frozen=True):
+    """The code said how far it has come; nothing depends on it, so code that says it elsewhere fits all the same."""
+
+    kind, role, word = 40, MARK, "progress"
+    done: float
+    of: float | None = None
+
+
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
 FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)

@@ -420,7 +420,7 @@ class Journal:
                 f"the code now has {current}{self._at_line()}. "
                 "The workflow changed under a run that is under way: put the old code back"
                 + (f", or {advice}" if advice else "")
-                + "; see docs/basics/change-code.md",
+                + '; see "Changing code under open runs" in the documentation',
             )
 
     def _unexpected(self, location: str, entry: Entry) -> None:

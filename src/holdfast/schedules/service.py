@@ -85,6 +85,7 @@ class Schedules:
         starting: datetime | None = None,
         until: datetime | None = None,
         by: str | None = None,
+        reason: str = "",
         **kwargs: Any,
     ) -> Schedule:
         """Create a schedule, or change the one with that id; declaring it again as it is does nothing.
@@ -103,9 +104,8 @@ class Schedules:
             overlap: what to do at a tick while the run of the last one is open: `skip` the tick, `allow` both runs, or
                 `cancel` the old one. Ticks that are made up for overlap as well: of `all` of them `skip` starts the
                 first, `cancel` the last and `allow` each.
-            starting: no tick is earlier.
-            until: no tick is later.
-            by: who does this, for the audit trail.
+            starting, until: no tick is earlier, none is later.
+            by, reason: who does this and why, for the audit trail.
 
         Raises:
             InvalidSchedule: something about the timetable means nothing; the message names it.
@@ -117,7 +117,8 @@ class Schedules:
         definition.refuse_ambiguous("schedules.put", said, len(args))
         encoded, _ = definition.encode_input(args, kwargs)
         now = self._port.clock.now()
-        wanted = checked_spec(now=now, **{name: value for name, value in said.items() if name != "by"})
+        wanted = checked_spec(now=now, **{name: value for name, value in said.items() if name not in ("by", "reason")})
+        detail = {"reason": reason or None, "workflow": definition.name, "cron": cron, "every": every}
         put = PutSchedule(
             id=id,
             workflow=definition.name,
@@ -126,7 +127,7 @@ class Schedules:
             next=None,
             paused=False,
             at=now,
-            audit=audited(self._port, by, "schedule.put", workflow=definition.name, cron=cron, every=every),
+            audit=audited(self._port, by, "schedule.put", **detail),
         )
         return await self._put(put, wanted, starting is not None)
 
@@ -175,44 +176,46 @@ class Schedules:
         return [schedule_of(row) for row in await self._port.store.schedules()]
 
     @patient
-    async def pause(self, id: str, by: str | None = None) -> Schedule:
+    async def pause(self, id: str, by: str | None = None, reason: str = "") -> Schedule:
         """Let a schedule start nothing until it is resumed.
 
         Raises:
             NoSuchSchedule: there is none with that id.
         """
-        check_who(by)
+        check_who(by, reason)
         row = await self._row(id)
-        return schedule_of(row) if row.paused else await self._change(row, row.next, True, by)
+        return schedule_of(row) if row.paused else await self._change(row, row.next, True, by, reason)
 
     @patient
-    async def resume(self, id: str, by: str | None = None) -> Schedule:
+    async def resume(self, id: str, by: str | None = None, reason: str = "") -> Schedule:
         """Let a paused schedule go on with the next tick; those it passed meanwhile are over, see `backfill`.
 
         Raises:
             NoSuchSchedule: there is none with that id.
         """
-        check_who(by)
+        check_who(by, reason)
         row = await self._row(id)
         if not row.paused:
             return schedule_of(row)
-        return await self._change(row, next_tick(spec_of(row), self._port.clock.now()), False, by)
+        return await self._change(row, next_tick(spec_of(row), self._port.clock.now()), False, by, reason)
 
     @patient
-    async def delete(self, id: str, by: str | None = None) -> None:
+    async def delete(self, id: str, by: str | None = None, reason: str = "") -> None:
         """Forget a schedule; its runs stay.
 
         Raises:
             NoSuchSchedule: there is none with that id.
         """
         check_text(id, "schedule id", printable=False)
-        audit = audited(self._port, by, "schedule.delete")
+        audit = audited(self._port, by, "schedule.delete", reason=reason or None)
         outcome = await self._port.apply(DropSchedule(id=id, at=self._port.clock.now(), audit=audit))
         if isinstance(outcome, Refused):
             raise NoSuchSchedule(f"there is no schedule {id!r}")
 
-    async def _change(self, row: ScheduleRow, upcoming: Instant | None, paused: bool, by: str | None) -> Schedule:
-        audit = audited(self._port, by, "schedule.pause" if paused else "schedule.resume")
+    async def _change(
+        self, row: ScheduleRow, upcoming: Instant | None, paused: bool, by: str | None, reason: str
+    ) -> Schedule:
+        audit = audited(self._port, by, "schedule.pause" if paused else "schedule.resume", reason=reason or None)
         return await self._write(
             PauseSchedule(id=row.id, paused=paused, next=upcoming, at=self._port.clock.now(), audit=audit)
         )
@@ -235,21 +238,23 @@ class Schedules:
     # Starting by hand.
 
     @patient
-    async def trigger(self, id: str, by: str | None = None) -> str:
+    async def trigger(self, id: str, by: str | None = None, reason: str = "") -> str:
         """Start a run now, outside the timetable, and return its id; a paused schedule is no obstacle.
 
         Raises:
             NoSuchSchedule: there is none with that id.
             UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
         """
-        check_who(by)
+        check_who(by, reason)
         row = await self._row(id)
-        run = self._new_run(row, f"{id}:{new_id()}", RunOptions(actor=by if by is not None else self._port.actor))
-        audit = audited(self._port, by, "schedule.trigger", schedule=id)
+        run = self._new_run(row, f"{id}:{new_id()}", RunOptions(actor=_actor(id)))
+        audit = audited(self._port, by, "schedule.trigger", reason=reason or None, schedule=id)
         await self._port.apply(StartRun(run=run, audit=audit))
         return run.id
 
-    async def backfill(self, id: str, start: datetime, end: datetime, limit: int = 1000, by: str | None = None) -> Ids:
+    async def backfill(
+        self, id: str, start: datetime, end: datetime, limit: int = 1000, by: str | None = None, reason: str = ""
+    ) -> Ids:
         """Start the runs of past ticks from `start` on and before `end` and return the ids of those that were started.
 
         A tick whose run was started before, by the timetable or a backfill, is passed over. Overlap does not count.
@@ -261,14 +266,14 @@ class Schedules:
         """
         if not 1 <= limit <= _LARGEST_BACKFILL:
             raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
-        check_who(by)
+        check_who(by, reason)
         row = await within(self._call_patience, self._row(id))
         first, last = from_datetime(start, "start"), from_datetime(end, "end")
         ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
         if len(ticks) > limit:
             raise BadInput(f"schedule {id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
-        options = RunOptions(actor=by if by is not None else self._port.actor)
-        audit = audited(self._port, by, "schedule.backfill", schedule=id)
+        options = RunOptions(actor=_actor(id))
+        audit = audited(self._port, by, "schedule.backfill", reason=reason or None, schedule=id)
         starts = [StartRun(run=self._new_run(row, run_id(id, tick), options), audit=audit) for tick in ticks]
         started: Ids = []
         for index in range(0, len(starts), _BACKFILL_AT_ONCE):
@@ -322,7 +327,7 @@ class Schedules:
         _logger.debug("schedule %s: %d due, %s", row.id, len(due), type(outcome).__name__)
 
     def _due_run(self, row: ScheduleRow, spec: ScheduleSpec, tick: Instant) -> NewRun:
-        options = RunOptions(begins=jittered(spec, row.id, tick), actor=f"schedule:{row.id}")
+        options = RunOptions(begins=jittered(spec, row.id, tick), actor=_actor(row.id))
         return self._new_run(row, run_id(row.id, tick), options)
 
     def _new_run(self, row: ScheduleRow, run_id: str, options: RunOptions) -> NewRun:
@@ -361,6 +366,11 @@ class Schedules:
             return None
         changed, again = self._put_off.get(row.id, (None, 0))
         return max(row.next, again) if changed == row.updated else row.next
+
+
+def _actor(schedule: str) -> str:
+    """Return the actor by which all runs of a schedule are found; who asked for one is in the audit trail."""
+    return f"schedule:{schedule}"
 
 
 def run_id(schedule: str, tick: Instant) -> str:

@@ -4,6 +4,16 @@ from holdfast.testing.clock import JumpingClock
 from holdfast.testing.engine import NoProgress, TestEngine
 from holdfast.testing.exported import exported_run
 from holdfast.testing.faults import Faults
-from holdfast.testing.replaying import RecordedRun, record, replay
+from holdfast.testing.replaying import RecordedRun, Replayed, record, replay
 
-__all__ = ["Faults", "JumpingClock", "NoProgress", "RecordedRun", "TestEngine", "exported_run", "record", "replay"]
+__all__ = [
+    "Faults",
+    "JumpingClock",
+    "NoProgress",
+    "RecordedRun",
+    "Replayed",
+    "TestEngine",
+    "exported_run",
+    "record",
+    "replay",
+]

@@ -222,7 +222,7 @@ class TestEngine(Engine):
 
     async def _open_runs(self) -> str:
         """Say which runs are open and what they wait for."""
-        runs = [run for run in await self.runs(limit=1000) if not run.status.terminal]
+        runs = [run for run in await self.runs(limit=1000) if not run.status.is_terminal]
         said = [await self._said(run) for run in runs[:_NAMED]]
         if len(runs) > _NAMED:
             said.append(f"{len(runs) - _NAMED} more runs are open")

@@ -37,7 +37,7 @@ async def violations(store: Store) -> list[str]:
 
 
 def _of_row(row: RunRow, unread: int) -> Iterator[str]:
-    if row.status.terminal:
+    if row.status.is_terminal:
         if row.owner is not None or row.due is not None:
             yield f"ended {row.status} but has owner {row.owner} and due {row.due}"
         if row.ended is None:

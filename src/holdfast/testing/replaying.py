@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -16,12 +16,15 @@ from holdfast.contract.rows import EntryRow, RunRow
 from holdfast.definitions import Workflow
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import HistoryMismatch
-from holdfast.payloads.codec import error_from_data
-from holdfast.replay.entry import CALLS, FACTS, KINDS
+from holdfast.payloads import codec
+from holdfast.payloads.codec import ErrorData, error_from_data
+from holdfast.replay.entry import CALLS, FACTS, KINDS, Name, ProgressNoted
 from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending, Outcome, Turn
 
+R = TypeVar("R")
+_OF_NO_CONSEQUENCE = (Name.kind, ProgressNoted.kind)
 _NO_ERRORS: Mapping[str, type[BaseException]] = MappingProxyType({})
 
 
@@ -63,8 +66,20 @@ def recorded_run(row: RunRow, entries: list[EntryRow]) -> RecordedRun:
     )
 
 
-def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | None:
-    """Replay a history against a workflow; returns how the run ended, None if it waits.
+@dataclass(frozen=True, slots=True)
+class Replayed(Generic[R]):
+    """How far a history brings the code there is now: it waits, or it has ended, with an output or an error.
+
+    `renewed`: it began again with `continue_as_new`.
+    """
+
+    status: Literal["waiting", "completed", "failed", "cancelled", "renewed"]
+    output: R | None = None
+    error: ErrorData | None = None
+
+
+def replay(recorded: RecordedRun, workflow: Workflow[..., R]) -> Replayed[R]:
+    """Replay a history against a workflow, and return how far it comes.
 
     Nothing is executed and nothing is written.
 
@@ -81,7 +96,8 @@ def replay(recorded: RecordedRun, workflow: Workflow[Any, Any]) -> Outcome | Non
 
     # A turn cannot be driven from inside a task; in a thread of its own it may be called from an async test too.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(drive).result().outcome
+        turn = thread.submit(drive).result()
+    return _replayed(turn.outcome, workflow)
 
 
 def unbegun(
@@ -102,11 +118,23 @@ def bring_to_its_end(execution: Execution, recorded: RecordedRun) -> Turn:
         assert turn.outcome.error is not None
         error = error_from_data(turn.outcome.error, {})
         raise error if isinstance(error, Exception) else HistoryMismatch(recorded.id, str(error))
-    if turn.entries and recorded.entries and turn.outcome is None and turn.entries[0].kind not in FACTS:
+    more = [row for row in turn.entries if row.kind not in _OF_NO_CONSEQUENCE]
+    if more and recorded.entries and turn.outcome is None and more[0].kind not in FACTS:
         # A fact is a timer that is due in the very moment at which the history ends.
-        calls = [row for row in turn.entries if row.kind in CALLS] or turn.entries
+        calls = [row for row in more if row.kind in CALLS] or more
         asked = f"{KINDS[calls[0].kind].word} {execution.journal.names.path(calls[0].location)!r}"
         raise HistoryMismatch(
             recorded.id, f"run {recorded.id}: after its recorded history the code asks for more: {asked}"
         )
     return turn
+
+
+def _replayed(outcome: Outcome | None, workflow: Workflow[..., R]) -> Replayed[R]:
+    if outcome is None:
+        return Replayed("waiting")
+    if outcome.ending is Ending.COMPLETED:
+        where = f"the result of workflow {workflow.name!r}"
+        return Replayed("completed", codec.decode(outcome.payload or "null", workflow.result_type, where))
+    if outcome.ending is Ending.RENEWED:
+        return Replayed("renewed")
+    return Replayed("failed" if outcome.ending is Ending.FAILED else "cancelled", error=outcome.error)

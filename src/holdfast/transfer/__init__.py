@@ -12,6 +12,7 @@ from holdfast.clock import Clock, to_datetime
 from holdfast.contract.store import Store
 from holdfast.errors import CannotMove
 from holdfast.stores.sql.statements import Statements
+from holdfast.texts import check_remark, check_text
 from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.exporter import Export, Which
 from holdfast.transfer.file import Footer, Header, Reader, Writer
@@ -92,10 +93,11 @@ async def import_runs(
     *,
     skip_existing: bool = False,
     by: str = "import",
+    reason: str = "",
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Write the runs of a file into an open store, in one transaction; the audit trail says who (`by`) did it.
+    """Write the runs of a file into an open store, in one transaction; the audit trail says who (`by`) did it and why.
 
     Open runs go on here, as soon as a worker knows their workflow; those of a snapshot are paused. A run that is here
     already is left as it is if it is the same in the file, or if `skip_existing` says so. A file that was imported
@@ -104,6 +106,8 @@ async def import_runs(
     Raises:
         CannotMove: the file is damaged, or a run is here that is another in the file; nothing was written.
     """
+    check_text(by, "by", printable=False)
+    check_remark(reason, "reason")
     checked = file if isinstance(file, Checked) else check_file(file)
     header, footer = checked.header, checked.footer
     now = (clock or Clock()).now()
@@ -119,7 +123,7 @@ async def import_runs(
                 sha256=footer.sha256,
                 imported=when,
             )
-        terms = Terms(skip_existing=skip_existing, by=by, now=now, snapshot=header.snapshot)
+        terms = Terms(skip_existing=skip_existing, by=by, reason=reason, now=now, snapshot=header.snapshot)
         importing = Import(db, terms, progress or _quietly)
         await importing.write(checked.reader, header, footer)
         return Report(

@@ -27,6 +27,8 @@ from holdfast.transfer.exporter import Export, Which
 from holdfast.transfer.file import Writer
 from holdfast.transfer.output import NewFile
 
+Who = tuple[str, str]
+"""Who asks for it, and why."""
 Progress = Callable[[int, int], None]
 
 
@@ -75,6 +77,7 @@ async def restore(
     *,
     replace: bool = False,
     by: str = "restore",
+    reason: str = "",
     progress: Progress | None = None,
 ) -> Backup:
     """Make a database of a backup; its open runs go on with the first engine that is opened on it.
@@ -89,7 +92,7 @@ async def restore(
     path = _found(file)
     store = open_store(database)
     if isinstance(store, SQLiteStore):
-        return await _restore_file(path, store.path, replace, by, progress or _quietly)
+        return await _restore_file(path, store.path, replace, (by, reason), progress or _quietly)
     if sqlite_restore.is_database(path):
         raise CannotMove(
             f"{path}: is a copy of an SQLite database; restore it to a file, then use holdfast export and import"
@@ -100,7 +103,7 @@ async def restore(
     await store.open()
     try:
         await _refuse_used(store)
-        report = await _import(checked, store, by, progress or _quietly)
+        report = await _import(checked, store, (by, reason), progress or _quietly)
     finally:
         await store.close()
     return Backup(path=path, size=os.stat(path).st_size, runs=report.runs, open_runs=report.open_runs)
@@ -119,15 +122,15 @@ async def _export(store: Store, path: Path, replace: bool, progress: Progress) -
     return writer.rows["runs"], export.open
 
 
-async def _restore_file(backup: str, database: str, replace: bool, by: str, progress: Progress) -> Backup:
+async def _restore_file(backup: str, database: str, replace: bool, who: Who, progress: Progress) -> Backup:
     _refuse_place(backup, database, replace)
     with NewFile(database, replace=replace) as new:
-        runs, open_runs = await _fill(backup, new.part, by, progress)
+        runs, open_runs = await _fill(backup, new.part, who, progress)
         kept = await asyncio.to_thread(_put, new, database)
     return Backup(path=database, size=os.stat(database).st_size, runs=runs, open_runs=open_runs, kept=kept)
 
 
-async def _fill(backup: str, target: str, by: str, progress: Progress) -> tuple[int, int]:
+async def _fill(backup: str, target: str, who: Who, progress: Progress) -> tuple[int, int]:
     """Make a database of a backup of either kind in an empty file."""
     if sqlite_restore.is_database(backup):
         return await asyncio.to_thread(sqlite_restore.copy_backup, backup, target, progress)
@@ -135,14 +138,16 @@ async def _fill(backup: str, target: str, by: str, progress: Progress) -> tuple[
     store = SQLiteStore(target)
     await store.open()
     try:
-        report = await _import(checked, store, by, progress)
+        report = await _import(checked, store, who, progress)
     finally:
         await store.close()
     return report.runs, report.open_runs
 
 
-async def _import(checked: Checked, store: Store, by: str, progress: Progress) -> Report:
-    return await import_runs(checked, store, by=by, progress=lambda runs, rows: progress(runs, checked.header.runs))
+async def _import(checked: Checked, store: Store, who: Who, progress: Progress) -> Report:
+    by, reason = who
+    total = checked.header.runs
+    return await import_runs(checked, store, by=by, reason=reason, progress=lambda runs, rows: progress(runs, total))
 
 
 def _put(new: NewFile, database: str) -> str | None:

@@ -217,7 +217,7 @@ class Import:
     async def _record(self, header: Header, footer: Footer) -> None:
         """Leave a row in the audit trail: who did this, and that this file need not be imported again."""
         detail = {"runs": self.runs, "skipped": self.skipped, "snapshot": header.snapshot, "exported": header.exported}
-        text = msgspec.json.encode(detail).decode()
+        text = msgspec.json.encode(detail | ({"reason": self._terms.reason} if self._terms.reason else {})).decode()
         row = self._chained(self._terms.now, self._terms.by, "import", footer.sha256, text)
         await self._db.write("import_audit", [row])
 

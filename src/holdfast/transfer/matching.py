@@ -24,13 +24,14 @@ _STATUSES = frozenset(Status)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How an import goes: whether what is here already is left out, who asks for it, and when.
+    """How an import goes: whether what is here already is left out, who asks for it and why, and when.
 
     Of a `snapshot` no run goes on by itself.
     """
 
     skip_existing: bool
     by: str
+    reason: str
     now: Instant
     snapshot: bool
 

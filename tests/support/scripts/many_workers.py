@@ -39,7 +39,7 @@ async def main() -> None:
             await engine.start(job, number, id=f"job-{number}")
         while True:
             runs = await engine.runs(limit=count)
-            if len(runs) == count and all(run.status.terminal for run in runs):
+            if len(runs) == count and all(run.status.is_terminal for run in runs):
                 break
             await asyncio.sleep(0.05)
         assert all(run.status == "completed" and run.output == int(run.id[4:]) for run in runs)

@@ -44,7 +44,7 @@ async def main() -> None:
             await engine.start(poisoned, id="poisoned")
         while True:
             runs = await engine.runs()
-            if all(run.status.terminal or run.status == "blocked" for run in runs):
+            if all(run.status.is_terminal or run.status == "blocked" for run in runs):
                 break
             await asyncio.sleep(0.02)
         print(json.dumps({run.id: [run.status, run.error.message if run.error else ""] for run in runs}))

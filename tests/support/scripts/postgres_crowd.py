@@ -158,7 +158,7 @@ class Bench:
     async def all_ended(self, seconds: float = 240.0) -> None:
         """Wait until every run has ended; those that kills made look like their cause are let go on."""
         give_up = time.monotonic() + seconds
-        while left := [run for run in await all_runs(self.client) if not run.status.terminal]:
+        while left := [run for run in await all_runs(self.client) if not run.status.is_terminal]:
             for run in left:
                 if run.status is Status.BLOCKED and run.error and "three workers in a row" in run.error.message:
                     await self.client.get(run.id).recover()

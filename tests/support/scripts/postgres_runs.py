@@ -274,7 +274,7 @@ async def problems(engine: Engine, planned: Sequence[Planned], bodies: Path, oth
     expected = len(planned) + sum(each.children for each in planned) + others
     if len(runs) != expected:
         found.append(f"there are {len(runs)} runs, not {expected}")
-    found += [f"{run.id} is {run.status}: {run.waiting_for}" for run in runs.values() if not run.status.terminal]
+    found += [f"{run.id} is {run.status}: {run.waiting_for}" for run in runs.values() if not run.status.is_terminal]
     for each in planned:
         run = runs.get(each.id)
         if run is None:

@@ -75,7 +75,7 @@ async def live(path: str, kill_at: int, moment: str) -> None:
     store = KillingStore(path, kill_at, moment)
     async with Engine(store=store, workflows=[queued], queues=["default", "gpu"], retention=None) as engine:
         run = await engine.start(queued, id="q")
-        other = await engine.start(queued, id="other", again=True)
+        other = await engine.start(queued, True, id="other")
         assert await run.result(timeout=timedelta(seconds=180)) == ["first-True", "keyed", "last"]
         assert await other.result(timeout=timedelta(seconds=180)) == ["first-True", "keyed", "last"]
 

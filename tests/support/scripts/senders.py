@@ -127,7 +127,7 @@ async def work(path: Path, max_resident: int) -> None:
         path.with_name(f"ready-{os.getpid()}").touch()
         while True:
             runs = await engine.runs(limit=RUNS)
-            if len(runs) == RUNS and all(run.status.terminal for run in runs):
+            if len(runs) == RUNS and all(run.status.is_terminal for run in runs):
                 return
             for run in runs:
                 # Kills come so thick here that three in a row may hit the same run, which then looks like their cause.

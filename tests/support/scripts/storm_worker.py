@@ -46,7 +46,7 @@ async def main() -> None:
     database, _ = sys.argv[1:3]
     async with Engine(database, workflows=WORKFLOWS) as engine:
         print("open", flush=True)
-        while not all(run.status.terminal or run.status == "blocked" for run in await engine.runs()):  # noqa: ASYNC110
+        while not all(run.status.is_terminal or run.status == "blocked" for run in await engine.runs()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

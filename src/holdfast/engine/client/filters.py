@@ -17,8 +17,7 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
     Raises:
         BadInput: runs cannot be chosen by that; the message says by what they can.
     """
-    if not 1 <= limit <= 1000:
-        raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")
+    check_limit(limit)
     wanted = dict(which)
     unknown = wanted.keys() - set(RunFilter.__struct_fields__)
     if unknown:
@@ -40,3 +39,13 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
         for name, value in encode_attributes(wanted.get("attributes") or {}).items()
     }
     return RunFilter(**wanted, limit=limit, before=before)
+
+
+def check_limit(limit: int) -> None:
+    """Check how many may be listed at once.
+
+    Raises:
+        BadInput: it is none, or too many.
+    """
+    if not 1 <= limit <= 1000:
+        raise BadInput(f"limit must be between 1 and 1,000, not {limit!r}")

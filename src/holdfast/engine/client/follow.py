@@ -26,7 +26,7 @@ async def follow(store: Store, observers: Observers, news: NewsWaiters, run_id: 
     try:
         yield _status(row)
         seen, last = _seen(row), _last(rows)
-        while not row.status.terminal:
+        while not row.status.is_terminal:
 
             async def look(seen: _Seen = seen, last: int = last) -> tuple[RunRow, list[EntryRow]] | None:
                 row, rows = await _read(store, run_id)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from holdfast.engine.client.link import inherited
 from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
@@ -25,14 +27,29 @@ E = TypeVar("E", bound=Opened)
 
 
 class InThread(Generic[E]):
-    """Runs an engine on a thread between entering and leaving; calling it awaits something there."""
+    """Runs an engine on a thread while it is open; calling it awaits something there.
+
+    Open it with `with`, or with `open` and `close` where a server says when: after it has forked, before it exits.
+    """
 
     def __init__(self, engine: E) -> None:
         self._engine = engine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
-    def __enter__(self) -> Callable[[Coroutine[Any, Any, T]], T]:
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Open the engine, on a thread of this process."""
+        if self._loop is not None:
+            raise HoldfastError("the engine is open already") if os.getpid() == self._process else inherited()
+        self._process = os.getpid()
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="holdfast engine", daemon=True)
         self._thread.start()
@@ -41,19 +58,29 @@ class InThread(Generic[E]):
         except BaseException:
             self._close()
             raise
-        return self
 
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
+        """Stop the engine in order, and its thread; nothing where it is not open."""
+        if self._loop is None or os.getpid() != self._process:
+            return  # in a child that was forked since, too: the engine goes on in its parent
         try:
             self(self._engine.stop())
         finally:
             self._close()
 
     def __call__(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine on the engine's thread and return its result."""
+        """Await a coroutine on the engine's thread and return its result.
+
+        Raises:
+            HoldfastError: the engine is not open, or this is its own thread.
+            StoreClosed: the process was forked since the engine was opened: open one in each process.
+        """
         if self._loop is None:
             coro.close()
             raise HoldfastError("the engine is not open here; use `with engine.in_thread() as call:`")
+        if os.getpid() != self._process:
+            coro.close()
+            raise inherited()  # a fork leaves threads behind: there is none here that would ever answer
         if threading.current_thread() is self._thread:
             coro.close()
             raise HoldfastError("this is the engine's own thread, which would wait for itself: use await")

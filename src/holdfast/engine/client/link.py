@@ -13,11 +13,11 @@ from holdfast.clock import Clock
 from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, SendMessage
 from holdfast.contract.rows import RunRow
 from holdfast.contract.store import Store
-from holdfast.contract.turns import PublishEvent
+from holdfast.contract.turns import PublishEvent, StartRun
 from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Done, resolving, soon
-from holdfast.errors import HoldfastError, NoSuchRun, StoreClosed
+from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreClosed
 from holdfast.patience import Outcomes
 
 if TYPE_CHECKING:
@@ -61,9 +61,17 @@ class Link:
         """
         if self.current is None:
             raise HoldfastError("the engine is not open; use `async with Engine(...) as engine:`")
-        if os.getpid() != self._process:
-            raise StoreClosed("this engine was inherited through a fork; open one of its own in this process")
+        self.refuse_inherited()
         refuse_in_workflow_code("the engine is used in workflow code", "use ctx.child, ctx.send or a step")
+
+    def refuse_inherited(self) -> None:
+        """Refuse an engine that was opened by the process that this one was forked from.
+
+        Raises:
+            StoreClosed: naming the way out.
+        """
+        if self.current is not None and os.getpid() != self._process:
+            raise inherited()
 
     async def row(self, run_id: str) -> RunRow:
         """Return a run as the store has it.
@@ -106,6 +114,19 @@ class Link:
 
         return await self.settle(worker, operation, partial(soon, ask))
 
+    async def enclose(self, connection: object, operation: SendMessage | StartRun) -> Outcome:
+        """Make one operation part of the transaction that is open on a caller's connection.
+
+        Raises:
+            BadInput: there is no connection, so the caller's transaction would not have it.
+        """
+        if connection is None:
+            raise BadInput(
+                "connection=None names no transaction, and this would happen outside the one that was meant: "
+                "pass a connection of psycopg, or leave connection out"
+            )
+        return await self.store.enclose(connection, operation)
+
     def settle(self, worker: Worker, what: object, begin: Callable[[Done], None]) -> Coroutine[Any, Any, Outcome]:
         """Ask for an operation, or the start of a run, and wait for its outcome as long as a call may take."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -115,6 +136,15 @@ class Link:
     def notify(self, change: Change) -> None:
         """Tell the observers."""
         self.observers.notify(change)
+
+
+def inherited() -> StoreClosed:
+    """Return what is raised where an engine of another process is used."""
+    return StoreClosed(
+        "this engine was inherited through a fork (gunicorn --preload, uWSGI, multiprocessing) and lives on in the "
+        "other process only: open one after the fork, in each process, for example in post_worker_init of "
+        "gunicorn.conf.py or in a function with uWSGI's @postfork"
+    )
 
 
 class Linked:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.clock import new_id
 from holdfast.context.waits import check_message_id
 from holdfast.contract.operations import Delivered, Outcome, Published, Refused, SendMessage
@@ -33,7 +35,7 @@ class Messaging:
         payload: object,
         message_id: str | None,
         dead_letter: bool,
-        connection: object = None,
+        connection: object = msgspec.UNSET,
     ) -> bool:
         """Send a message; False if one with this id was sent before."""
         check_run_id(run_id)
@@ -51,8 +53,8 @@ class Messaging:
             dead_letter=dead_letter,
             max_pending=self._events.get(name).max_pending,
         )
-        if connection is not None:
-            outcome = await self._link.store.enclose(connection, operation)
+        if connection is not msgspec.UNSET:
+            outcome = await self._link.enclose(connection, operation)
         else:
             outcome = await self._link.deliver(operation)
         _raise_refusal(outcome, run_id, name)
@@ -72,7 +74,7 @@ class Messaging:
             row = await self._link.row(run_id)
             if row.status is Status.BLOCKED:
                 raise RunBlocked(run_id, f"run {run_id!r} is blocked and cannot reply; the request stays")
-            if row.status.terminal:
+            if row.status.is_terminal:
                 replies = await store.replies([request])  # it may have been its last word
                 if request not in replies:
                     raise RunTerminal(run_id, row.status)

@@ -179,9 +179,9 @@ class RunControl:
 
     # Reopening.
 
-    async def replay(self, run_id: str, by: str, letter: str) -> None:
+    async def replay(self, run_id: str, by: str, reason: str, letter: str) -> None:
         """Retry a run on behalf of a dead letter that was not dealt with yet."""
-        await self.retry(run_id, by, letter=letter)
+        await self.retry(run_id, by, reason, letter)
 
     async def retry(self, run_id: str, by: str | None, reason: str = "", letter: str = "") -> None:
         """Let a failed run go on from what failed, with a fresh budget of attempts."""
@@ -243,10 +243,10 @@ class RunControl:
             if child.status is Status.COMPLETED:
                 ended = entries.ChildEnded("completed", msgspec.Raw(child.output or "null"))
                 messages.append(_child_row(child_id, ended, now))
-            elif child.status.terminal and depth:
+            elif child.status.is_terminal and depth:
                 again = cut_for_retry if child.status is Status.FAILED else cut_for_resume
                 children.append(await self._reopening(child, again, depth - 1))
-            elif not child.status.terminal:
+            elif not child.status.is_terminal:
                 unended.append(child_id)
         return Reopen(
             target=row.id,
@@ -272,18 +272,18 @@ class RunControl:
 
     # The rest.
 
-    async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], by: str | None) -> None:
+    async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], by: str | None, reason: str) -> None:
         """Set searchable attributes of a run; None removes one."""
         encoded = encode_attributes(attributes)
-        audit = audited(self._link, by, "set attributes", names=sorted(encoded))
+        audit = audited(self._link, by, "set attributes", reason=reason or None, names=sorted(encoded))
         operation = SetAttributes(
             target=check_run_id(run_id), attributes=encoded, at=self._link.clock.now(), audit=audit
         )
         self._took_effect(run_id, await self._link.apply(operation))
 
-    async def recover(self, run_id: str, by: str | None) -> bool:
+    async def recover(self, run_id: str, by: str | None, reason: str) -> bool:
         """Try a blocked run again with the code there is now; False if it is not blocked."""
-        audit = audited(self._link, by, "recover")
+        audit = audited(self._link, by, "recover", reason=reason or None)
         outcome = await self._link.apply(Unblock(at=self._link.clock.now(), target=check_run_id(run_id), audit=audit))
         if isinstance(outcome, Done) and outcome.count:
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -42,7 +42,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, Any] | None = None
     actor: str | None = None
     tenant: str | None = None
-    connection: object = None
+    connection: object = msgspec.UNSET
 
     def of_run(self, now: Instant) -> RunOptions:
         """Return what the store keeps of them, for a run that is started now.
@@ -91,6 +91,22 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
         return begins if begins > now else None
 
 
+class StartKeywords(TypedDict, total=False):
+    """The same, for type checkers."""
+
+    id: str | None
+    unique_key: str | None
+    on_conflict: OnConflict
+    delay: timedelta | None
+    start_at: datetime | None
+    timeout: timedelta | None
+    priority: int
+    attributes: Mapping[str, Any] | None
+    actor: str | None
+    tenant: str | None
+    connection: object
+
+
 _OF_THE_START = {"id", "connection"}
 """Options of which the run itself keeps nothing."""
 
@@ -121,8 +137,9 @@ class RunStarter:
         definition, name, encoded, digest = self._input(workflow, args, kwargs, said)
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
+        enclosed = asked.connection is not msgspec.UNSET
         new = check_run_id(asked.id) if asked.id is not None else new_id()
-        if asked.connection is None and asked.id is not None and (row := await self._link.store.get(new)) is not None:
+        if not enclosed and asked.id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
             return _same(new, name, digest, row.workflow, row.digest), result_type
         run = NewRun(
@@ -135,8 +152,8 @@ class RunStarter:
             at=self._link.clock.now(),
             options=options,
         )
-        if asked.connection is not None:
-            outcome = await self._link.store.enclose(asked.connection, StartRun(run=run))
+        if enclosed:
+            outcome = await self._link.enclose(asked.connection, StartRun(run=run))
         else:
             outcome = await self._insert(worker, run, definition)
         if isinstance(outcome, Existing):

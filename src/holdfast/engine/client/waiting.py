@@ -99,7 +99,7 @@ class ResultWaiters:
                 standing = found.get(run_id)
                 if standing is None:
                     self._refuse(run_id, NoSuchRun(run_id))
-                elif standing.status.terminal or standing.status is Status.BLOCKED:
+                elif standing.status.is_terminal or standing.status is Status.BLOCKED:
                     self.ended(run_id, standing)
 
     def _refuse(self, run_id: str, error: Exception) -> None:

@@ -100,15 +100,38 @@ def steps_of(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run of a sequence or graph has come: its present activity, counted from zero, and its name."""
+    """How far a run has come.
 
-    index: int
+    Of a sequence or graph: its present activity, counted from zero, and its name. Of code: what it said with
+    `ctx.progress(done, of)`, or the number of steps that have completed; the name is that of the step under way.
+    """
+
+    index: float
     name: str
-    total: int
-    fraction: float
-    """(index + 1) / total: the present activity counts as if it were done, so that the last one shows 1.0."""
+    total: float | None
+    """None for code that has not said of how much."""
+    fraction: float | None
+    """Of a sequence or graph (index + 1) / total: the present activity counts as if it were done, so that the last one
+    shows 1.0. Of code index / total.
+    """
     done: bool
     """Whether nothing is left to do."""
+    steps: int = 0
+    """How many steps have completed, of those that its history still has."""
+    reported: Any = field(default=None, repr=False)
+    """What the step under way said last with `heartbeat(...)`."""
+
+
+def progress_of_code(rows: list[EntryRow], steps: list[Step], ended: bool) -> Progress:
+    """Return how far a run of code has come."""
+    own = [step for step in steps if not step.compensation]
+    completed = sum(step.status == "completed" for step in own)
+    now = next((step for step in reversed(own) if step.status not in _OVER), None)
+    noted = next((row for row in reversed(rows) if row.kind == entries.ProgressNoted.kind), None)
+    said = decode_entry(noted.kind, noted.data) if noted is not None else entries.ProgressNoted(completed)
+    fraction = said.done / said.of if said.of else None
+    name, reported = (now.name, now.progress) if now is not None else ("", None)
+    return Progress(said.done, name, said.of, fraction, ended, completed, reported)
 
 
 def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | None:
@@ -134,9 +157,9 @@ def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | N
         index = places.get(now, following) if now is not None else following
     total = len(places)
     index = min(index, total - 1)
-    return Progress(
-        index, now or workflow.activities[index], total, (index + 1) / total, now is None and following == total
-    )
+    name, done = now or workflow.activities[index], now is None and following == total
+    reported = next((step.progress for step in own if step.name == name and step.status not in _OVER), None)
+    return Progress(index, name, total, (index + 1) / total, done, len(completed), reported)
 
 
 def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:

@@ -190,9 +190,18 @@ def _where(told: _Told, entry: Any) -> str:
         return ""
     if row.kind == entries.CompensationAdded.kind:
         return names.path(entry.where.rpartition("/")[0])
-    if row.kind in (entries.Patched.kind, entries.LoopCheckpoint.kind, entries.EvidenceAdded.kind):
+    if row.kind in _NAMED_OTHERWISE:
         return names.path(row.location.rpartition("/")[0])
     return names.path(row.location)
+
+
+_NAMED_OTHERWISE = (
+    entries.Patched.kind,
+    entries.LoopCheckpoint.kind,
+    entries.EvidenceAdded.kind,
+    entries.ProgressNoted.kind,
+)
+"""Kinds whose last name is not one that the code gave."""
 
 
 class _Place(NamedTuple):
@@ -322,6 +331,7 @@ _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
     entries.AttributesSet.kind: lambda entry, _: ("attributes set", {"values": _value(entry.values)}),
     entries.EvidenceAdded.kind: lambda entry, _: ("evidence", {"kind": entry.what, "id": entry.id}),
     entries.Replied.kind: _plain("reply", "to"),
+    entries.ProgressNoted.kind: _plain("progress", "done", "of"),
     entries.Reopened.kind: _plain("run reopened", "how"),
     entries.Ended.kind: _run_failed,
 }

@@ -28,7 +28,7 @@ async def list_runs(db: Statements, which: RunFilter) -> list[RunRow]:
     if which.status is not None:
         by_workflow = which.workflow is not None and completed
         wanted.add(f"{db.ignoring_indexes('status') if by_workflow else 'status'} =", which.status)
-        if not which.status.terminal:
+        if not which.status.is_terminal:
             wanted.add("runs.ended IS NULL")
     equal = {"parent_id": which.parent, "actor": which.actor, "tenant": which.tenant, "unique_key": which.unique_key}
     for column, value in equal.items():

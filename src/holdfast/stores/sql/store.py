@@ -12,6 +12,7 @@ from holdfast.contract.rows import (
     AuditRow,
     Counts,
     EntryRow,
+    EventRow,
     EvidenceRow,
     Held,
     History,
@@ -134,6 +135,13 @@ class SQLStore(Store):
     async def replies(self, messages: Sequence[str]) -> dict[str, str]:
         rows = await self._read("read_replies", *((message,) for message in messages))
         return {str(message): str(payload) for message, payload in rows}
+
+    async def events(self, name: str | None = None, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        if name is None:
+            rows = await self._read("read_all_events", (limit,))
+        else:
+            rows = await self._read("read_events", (name, after, limit))
+        return [EventRow._make(row) for row in rows]
 
     async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
         rows = await self._read("read_beats", (key,))

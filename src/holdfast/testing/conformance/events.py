@@ -39,6 +39,23 @@ class EventConformance:
         assert [await given(store, run) for run in (first, second, late)] == [[("event", str(n))] for n in range(3)]
         assert (await store.counts()).events == {"news": 1}
 
+    async def test_events_that_wait_are_listed_with_their_content(self, store: Store) -> None:
+        """Oldest first: those of a name in pages, or the oldest of any name; those that were given are not."""
+        await one(store, event('"a"', at=NOW + 1, id="e-1"), Published)
+        await one(store, event('"b"', at=NOW + 3, id="e-2"), Published)
+        await one(store, event('"c"', at=NOW + 2, id="e-3", name="other"), Published)
+        news = await store.events("news")
+        assert [(row.name, row.id, row.payload, row.at) for row in news] == [
+            ("news", "e-1", '"a"', NOW + 1), ("news", "e-2", '"b"', NOW + 3),
+        ]  # fmt: skip
+        assert await store.events("news", limit=1) == news[:1]
+        assert await store.events("news", after=news[0].n) == news[1:]
+        assert [row.id for row in await store.events()] == ["e-1", "e-3", "e-2"]
+        assert [row.id for row in await store.events(limit=2)] == ["e-1", "e-3"]
+        await waiting(store, since=NOW)
+        assert [row.id for row in await store.events("news")] == ["e-2"]
+        assert await store.events("nothing") == []
+
     async def test_an_event_makes_the_run_that_is_given_it_due(self, store: Store) -> None:
         """S2-41: resumed by its owner if it has one, by anybody if not."""
         resident, evicted = await waiting(store), await started(store)

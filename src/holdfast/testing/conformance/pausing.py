@@ -164,7 +164,7 @@ class PauseConformance:
         """S4-25: explicit states."""
         for status in (*TERMINAL, Status.CANCELLING, Status.BLOCKED):
             run = await started(store)
-            if status.terminal:
+            if status.is_terminal:
                 await end(store, run, status)
             else:
                 await one(store, turn(run.key, state=State(status=status, seen=0)), Committed)

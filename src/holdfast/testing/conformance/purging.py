@@ -70,7 +70,7 @@ class PurgeConformance:
     async def test_an_open_run_is_never_purged(self, store: Store) -> None:
         """S0-59: whatever its status, however old."""
         for status in Status:
-            if not status.terminal:
+            if not status.is_terminal:
                 run = await started(store)
                 await one(store, turn(run.key, state=State(status=status, seen=0)), Committed)
         for what in (*TERMINAL, "work", "event", "queued", "keys", "ids"):

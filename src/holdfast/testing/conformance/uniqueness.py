@@ -64,7 +64,7 @@ class UniquenessConformance:
         """S0-17."""
         run = await optioned(store, unique_key="k")
         for status in Status:
-            if not status.terminal:
+            if not status.is_terminal:
                 await one(store, turn(run.key, state=State(status=status, seen=0)), Committed)
                 assert await one(store, keyed(), KeyHeld) == KeyHeld(run.key, run.id)
 

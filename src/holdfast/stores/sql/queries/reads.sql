@@ -78,6 +78,14 @@ WHERE next <= $1 AND next IS NOT NULL AND paused = 0 ORDER BY next;
 -- Answers to requests.
 SELECT replies.message, replies.payload FROM {rows} AS wanted {join} replies ON replies.message = wanted.message;
 
+-- name: read_events
+-- The events that wait under a name, after a number.
+SELECT n, name, id, payload, at FROM events WHERE name = $1 AND n > $2 ORDER BY n LIMIT $3;
+
+-- name: read_all_events
+-- The oldest events that wait, under any name.
+SELECT n, name, id, payload, at FROM events ORDER BY at, name, n LIMIT $1;
+
 -- name: read_beats
 -- When the steps of a run last reported progress.
 SELECT location, at, detail FROM heartbeats WHERE run = $1;
