@@ -17,11 +17,11 @@ from holdfast.errors import CannotOpen, HoldfastError, InvalidDuration
 from holdfast.limits import Limit
 from holdfast.testing.invariants import violations
 
-LIFESPAN = timedelta(seconds=0.6)
-BUFFER = timedelta(seconds=0.2)
+LIFESPAN = timedelta(seconds=3)
+BUFFER = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
-# Here time is what is tested, so it is real, but short.
+# Here time is what is tested, so it is real, and long enough for a machine that is busy.
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_a_step_that_can_finish_in_time_is_begun(make):
     async def work(number: int) -> int:
         return number
 
-    caller = calling(work, timeout=timedelta(seconds=0.05))
+    caller = calling(work, timeout=timedelta(seconds=1))
     await given(make, caller)
     report = await make(caller).run(lifespan=LIFESPAN, buffer=BUFFER)
     assert (report.completed, report.open_runs) == (1, 0)
@@ -151,13 +151,13 @@ async def test_a_step_that_waited_for_its_place_until_it_was_too_late_is_not_beg
 
     async def work(number: int) -> int:
         begun.append(number)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.5)
         return number
 
-    caller = calling(work, timeout=timedelta(seconds=0.6))
+    caller = calling(work, timeout=LIFESPAN)
     await given(make, caller, 5)
     report = await make(caller, max_steps=1).run(lifespan=2 * LIFESPAN, buffer=BUFFER)
-    assert len(begun) == 1  # the second would begin with 0.5 s left, and may take 0.6
+    assert len(begun) == 1  # the second would begin with 2.5 s left, and may take 3
     assert (report.completed, report.open_runs) == (1, 4)
     assert sorted(await results(make, caller, 5)) == list(range(5))
     assert sorted(begun) == list(range(5))
@@ -169,10 +169,10 @@ async def test_a_step_that_waits_for_a_limit_until_it_is_too_late_is_not_begun(m
 
     async def work(number: int) -> int:
         begun.append(number)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.5)
         return number
 
-    caller = calling(work, timeout=timedelta(seconds=0.6), limit="one")
+    caller = calling(work, timeout=LIFESPAN, limit="one")
     await given(make, caller, 2)
     engine = make(caller, limits=[Limit(name="one", at_once=1)])
     for done in (1, 2):
@@ -236,7 +236,7 @@ async def test_work_is_divided_over_several_lifespans(make):
     done: list[int] = []
 
     async def work(number: int) -> int:
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.3)
         done.append(number)
         return number
 
@@ -244,7 +244,7 @@ async def test_work_is_divided_over_several_lifespans(make):
     async def job(ctx: Context, number: int) -> int:
         total = 0
         for part in range(3):
-            total += await ctx.step(activity(name="work", timeout=timedelta(seconds=0.1))(work), 10 * number + part)
+            total += await ctx.step(activity(name="work", timeout=timedelta(seconds=0.5))(work), 10 * number + part)
         return total
 
     await given(make, job, 4)
