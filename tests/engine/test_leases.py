@@ -124,6 +124,7 @@ async def test_what_blocks_the_event_loop_is_named_once_with_its_stack(
     for record in caplog.records:
         assert record.levelno == logging.WARNING
         assert "hog_the_loop" in record.getMessage()
+        assert "\n  File" in record.getMessage()
         assert "blocked" in record.getMessage()
 
 
