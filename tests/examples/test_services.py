@@ -50,7 +50,7 @@ class Service:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", *self._command],
                 cwd=self._folder,
-                env=os.environ | {"DATABASE": str(self._folder / "orders.db"), "PYTHONPATH": str(FOLDER)},
+                env=os.environ | {"DATABASE": str(self._folder / "orders.db")},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -72,7 +72,8 @@ class Service:
         try:
             connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or "null")
+            told = answer.read()
+            return answer.status, json.loads(told) if answer.getheader("content-type") == "application/json" else told
         finally:
             connection.close()
 
@@ -88,17 +89,19 @@ class Service:
 @pytest.fixture
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     with tempfile.TemporaryDirectory() as folder:  # short: the name of a socket has a hundred characters at most
-        service = Service(Path(folder), request.param)
+        service = Service(Path(folder), [argument.replace("{folder}", folder) for argument in request.param])
         try:
             yield service
         finally:
             service.kill()
 
 
-FASTAPI = ["uvicorn", "--uds", "s", "--workers", "2", "web_service:app"]
+FASTAPI = ["uvicorn", "--app-dir", str(FOLDER), "--workers", "2", "--uds", "{folder}/s", "web_service:app"]
+FLASK = ["gunicorn", "--config", str(FOLDER / "flask_service/gunicorn.conf.py"), "--bind", "unix:{folder}/s"]
+FLASK += ["--chdir", str(FOLDER / "flask_service"), "app:app"]
 
 
-@pytest.mark.parametrize("service", [FASTAPI], ids=["fastapi"], indirect=True)
+@pytest.mark.parametrize("service", [FASTAPI, FLASK], ids=["fastapi", "flask"], indirect=True)
 def test_a_service_of_two_processes_is_killed_and_goes_on(service: Service):
     """G1 G3 G7 S0-60 What was acknowledged is there when it is started again, by whichever process it was."""
     orders = range(1, 6)
