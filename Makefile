@@ -37,6 +37,8 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/python tests/types/verify.py
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 	@$(MAKE) --no-print-directory speed
 

@@ -235,7 +235,7 @@ class Declared(Workflow[Any, Any]):
         run = _told_apart(function, f"in workflow {name!r}, declared at {place}")
         super().__init__(run, name, version, check=False, queue=queue)
         self.declared_at = place
-        self.parts = tuple(parts)
+        self.parts: tuple[Part, ...] = tuple(parts)
         self._shape = repr(shape)
         self.activities = tuple(part.name for part in self.parts)
         undoing = [part.compensate for part in self.parts if part.compensate is not None]

@@ -120,14 +120,14 @@ class Activity(Definition, Generic[P, R_co]):
         functools.update_wrapper(self, function)
         self.function = function
         self.settings = settings
-        self.name = settings.name
+        self.name: str = settings.name
         """The name under which the step is recorded."""
-        self.watched = settings.watched
-        self.queue = settings.queue
+        self.watched: bool = settings.watched
+        self.queue: str | None = settings.queue
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
-        self.plain = self.is_async and settings.plain
+        self.plain: bool = self.is_async and settings.plain
         """Whether its body is run on the event loop and no option asks for anything more."""
         if settings.transaction and self.is_async:
             raise DefinitionError(

@@ -80,7 +80,7 @@ class Workflow(Definition, Generic[P, R_co]):
         self.name = name
         self.version = version
         self.check = check
-        self.queue = check_queue(queue, f"queue of workflow {name!r}")
+        self.queue: str = check_queue(queue, f"queue of workflow {name!r}")
         """The queue whose workers advance its runs."""
         self.hooks: Hooks | None = None
         """What to call when a run has ended."""

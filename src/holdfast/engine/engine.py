@@ -117,12 +117,12 @@ class Engine(StartsRuns):
         store: Store | None = None,
         **settings: Any,
     ) -> None:
-        self.settings = Settings.given(settings)
+        self.settings: Settings = Settings.given(settings)
         check_text(actor, "actor")
-        self.registry = Registry(workflows, errors, activities)
+        self.registry: Registry = Registry(workflows, errors, activities)
         self._queues = Queues(queues, self.registry)
-        self.store = store if store is not None else open_store(database, durability, dialect)
-        self.clock = clock or self.store.clock
+        self.store: Store = store if store is not None else open_store(database, durability, dialect)
+        self.clock: Clock = clock or self.store.clock
         self._events = Events(events)
         self._limits = Limits(limits)
         check_plain(context, "context")
@@ -141,11 +141,11 @@ class Engine(StartsRuns):
             self._link, self.registry, self._control, messaging, self._results, self._news, self._patiently
         )
         """What the handles use."""
-        self.dead_letters = DeadLetters(self._link, self._events, self._control.replay)
+        self.dead_letters: DeadLetters = DeadLetters(self._link, self._events, self._control.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
-        self.audit = AuditTrail(self._link)
+        self.audit: AuditTrail = AuditTrail(self._link)
         """What people did, and what runs put on record: list, verify, export."""
-        self.schedules = Schedules(self._link, self.registry, self._events, self._schedules_changed)
+        self.schedules: Schedules = Schedules(self._link, self.registry, self._events, self._schedules_changed)
         """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
         self._deadline: float | None = None
         self._retention = retention

@@ -66,7 +66,7 @@ class TestEngine(Engine):
         replay: bool = False,
         **options: Any,
     ) -> None:
-        self.jumping = clock or JumpingClock(start)
+        self.jumping: JumpingClock = clock or JumpingClock(start)
         self._max_jumps = max_jumps
         self._patience = patience.total_seconds()
         options.setdefault("retention", None)  # its clock jumps by months, and tests look at runs that are over

@@ -39,7 +39,7 @@ class Fault:
     ) -> None:
         self.at = at
         self.moment = moment
-        self.injected = 0
+        self.injected: int = 0
         """How often it happened."""
         self._act = act
         self._only = only
@@ -126,7 +126,7 @@ class Faults:
         """How often each method was called."""
         self.batches: list[list[Operation]] = []
         """What was committed, batch by batch."""
-        self.dead = False
+        self.dead: bool = False
         """Whether nothing reaches the database any more."""
         self._faults: list[Fault] = []
         self._watched: dict[str, list[tuple[Any, ...]]] = {}

@@ -56,7 +56,7 @@ class Writer:
     """Writes an export, which appears when it is complete; gzipped if its name ends in .gz."""
 
     def __init__(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.rows: Counter[str] = Counter()
         self._new = NewFile(path, replace=replace)
         self._out: IO[bytes] | gzip.GzipFile | None = None
@@ -116,7 +116,7 @@ class Reader:
     footer: Footer
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     def check(self, known: Mapping[str, Sequence[tuple[str, str]]]) -> tuple[Header, Footer]:
         """Read the whole file and return what it says of itself; `known` are the tables and the types of their columns.

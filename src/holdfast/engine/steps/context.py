@@ -37,9 +37,9 @@ class CancelSignal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
-        self.aborted = False
+        self.aborted: bool = False
         """Whether the step timed out or was cancelled."""
-        self.reason = ""
+        self.reason: str = ""
         """Why it fired, empty until then."""
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -111,7 +111,7 @@ class StepContext:
         self.verb = verb
         self.clock = clock
         self.beat: Callable[[], None] = _nothing
-        self.report = report or _no_report
+        self.report: Callable[[StepContext, str], None] = report or _no_report
 
     @property
     def signal(self) -> CancelSignal:

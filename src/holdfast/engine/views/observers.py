@@ -307,7 +307,7 @@ class Watch:
         self._more = asyncio.Event()
         self._closed = False
         self.unsubscribe: Callable[[], None] = lambda: None
-        self.dropped = 0
+        self.dropped: int = 0
         """How many changes were dropped, oldest first, because they were not taken in time."""
 
     def put(self, change: Change) -> None:
