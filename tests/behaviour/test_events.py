@@ -260,6 +260,19 @@ async def test_the_runs_own_messages_come_before_events(make_engine):
     assert await (await engine.start(take, "price")).result() == ["event"]
 
 
+async def test_a_message_comes_before_an_event_that_the_run_was_given_earlier(make_engine):
+    """S2-16 B25 It was paused while it waited, and looks at both when it goes on."""
+    engine = await make_engine(take)
+    run = await engine.start(take, "price", 2)
+    await engine.settle()
+    await run.pause()
+    await engine.settle()
+    assert await engine.publish("price", "event") == 1
+    await run.send("price", "message")
+    await run.resume()
+    assert await run.result() == ["message", "event"]
+
+
 async def test_an_event_and_a_message_at_once_are_both_taken(make_engine):
     """S2-30 G8 Given an event and sent a message in the same moment, a run loses neither."""
     engine = await make_engine(take)

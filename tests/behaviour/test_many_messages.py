@@ -125,7 +125,7 @@ async def test_a_message_that_was_taken_is_a_duplicate_also_when_its_run_has_end
 
 @pytest.mark.parametrize("wrong", ["", 7, "x" * 256])
 async def test_an_id_that_is_none_is_refused(make_engine, wrong):
-    """G12 Before anything is stored: the run can still be read."""
+    """GUARANTEES 6.11 Before anything is stored: the run can still be read."""
     engine = await make_engine(take)
     run = await engine.start(take, "item", 1)
     with pytest.raises(BadInput, match="must be a text of 1 to 255 characters"):

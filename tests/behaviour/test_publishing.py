@@ -27,7 +27,7 @@ async def test_an_event_with_an_id_is_published_once(make_engine):
 
 @pytest.mark.parametrize("wrong", ["", 7, "x" * 256])
 async def test_an_id_that_is_none_is_refused(make_engine, wrong):
-    """G12 Before anything is stored."""
+    """GUARANTEES 6.11 Before anything is stored."""
     engine = await make_engine(take)
     with pytest.raises(BadInput, match="must be a text of 1 to 255 characters"):
         await engine.publish("price", 1, id=wrong)
@@ -35,7 +35,7 @@ async def test_an_id_that_is_none_is_refused(make_engine, wrong):
 
 
 async def test_an_object_is_the_event_and_not_its_name(make_engine):
-    """S2-44 G12 A payload beside it, or a value of no class of its own, is a mistake."""
+    """S2-44 A payload beside it, or a value of no class of its own, is a mistake."""
     engine = await make_engine(take)
     with pytest.raises(BadInput):
         await engine.publish(Price(1), {"another": "payload"})
@@ -46,7 +46,7 @@ async def test_an_object_is_the_event_and_not_its_name(make_engine):
 
 
 async def test_an_event_that_cannot_be_stored_is_refused_and_nothing_is_queued(make_engine):
-    """G12"""
+    """GUARANTEES 6.1"""
     engine = await make_engine(take)
     with pytest.raises(NotSerializable):
         await engine.publish("price", object())

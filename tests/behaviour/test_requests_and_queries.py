@@ -233,7 +233,7 @@ async def test_waiting_for_a_request_has_a_timeout_and_a_default(make_engine):
 
 
 async def test_only_a_request_can_be_answered_and_only_with_what_can_be_stored(make_engine):
-    """G12"""
+    """GUARANTEES 6.1"""
 
     @workflow
     async def careless(ctx: Context) -> list[str]:
@@ -360,7 +360,7 @@ async def test_a_run_answers_queries_while_a_step_runs(make_engine):
 
 
 async def test_an_unknown_query_lists_those_there_are(make_engine):
-    """B28 G12"""
+    """B28"""
     engine = await make_engine(account)
     run = await engine.start(account)
     with pytest.raises(UnknownQuery, match=r"answers no query 'sum'; it answers: 'total', 'plus'"):

@@ -155,7 +155,7 @@ async def test_a_run_that_takes_too_long_is_cut_off_cleans_up_and_fails(make_eng
 
 
 async def test_the_time_a_run_may_take_counts_from_its_beginning(make_engine):
-    """S3-22 Not from its start, if it begins later."""
+    """S3-23 Not from its start, if it begins later."""
     engine = await make_engine(ask, start=BEGIN)
     run = await engine.start(ask, delay=DAY, timeout=HOUR)
     await engine.advance(DAY + HOUR / 2)
@@ -166,7 +166,7 @@ async def test_the_time_a_run_may_take_counts_from_its_beginning(make_engine):
 
 
 async def test_a_run_that_ends_in_time_never_hears_of_its_deadline(make_engine):
-    """S3-22 Nor does the engine wake for it."""
+    """Nor does the engine wake for it."""
     engine = await make_engine(ask)
     run = await engine.start(ask, timeout=HOUR)
     await engine.settle()
@@ -178,7 +178,7 @@ async def test_a_run_that_ends_in_time_never_hears_of_its_deadline(make_engine):
 
 @restarts
 async def test_a_deadline_that_passed_while_no_engine_was_there_counts(make_engine):
-    """S3-22 G9 The next engine cuts the run off at once."""
+    """G9 The next engine cuts the run off at once."""
     first = await make_engine(ask)
     run = await first.start(ask, timeout=HOUR)
     await first.settle()

@@ -237,7 +237,7 @@ class _Struck(PostgresStore):
 async def test_a_start_of_which_nobody_can_say_what_became_may_be_repeated(
     database: str, schema: str, proxy: Proxy, fault: str, here: bool
 ):
-    """G1 B12 The run is there once or not at all, and if it is there it goes on by itself."""
+    """G1 G2 The run is there once or not at all, and if it is there it goes on by itself."""
     store = _Struck(_through(proxy, schema))
     strikes: dict[str, Callable[[], None]] = {
         "before": proxy.cut_before_commit,
@@ -485,7 +485,7 @@ def _address(database: str) -> str:
 
 
 async def test_options_in_the_address_reach_the_server(database: str):
-    """B24 As libpq writes them."""
+    """As libpq writes them."""
     store = PostgresStore(f"{database}&options=-c%20statement_timeout%3D5000")
     await store.open()
     try:

@@ -180,7 +180,7 @@ async def test_workers_behind_a_transaction_pooler_get_along(
 
 
 async def test_an_idle_store_holds_no_connection_of_a_pooler(database: str, postgres: str):
-    """B24 Otherwise those who have nothing to do keep everybody else from working."""
+    """Otherwise those who have nothing to do keep everybody else from working."""
     schema = database.rpartition("schema=")[2]
     with Pooler(postgres, size=1) as pooler:
         store = PostgresStore(f"{pooler.url}?schema={schema}", dialect="pooler")
