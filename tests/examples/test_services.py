@@ -19,13 +19,15 @@ from tests.support.paths import ROOT
 from tests.support.waiting import soon
 
 FOLDER = ROOT / "examples"
+PATIENCE = 300.0
+"""For how many seconds a server may take to start, or to answer: a busy machine begins three processes slowly."""
 
 
 class OverSocket(http.client.HTTPConnection):
     """HTTP over a Unix socket, whose name no other test can have taken."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=60)
+        super().__init__("localhost", timeout=PATIENCE)
         self._path = path
 
     def connect(self) -> None:
@@ -55,7 +57,7 @@ class Service:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        assert soon(self._answers), self.output
+        assert soon(self._answers, PATIENCE), self.output
 
     def kill(self) -> None:
         if self._process is not None:
@@ -114,12 +116,16 @@ def test_a_service_of_two_processes_is_killed_and_goes_on(service: Service):
     assert service.ask("PUT", "/orders/1", {"item": "piano", "cents": 1})[0] == 409
     for number in orders[:3]:
         assert service.ask("POST", f"/orders/{number}/approval")[0] == 202
-    assert soon(lambda: "  charging" in service.output), service.output
+    assert soon(lambda: "  charging" in service.output, PATIENCE), service.output
     service.kill()
     service.start()
     for number in orders:
         assert service.ask("POST", f"/orders/{number}/approval")[0] == 202
-    assert soon(lambda: all(service.ask("GET", f"/orders/{number}")[1]["status"] == "completed" for number in orders))
+
+    def all_completed() -> bool:
+        return all(service.ask("GET", f"/orders/{number}")[1]["status"] == "completed" for number in orders)
+
+    assert soon(all_completed, PATIENCE), service.output
     for number in orders:
         assert service.ask("GET", f"/orders/{number}")[1]["result"] == "paid 129.00, parcel with a kettle"
     assert service.ask("POST", "/orders/1/approval")[0] == 202  # it was taken: repeating it is no error
