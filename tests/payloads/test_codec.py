@@ -464,7 +464,6 @@ def test_a_number_of_five_thousand_digits_is_too_long() -> None:
 @pytest.mark.parametrize(
     "type",
     [
-        Item | Strict,
         object.__class__,
         io.TextIOWrapper,
         list[io.TextIOWrapper],

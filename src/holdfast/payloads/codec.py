@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec.inspect import CustomType, Field, Type, type_info
@@ -23,6 +23,7 @@ from holdfast.payloads.encodable import (
     MAX_DIGITS,
     PLAIN,
     SORTED,
+    adapter_of,
     check,
     first_line,
     is_model,
@@ -172,24 +173,51 @@ _FAR = 1 << 63
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
-def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+def _decoder_of(type: Any) -> Decodes:
     try:
         return _cached_decoder(type)
     except TypeError:  # an unhashable type, such as Annotated[int, []]
         return _new_decoder(type)
 
 
-def _new_decoder(type: Any) -> msgspec.json.Decoder[Any]:
+class Decodes(Protocol):
+    """What reads JSON as one type."""
+
+    def decode(self, data: bytes | str, /) -> Any:
+        """Return the value."""
+        ...
+
+
+def _new_decoder(type: Any) -> Decodes:
     if isinstance(type, TypeVar) or (not inspect.isclass(type) and getattr(type, "__parameters__", None)):
         raise _undecodable_type(type, "it has a free type variable")
+    refusal: Exception | None = None
     try:
         made = msgspec.json.Decoder(type, dec_hook=_from_plain)
         unknown = [kind for kind in _custom_types(type_info(type), set()) if kind is not object and not is_model(kind)]
+        if not unknown:
+            return made
+        reason = f"{qualified_name(unknown[0])} has no fields that JSON could fill"
     except Exception as error:
-        raise _undecodable_type(type, str(error)) from error
-    if unknown:
-        raise _undecodable_type(type, f"{qualified_name(unknown[0])} has no fields that JSON could fill")
-    return made
+        refusal, reason = error, str(error)
+    adapter = adapter_of(type)
+    if adapter is None:
+        raise _undecodable_type(type, reason) from refusal
+    return _Adapted(adapter)
+
+
+class _Adapted:
+    """Reads JSON by pydantic: unions of models, and other types that msgspec refuses."""
+
+    def __init__(self, adapter: Any) -> None:
+        self._read = adapter.validate_json
+        self._names = _by_name(adapter.validate_json)
+
+    def decode(self, data: bytes | str) -> Any:
+        try:
+            return self._read(data, **self._names)
+        except ValueError as error:
+            raise msgspec.ValidationError(_model_complaint(error)) from error
 
 
 _cached_decoder = lru_cache(maxsize=1024)(_new_decoder)
@@ -220,15 +248,15 @@ def _from_plain(type: Any, plain: Any) -> Any:
         return plain
     try:
         # JSON mode, so that models in strict mode take datetimes and sets from what JSON has for them.
-        return type.model_validate_json(msgspec.json.encode(plain), **_by_name(type))
+        return type.model_validate_json(msgspec.json.encode(plain), **_by_name(type.model_validate_json))
     except ValueError as error:
         raise ValueError(_model_complaint(error)) from error
 
 
 @lru_cache(maxsize=4096)
-def _by_name(model: Any) -> dict[str, bool]:
-    """Return the arguments that make a model read what `dump_model` wrote, beside its aliases."""
-    known = "by_name" in inspect.signature(model.model_validate_json).parameters
+def _by_name(validate: Any) -> dict[str, bool]:
+    """Return the arguments that make pydantic read what `dump_model` wrote, beside aliases."""
+    known = "by_name" in inspect.signature(validate).parameters
     return {"by_alias": True, "by_name": True} if known else {}
 
 

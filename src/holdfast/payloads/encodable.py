@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -163,6 +164,12 @@ class Walk:
             self.visit(_as_builtin(value), depth)
         elif is_model(kind):
             self.model(value, kind, depth)
+        elif knows_pydantic(kind):
+            try:
+                plain = dump(value)
+            except Exception as error:
+                raise _Refused(NotSerializable, f"{kind.__name__} ({first_line(error)})") from error
+            self.visit(plain, depth)
         elif not isinstance(value, UUID | date | timedelta) and not self.lenient:
             raise _Refused(NotSerializable, f"object of type {kind.__name__}")
 
@@ -250,6 +257,55 @@ def dump_model(value: Any) -> Any:
     return value.model_dump(mode="json", by_alias=False, round_trip=True)
 
 
+def knows_pydantic(kind: type) -> bool:
+    """Tell whether a class that is no model says itself how pydantic writes and reads it."""
+    return hasattr(kind, "__get_pydantic_core_schema__") and adapter_of(kind) is not None
+
+
+def dump(value: Any) -> Any:
+    """Return what pydantic writes for an object of such a class."""
+    adapter = adapter_of(type(value))
+    assert adapter is not None
+    return adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
+
+
+def adapter_of(kind: Any) -> Any:
+    """Return pydantic's TypeAdapter for a type in which something is pydantic's; None for others."""
+    try:
+        return _cached_adapter(kind)
+    except TypeError:  # not hashable
+        return _new_adapter(kind)
+
+
+def _new_adapter(kind: Any) -> Any:
+    if not _is_pydantics(kind):
+        return None
+    from pydantic import ConfigDict, TypeAdapter
+
+    for config in (ConfigDict(val_json_bytes="base64"), None):  # as msgspec writes bytes; a model has its own
+        try:
+            return TypeAdapter(kind, config=config)
+        except Exception:  # noqa: S110  # which of its errors, depends on its version
+            pass
+    return None
+
+
+def _is_pydantics(kind: Any) -> bool:
+    """Tell whether a type is, or is made of, a model or something else that was written for pydantic."""
+    marks = getattr(kind, "__metadata__", ())
+    if any(type(mark).__module__.partition(".")[0] == "pydantic" for mark in marks):
+        return True
+    if isinstance(kind, type) and any(hasattr(kind, name) for name in _PYDANTICS):
+        return True
+    return any(map(_is_pydantics, typing.get_args(kind)))
+
+
+_PYDANTICS = ("__get_pydantic_core_schema__", "__pydantic_core_schema__")
+
+
+_cached_adapter = lru_cache(maxsize=1024)(_new_adapter)
+
+
 def _as_builtin(value: Any) -> Any:
     """Return what msgspec can write of a value it does not know; the walk has let it pass."""
     for kind, convert in _CONVERSIONS.items():
@@ -257,6 +313,8 @@ def _as_builtin(value: Any) -> Any:
             return convert(value)
     if is_model(type(value)):
         return dump_model(value)
+    if knows_pydantic(type(value)):
+        return dump(value)
     raise TypeError(f"object of type {type(value).__name__}")
 
 
