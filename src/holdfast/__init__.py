@@ -3,6 +3,7 @@
 from holdfast import logs, system  # noqa: F401  # what they do is done when they are imported
 from holdfast.changes import Change
 from holdfast.context.api import Break, Context, Continue, Winner
+from holdfast.context.run_context import current_context
 from holdfast.contract.rows import Status
 from holdfast.definitions import NotReady, activity, workflow
 from holdfast.engine.engine import Engine
@@ -28,6 +29,7 @@ from holdfast.errors import (
 from holdfast.events import Event
 from holdfast.ops.retention import Retention
 from holdfast.policy import Retry
+from holdfast.replay.location import valid_name
 
 __version__ = "0.1.0"
 
@@ -60,6 +62,8 @@ __all__ = [
     "StepTimeout",
     "Winner",
     "activity",
+    "current_context",
     "step_context",
+    "valid_name",
     "workflow",
 ]

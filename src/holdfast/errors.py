@@ -42,6 +42,7 @@
     |-- QueueFull                  too many messages or events wait already
     |-- NoSuchLetter               no dead letter has that id, or it was dealt with
     |-- NoSuchSchedule
+    |-- NeverAwaited               the code called a verb and forgot to await it
     |-- JoinError                  every failed branch, by name
     |-- RaceError                  all branches failed
     |-- ChildFailed                an awaited child ended failed or cancelled
@@ -279,6 +280,10 @@ class NoSuchLetter(HoldfastError):
 
 class NoSuchSchedule(HoldfastError):
     """No schedule has that id."""
+
+
+class NeverAwaited(HoldfastError):
+    """The code called a verb and never awaited it; the message names the call, its file and its line."""
 
 
 class JoinError(HoldfastError):

@@ -218,8 +218,9 @@ async def test_a_step_finishing_just_as_the_run_ends_harms_nothing(make_engine):
 
     @workflow
     async def hasty(ctx: Context) -> str:
-        ctx.step("forgotten", echo, 1)
+        given_up: Any = ctx.step("given up", echo, 1)
         await ctx.step("awaited", echo, 2)
+        given_up.done()
         return "done"
 
     engine = await make_engine(hasty)

@@ -359,7 +359,8 @@ async def test_sends_and_children_of_the_turn_that_begins_anew_are_not_lost(make
         if number == 3:
             return [await ctx.receive("mark", int) for _ in range(3)]
         ctx.child(kid, number)
-        ctx.send(ctx.run_id, "mark", number)
+        sent: Any = ctx.send(ctx.run_id, "mark", number)
+        assert not sent.done()
         ctx.continue_as_new(number + 1)
 
     engine = await make_engine(spawn, kid)
@@ -381,9 +382,10 @@ async def test_a_step_left_running_by_the_old_generation_does_not_answer_the_new
 
     @workflow
     async def leave(ctx: Context, number: int) -> int:
-        step = ctx.step(work, number)
+        step: Any = ctx.step(work, number)
         if number == 0:
             await ctx.receive("go")
+            assert not step.done()
             ctx.continue_as_new(1)
         return await step
 

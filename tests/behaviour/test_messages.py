@@ -645,12 +645,13 @@ async def test_sends_gathered_in_one_turn_keep_the_order_of_the_calls(make_engin
     assert await receiver.result() == list(range(20))
 
 
-async def test_a_send_that_nobody_awaits_is_still_sent(make_engine):
+async def test_a_send_that_is_not_waited_for_is_still_sent(make_engine):
     """The call counts, not the await: the run may end at once."""
 
     @workflow
     async def fire(ctx: Context, target: str) -> None:
-        ctx.send(target, "item", "boo")
+        sent: Any = ctx.send(target, "item", "boo")
+        assert not sent.done()
 
     engine = await make_engine(take, fire)
     receiver = await engine.start(take, "item", 1)

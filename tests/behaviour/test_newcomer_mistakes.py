@@ -90,15 +90,74 @@ async def test_a_failed_run_says_where_it_failed(make_engine, caplog):
     assert any("failed: KeyError" in line and "prices" in line for line in caplog.messages)
 
 
-async def test_a_step_that_is_never_awaited_is_reported(make_engine, caplog):
-    @workflow
-    async def hasty(ctx: Context) -> str:
-        ctx.step(charge, "a")
-        return "done"
+@workflow
+async def hasty(ctx: Context) -> str:
+    ctx.step(charge, "a")
+    await ctx.sleep(timedelta(hours=1))
+    return "done"
+
+
+async def test_a_step_that_is_never_awaited_fails_the_run(make_engine):
+    """B37 Also one that was evicted meanwhile. With the `await` put in, a retry goes on from what was recorded."""
+    engine = await make_engine(hasty)
+    run = await engine.start(hasty)
+    with pytest.raises(
+        RunFailed, match=r"step 'charge' was called at .*test_newcomer_mistakes\.py:\d+ and never awaited"
+    ):
+        await run.result()
+    assert [step.status for step in await run.steps()] == ["completed"]
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_run_that_failed_for_a_forgotten_await_goes_on_once_that_is_put_in(make_engine):
+    """B37 B8 What the call came to is there, and is given to the `await` that waits for it now."""
+
+    @workflow(name="hasty")
+    async def mended(ctx: Context) -> str:
+        paid = ctx.step(charge, "a")
+        await ctx.sleep(timedelta(hours=1))
+        return await paid
 
     engine = await make_engine(hasty)
-    assert await engine.execute(hasty) == "done"
-    assert any("without awaiting step 'charge'" in line for line in caplog.messages)
+    run = await engine.start(hasty, id="hasty")
+    with pytest.raises(RunFailed, match="never awaited"):
+        await run.result()
+    await engine.stop()
+    engine = await make_engine(mended)
+    await engine.get("hasty").retry()
+    assert await engine.get("hasty").result() == "paid a"
+
+
+async def no_parameters() -> None: ...
+
+
+async def no_context(order: str) -> None: ...
+
+
+async def only_by_name(*, ctx: Context) -> None: ...
+
+
+async def a_list(orders: list[str], ctx: Context) -> None: ...
+
+
+@pytest.mark.parametrize("function", [no_parameters, no_context, only_by_name, a_list])
+def test_a_workflow_without_a_context_is_refused_when_it_is_declared(function: Any):
+    """S1-1 Else its input would be taken for the Context, and each run would fail at its first verb."""
+    with pytest.raises(DefinitionError, match=rf"{function.__name__}.*must take a Context as its first argument"):
+        workflow(function)
+
+
+def test_a_context_may_be_annotated_in_any_way_or_not_at_all():
+    async def plain(ctx, order: str) -> None: ...
+
+    async def anything(ctx: Any) -> None: ...
+
+    async def unknown(ctx: NotImportedHere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    async def either(ctx: Context | None) -> None: ...
+
+    for function in (plain, anything, unknown, either):
+        assert workflow(function).function is function
 
 
 async def test_the_engine_is_refused_in_workflow_code():

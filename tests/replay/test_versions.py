@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.driving import assert_replays, live, resumed
+from tests.support.driving import assert_replays, execution, finished, live, resumed
 
 from holdfast import Context, workflow
 from holdfast.context.api import Break, Continue
@@ -382,3 +382,61 @@ def test_a_set_iterated_in_another_order_is_noticed_by_the_digest():
     rows = run("1", "-")
     assert run("1", rows).strip() == "same order"
     assert "sorted list rather than a set" in run("2", rows)
+
+
+# In a plain loop.
+
+
+def plain(check: Any = None) -> Any:
+    @workflow(name="plain")
+    async def definition(ctx: Context) -> list[str]:
+        seen = []
+        for round in range(6):
+            checked = check is not None and check(ctx, round)
+            if checked:
+                await ctx.step(other, round)
+            await ctx.step(work, round)
+            seen.append("new" if checked else "old")
+        return seen
+
+    return definition
+
+
+def test_in_a_plain_loop_a_name_for_each_round_lets_an_old_run_take_the_new_path():
+    """S1-37 S1-33 From the next round on; the rounds that have begun keep their path, on every later replay too."""
+    each_round = plain(lambda ctx, round: ctx.patched(f"add-other-{round}"))
+    whole = plain(lambda ctx, round: ctx.patched("add-other"))
+    began = live(plain(), stop=3)
+    for definition, expected in ((each_round, ["old"] * 4 + ["new"] * 2), (whole, ["old"] * 6)):
+        turn, stored = finished(definition, began.rows)
+        assert turn.outcome is not None
+        assert msgspec.json.decode(turn.outcome.payload or "") == expected
+        again = execution(definition)
+        assert again.begin(stored).outcome == turn.outcome
+        again.drop()
+    assert live(each_round).result == live(whole).result == ["new"] * 6
+
+
+def test_a_new_call_in_a_plain_loop_is_told_what_works_there():
+    """S1-37 The advice for a single call would be False in every round of a run that is under way."""
+    turn, run = resumed(live(plain(), stop=3), plain(lambda ctx, round: True))
+    run.drop()
+    assert turn.outcome is not None
+    assert turn.outcome.error is not None
+    assert 'under `if ctx.patched("add-other"):`' in turn.outcome.error.message
+    assert 'in a loop, round by round, under `if ctx.patched(f"add-other-{round}"):`' in turn.outcome.error.message
+    turn, run = resumed(live(old("step")), without_loop())
+    run.drop()
+    assert turn.outcome is not None
+    assert turn.outcome.error is not None
+    assert "round by round" not in turn.outcome.error.message
+
+
+def without_loop() -> Any:
+    @workflow(name="changing")
+    async def definition(ctx: Context) -> str:
+        await ctx.step("new", other, 1)
+        await ctx.step("before", other, 1)
+        return "end"
+
+    return definition

@@ -12,87 +12,28 @@ import random
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    NoReturn,
-    ParamSpec,
-    Protocol,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
+from holdfast.context.values import MISSING as MISSING
+from holdfast.context.values import Break as Break
+from holdfast.context.values import Child as Child
+from holdfast.context.values import ChildKeywords as ChildKeywords
+from holdfast.context.values import Continue as Continue
+from holdfast.context.values import Request as Request
+from holdfast.context.values import Winner as Winner
 from holdfast.definitions import Workflow
 from holdfast.definitions.takes import Takes0, Takes1, Takes2, Takes3, TakesMore
 from holdfast.errors import ChildFailed
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<no default>"
-
-
-MISSING: Any = _Missing()
-
-
-@dataclass(frozen=True, slots=True)
-class Continue(Generic[S]):
-    """What a loop's body returns to go on with a new state."""
-
-    state: S = None  # type: ignore[assignment]  # a loop without state
-
-
-@dataclass(frozen=True, slots=True)
-class Break(Generic[T]):
-    """What a loop's body returns to end the loop with a value."""
-
-    value: T = None  # type: ignore[assignment]  # a loop without a result
-
-
-@dataclass(frozen=True, slots=True)
-class Winner(Generic[T]):
-    """The first branch of a race to complete, and its value."""
-
-    winner: str
-    value: T
-
-
-@dataclass(frozen=True, slots=True)
-class Request(Generic[T]):
-    """A message whose sender waits for an answer: give it to `ctx.reply`."""
-
-    payload: T
-    id: str
-
-
-class Child(Awaitable[R_co], Protocol[R_co]):
-    """A child run: await it for its result, or keep only its id."""
-
-    id: str
-
-
-class ChildKeywords(TypedDict, total=False):
-    """The options of `ctx.child`, for type checkers."""
-
-    id: str | None
-    cancel_with_parent: bool
-    priority: int
-    attributes: Mapping[str, str | int | float | bool] | None
 
 
 class Context(ABC):
@@ -107,6 +48,14 @@ class Context(ABC):
     @abstractmethod
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that is silent on replay; a line appears once the turn that wrote it is durable."""
+
+    @property
+    @abstractmethod
+    def replaying(self) -> bool:
+        """Whether the code only does again what it did before, to come to where it was; for telemetry alone.
+
+        Code that acts by it does not do what its history has.
+        """
 
     @overload
     def step(self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
@@ -126,6 +75,18 @@ class Context(ABC):
         never computed again. The body sees copies of the arguments; if its activity has a `queue` it runs on whichever
         worker serves that. An exception comes back as its class if that is a builtin or registered (`raises=`,
         `Engine(errors=)`), otherwise as StepFailed.
+        """
+
+    @overload
+    def background(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def background(self, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @abstractmethod
+    def background(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Begin a step and do not wait for it.
+
+        The run ends only after it, unless it is cancelled. If the step fails for good that is a dead letter, and
+        changes nothing for the run.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import SCOPE, RunTask
+from holdfast.replay.verbs import CallTask, expect_await
 
 Branch = Callable[[Any], Awaitable[Any]]
 MakeContext = Callable[[Scope], Any]
@@ -27,7 +28,9 @@ def join(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     if journal.violation is not None:
         return journal.loop.create_future()
     team = _Team(journal, scope, make, location, branches)
-    return journal.loop.create_task(_join(team), name=f"join {journal.names.path(location)}", structural=True)
+    task = _task(journal, "join", location, _join(team))
+    expect_await(journal, task, "join", location)
+    return task
 
 
 def race(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...]) -> Awaitable[Winner[Any]]:
@@ -39,7 +42,9 @@ def race(journal: Journal, scope: Scope, make: MakeContext, args: tuple[Any, ...
     if journal.violation is not None:
         return journal.loop.create_future()
     team = _Team(journal, scope, make, location, branches)
-    return journal.loop.create_task(_race(team), name=f"race {journal.names.path(location)}", structural=True)
+    task = _task(journal, "race", location, _race(team))
+    expect_await(journal, task, "race", location)
+    return task
 
 
 class _Team:
@@ -100,6 +105,11 @@ class _Team:
             if not self.all.done():
                 await asyncio.shield(self.all)
             raise
+
+
+def _task(journal: Journal, word: str, location: str, coro: Coroutine[Any, Any, Any]) -> RunTask:
+    name = f"{word} {journal.names.path(location)}"
+    return journal.loop.create_task(coro, name=name, structural=True, kind=CallTask)
 
 
 async def _run(branch: Branch, ctx: Any) -> Any:

@@ -25,6 +25,7 @@ class ChildVerb(Verb):
 
     __slots__ = ("id", "propagate", "refused", "result_type", "scope")
     word = "child"
+    on_its_own = True
     id: str
     propagate: bool
     refused: str

@@ -30,7 +30,7 @@ class WorkflowCode:
 
     def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of the workflow, cut off at the run's deadline if it has one."""
-        ctx = RunContext(journal, journal.root, self._workflow)
+        ctx = journal.loop.home = RunContext(journal, journal.root, self._workflow)
         coro: Any = self._workflow.function(ctx, *self._args, **self._kwargs)
         deadline = journal.run.deadline
         return coro if deadline is None else _until(deadline, journal, coro)

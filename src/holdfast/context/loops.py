@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import typing
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from holdfast.replay import entry as entries
 from holdfast.replay.journal import Gate, Journal
 from holdfast.replay.location import Scope, check_name, checkpoint_location, inside, iteration_prefix, iterations
 from holdfast.replay.loop import SCOPE, RunTask
+from holdfast.replay.verbs import error_of, expect_await, never_awaited
 
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
@@ -39,6 +41,8 @@ class LoopOptions:
 
 class DurableLoop(Loop):
     """One loop of one run."""
+
+    awaited: bool
 
     def __init__(
         self,
@@ -62,7 +66,10 @@ class DurableLoop(Loop):
         self._iteration = 0
         self._state = self._through_codec(None if self._stateless else state)
         self._gate = journal.gate(location)
-        self._current: Any = None
+        self._said = journal.has_mark(location, entries.LoopKept.kind)
+        """Whether the history has it that something keeps this loop from forgetting."""
+        self.current: Any = None
+        """The iteration of an `async for` that is under way."""
         self.left = False
         """Whether the code of an `async for` used the context around the loop, as it may after `break`."""
 
@@ -72,12 +79,20 @@ class DurableLoop(Loop):
             self.left = True
             self._scope.note_end(self._location + "/")
 
+    def note_awaited(self) -> None:
+        """Note that the code awaits it or iterates over it."""
+        self.awaited = True
+        if self._journal.loop.ended_alone:
+            self._journal.loop.ended_alone.pop(self._location, None)
+
     def __await__(self) -> Generator[Any, Any, Any]:
+        self.note_awaited()
         if self._body is None:
             raise BadInput('`await ctx.loop(...)` needs a body: ctx.loop("name", body, state=...)')
         return self._run(self._body).__await__()
 
     def __aiter__(self) -> DurableLoop:
+        self.note_awaited()
         if self._body is not None:
             raise BadInput("`async for` over ctx.loop(...) takes no body function; leave it out")
         return self
@@ -90,12 +105,12 @@ class DurableLoop(Loop):
             )
         if self._gate is not None:
             await self._resume(self._gate)
-        elif self._current is not None:
-            self._next(self._current.state)
+        elif self.current is not None:
+            self._next(self.current.state)
         scope = Scope(iteration_prefix(self._location, self._iteration), self._scope, self)
         SCOPE.set(scope)
-        self._current = self._make(scope, index=self._iteration, state=self._state)
-        return self._current
+        self.current = self._make(scope, index=self._iteration, state=self._state)
+        return self.current
 
     async def _run(self, body: Callable[..., Any]) -> Any:
         if self._gate is not None:
@@ -147,7 +162,14 @@ class DurableLoop(Loop):
         options, journal = self._options, self._journal
         commit = self._iteration % options.commit_interval == 0
         trim = self._iteration % options.history_every == 0
-        if not (commit or trim) or journal.replaying or journal.violation or not self._isolated():
+        if not (commit or trim) or journal.violation:
+            return
+        self._refuse_forgotten()
+        if journal.replaying:
+            return
+        hindrance = self._hindrance()
+        if hindrance:
+            self._say(hindrance)
             return
         location, keep_from = self._location, self._iteration - options.history_keep
         if trim and keep_from > self._trimmed:
@@ -159,19 +181,50 @@ class DurableLoop(Loop):
         raw = msgspec.Raw(codec.encode(self._state, f"the state of loop {self._path()!r}"))
         journal.record(place, entries.LoopCheckpoint(self._iteration, self._trimmed, raw))
 
-    def _isolated(self) -> bool:
-        """Tell whether a replay may begin at this iteration: nothing outside shares what the past iterations did."""
-        current = asyncio.current_task()
-        if not isinstance(current, RunTask) or not current.structural:
-            return False
-        for task in self._journal.loop.live_tasks():
+    def _refuse_forgotten(self) -> None:
+        """Fail if a past iteration called something and never awaited it: a replay from here would not know.
+
+        What history passed it passes: an older holdfast did not look.
+        """
+        journal = self._journal
+        low, high = iterations(self._location, 0, self._iteration)
+        call = never_awaited(journal, journal.loop.within, low=low, high=high)
+        if call is None:
+            return
+        if not journal.past.strict:
+            journal.mark(call.location, entries.Forgotten())
+        elif not journal.has_mark(call.location, entries.Forgotten.kind):
+            return
+        raise error_of(journal, call)
+
+    def _hindrance(self) -> str:
+        """Return why a replay cannot begin at this iteration: what shares what the past ones did; empty if it can."""
+        journal, current = self._journal, asyncio.current_task()
+        if not isinstance(current, RunTask):
+            return "it runs in no task"
+        live = journal.loop.live_tasks()
+        for task in live:
+            prefix = task.scope.prefix if task.scope else ""
             if task is current:
                 continue
-            prefix = task.scope.prefix if task.scope else ""
-            if inside(prefix, self._location) or (not task.structural and self._location.startswith(prefix)):
-                return False
+            if inside(prefix, self._location):
+                return f"{task.get_name()}, begun in an iteration, goes on after it"
+            if not task.structural and self._location.startswith(prefix):
+                return f"{task.get_name()} runs beside it"
+        if not current.structural and not any(_waits_for(task, current) for task in live):
+            return f"it runs in {current.get_name()}, beside the code that began that"
         low, high = iterations(self._location, 0, self._iteration)
-        return not any(low <= location < high for location in self._journal.open)
+        left = next((verb for location, verb in journal.open.items() if low <= location < high), None)
+        return f"{left.word} {journal.names.path(left.location)!r} is still open" if left is not None else ""
+
+    def _say(self, hindrance: str) -> None:
+        """Say, once for each loop, that its history grows."""
+        if self._said:
+            return
+        self._said, journal = True, self._journal
+        journal.mark(self._location, entries.LoopKept(hindrance))
+        text = "loop %r keeps its whole history as long as %s"
+        journal.turn.log((logging.WARNING, text, (self._path(), hindrance), ""))
 
     def _through_codec(self, state: Any) -> Any:
         where = f"the state of loop {self._path()!r}"
@@ -179,6 +232,25 @@ class DurableLoop(Loop):
 
     def _path(self) -> str:
         return self._journal.names.path(self._location)
+
+
+def _waits_for(task: RunTask, other: RunTask) -> bool:
+    """Tell whether a task does nothing but wait for another: awaited, in gather, a TaskGroup, wait_for or wait."""
+    waiter = getattr(task, "_fut_waiter", None)
+    if waiter is other or other in getattr(waiter, "_children", ()):
+        return True
+    coro: Any = task.get_coro()
+    frame: Any = None
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or frame
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    if frame is None or not frame.f_code.co_filename.startswith(_ASYNCIO):
+        return False
+    held = frame.f_locals
+    return other is held.get("fut") or other in (held.get("fs") or getattr(held.get("self"), "_tasks", None) or ())
+
+
+_ASYNCIO = asyncio.__file__.rpartition("__init__")[0]
 
 
 class NeverLoop(Loop):
@@ -208,7 +280,9 @@ def loop(
     location = journal.locate(scope, name or "loop", name is not None)
     journal.begin(location, entries.LoopBegun())
     scope.note_call(location + "/")
-    return DurableLoop(journal, scope, make, rest[0] if rest else None, state, options, location)
+    durable = DurableLoop(journal, scope, make, rest[0] if rest else None, state, options, location)
+    expect_await(journal, durable, "loop", location)
+    return durable
 
 
 def _state_type(body: Callable[..., Any] | None, state: Any) -> Any:

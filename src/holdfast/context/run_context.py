@@ -21,9 +21,24 @@ from holdfast.errors import BadInput, ContinueAsNew, NonDeterministic
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import NAMES, PREFIXES, Journal, RecordedStep, Verb
 from holdfast.replay.location import Scope, check_name, name_key
-from holdfast.replay.loop import QUERY, SCOPE, handling_cancel, only_looking
+from holdfast.replay.loop import QUERY, SCOPE, RunLoop, _running_loop, handling_cancel, only_looking
+from holdfast.replay.verbs import error_of, never_awaited
 
 _LOGGER = logging.getLogger("holdfast.workflow")
+
+
+def current_context() -> Context | None:
+    """Return the Context of the workflow code that is running, from however deep inside a library.
+
+    It is that of the branch or iteration in which the code runs. None in steps, in the handlers of queries, and where
+    no workflow runs.
+    """
+    loop: Any = _running_loop()
+    scope = SCOPE.get(None)
+    if type(loop) is not RunLoop or loop.home is None or scope is None or scope is QUERY:
+        return None
+    home: RunContext = loop.home
+    return home.inside(scope)
 
 
 class RunContext(Context):
@@ -44,9 +59,18 @@ class RunContext(Context):
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         return RunLogger(self._journal, self._scope)
 
+    @property
+    def replaying(self) -> bool:
+        return self._journal.silent
+
     def step(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         scope = self._enter()
         return steps.step(self._journal, scope, args, kwargs) if scope else self._never()
+
+    def background(self, *args: Any, **kwargs: Any) -> None:
+        scope = self._enter()
+        if scope is not None:
+            steps.background(self._journal, scope, args, kwargs)
 
     def sleep(self, duration: timedelta, *, name: str | None = None) -> Awaitable[None]:
         wait = micros(duration)
@@ -161,7 +185,11 @@ class RunContext(Context):
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         if self._enter() is not None:
-            self._journal.renewal = self._workflow.encode_input(args, kwargs)[0]
+            journal = self._journal
+            forgotten = never_awaited(journal, journal.loop.within)
+            if forgotten is not None:
+                raise error_of(journal, forgotten)
+            journal.renewal = self._workflow.encode_input(args, kwargs)[0]
         raise ContinueAsNew(self.run_id)
 
     def patched(self, name: str) -> bool:
@@ -268,6 +296,13 @@ class RunContext(Context):
             left = cast(Scope, left.outer)
         SCOPE.set(self._scope)
 
+    def inside(self, scope: Scope) -> RunContext:
+        """Return the Context of a scope of this run."""
+        if scope is self._scope:
+            return self
+        iteration = scope.loop.current if isinstance(scope.loop, loops.DurableLoop) else None
+        return cast(RunContext, iteration) if iteration is not None else self._inner(scope)
+
     def _never(self) -> Any:
         return self._journal.loop.create_future()
 
@@ -312,4 +347,4 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         journal.turn.log(line)
 
 
-__all__ = ["RunContext", "Verb"]
+__all__ = ["RunContext", "Verb", "current_context"]

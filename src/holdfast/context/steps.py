@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import sys
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
@@ -71,6 +72,9 @@ class StepVerb(Verb):
         asyncio.Future.__init__(self, loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
         self.journal = journal
         self.location = location
+        self.awaited = False
+        frame = sys._getframe(3)
+        self.called = (frame.f_code, frame.f_lasti, journal.loop.within)
         self.activity = activity
         self.args = args
         self.kwargs = kwargs
@@ -183,7 +187,36 @@ class StepVerb(Verb):
             self.set_exception(error)
 
 
-def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepVerb:
+class BackgroundVerb(StepVerb):
+    """A step that nothing waits for: the run ends after it, and its failure is a dead letter."""
+
+    __slots__ = ()
+    on_its_own = True
+
+    def forget(self) -> None:
+        if self.journal.background:
+            self.journal.background.pop(self.location, None)
+
+    def apply(self, entry: Any) -> None:
+        self.scope.note_end(self.location)
+        self.set_result(None)
+
+
+def background(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Begin a step that nothing waits for, or find it in history."""
+    verb = step(journal, scope, args, kwargs, BackgroundVerb)
+    if verb.location in journal.open:
+        journal.background = journal.background or {}
+        journal.background[verb.location] = verb
+
+
+def step(
+    journal: Journal,
+    scope: Scope,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    make: type[StepVerb] = StepVerb,
+) -> StepVerb:
     """Begin a step, or find it in history."""
     explicit: str | None = None
     function: Any = args[0] if args else None
@@ -206,7 +239,7 @@ def step(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: dict[str
     if not shared:
         args, kwargs = _copies(args, kwargs)
     location = journal.locate(scope, name, explicit is not None)
-    verb = StepVerb(journal, location, activity, args, kwargs, shared)
+    verb = make(journal, location, activity, args, kwargs, shared)
     recorded = journal.begin_step(location, digest, verb.attempt)
     if journal.violation is not None:
         return verb

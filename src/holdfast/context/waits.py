@@ -21,7 +21,7 @@ from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
-from holdfast.replay.loop import Timer
+from holdfast.replay.loop import Timer, is_done
 from holdfast.texts import check_text
 
 _REFUSALS = ("missing", "full", *sorted(TERMINAL))
@@ -261,7 +261,7 @@ def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id
 
 
 def _end_poll(verb: ReceiveVerb, deadline: Instant) -> None:
-    if not verb.done() and verb.location in verb.journal.open:
+    if not is_done(verb) and verb.location in verb.journal.open:
         verb.timer = _timer(verb.journal, deadline, verb.location)
 
 

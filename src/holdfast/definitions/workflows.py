@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import hashlib
 import inspect
 import sys
 import sysconfig
+import types
+import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -91,9 +94,10 @@ class Workflow(Definition, Generic[P, R_co]):
         self.listed: tuple[Activity[..., Any], ...] = ()
         """What they run, and what undoes them."""
         parameters = list(inspect.signature(function).parameters.values())
-        if not parameters:
+        if not parameters or not _takes_context(function, parameters[0]):
             raise DefinitionError(
-                f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument"
+                f"workflow {name!r} ({source_line(function)}) must take a Context as its first argument: "
+                f"async def {function_name(function)}(ctx: Context, ...)"
             )
         self._parameters = parameters[1:]
         for parameter in self._parameters:
@@ -228,6 +232,35 @@ def workflow(
         return declared
 
     return decorate if function is None else decorate(function)
+
+
+def _takes_context(function: Callable[..., Any], first: inspect.Parameter) -> bool:
+    """Tell whether the first parameter may be a Context: it is, unless it is annotated as something else."""
+    if first.kind in (first.VAR_KEYWORD, first.KEYWORD_ONLY):
+        return False
+    hint = first.annotation
+    if isinstance(hint, str):
+        if hint.endswith(("Context", "Any")):
+            return True
+        try:
+            hint = typing.get_type_hints(inspect.unwrap(function)).get(first.name, Any)
+        except Exception:  # a name for checkers only
+            hint = getattr(builtins, hint, Any)
+    return _is_context(hint)
+
+
+def _is_context(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType, typing.Annotated):
+        return any(map(_is_context, typing.get_args(hint)))
+    kind = origin or hint
+    if (
+        not isinstance(kind, type)
+        or kind in (inspect.Parameter.empty, object, Any)
+        or getattr(kind, "_is_protocol", False)
+    ):
+        return True
+    return any(base.__name__.endswith("Context") for base in kind.__mro__)
 
 
 def _same(value: Any) -> Any:

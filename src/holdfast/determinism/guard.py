@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast.errors import NonDeterministic
 
@@ -129,6 +129,29 @@ def raised_at(error: BaseException) -> str:
             found = f" at {os.path.basename(step.tb_frame.f_code.co_filename)}:{step.tb_lineno}"
         step = step.tb_next
     return found
+
+
+def name_of(future: Any) -> str:
+    """Return what to call a task or verb in a message."""
+    return (
+        future.get_name()
+        if isinstance(future, asyncio.Task)
+        else type(future).word
+        if hasattr(future, "word")
+        else "a future"
+    )
+
+
+def await_chain(coro: Any) -> str:
+    """Return the file:line at which a coroutine waits, outermost first."""
+    lines: list[str] = []
+    while coro is not None and len(lines) < 6:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None)
+        if frame is None:
+            break
+        lines.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}")
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+    return " > ".join(lines) or "?"
 
 
 _EVENTS = {

@@ -330,6 +330,19 @@ class Withheld(Entry, frozen=True):
     kind, role, word = 34, MARK, "withheld"
 
 
+class Forgotten(Entry, frozen=True):
+    """The code never awaited this call, which failed a loop when it came to record its state."""
+
+    kind, role, word = 35, MARK, "forgotten"
+
+
+class LoopKept(Entry, frozen=True):
+    """A loop came to where it forgets its past, and could not: what hinders it."""
+
+    kind, role, word = 36, MARK, "loop kept"
+    hindrance: str
+
+
 class ProgressNoted(Entry, frozen=True):
     """The code said how far it has come; nothing depends on it, so code that says it elsewhere fits all the same."""
 

@@ -1,4 +1,4 @@
-"""Eviction: letting go of a run in memory without letting it act.
+"""Ends: how the code of a run ended and what it leaves, and eviction: letting go of a run without letting it act.
 
 Python has no way to free a coroutine without running its `finally` blocks. While a run is dropped its loop is dead:
 verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous code in `finally` does run.
@@ -6,12 +6,21 @@ verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous c
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import sys
 import warnings
+from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any
 
+from holdfast.determinism.guard import await_chain
+from holdfast.payloads import codec
 from holdfast.replay import generators
-from holdfast.replay.loop import RunLoop, RunTask, _running_loop, _set_running_loop
+from holdfast.replay.journal import Journal
+from holdfast.replay.loop import RunLoop, RunTask, _running_loop, _set_running_loop, is_done
+from holdfast.replay.turn import Ending, LogLine, Outcome, failure
+from holdfast.replay.verbs import error_of, never_awaited
 
 LIMBO: list[Any] = []
 """Coroutines that swallow even being closed. Freeing them would run them again, so they are kept for ever."""
@@ -22,7 +31,7 @@ _CLOSES = 100
 def close_tasks(loop: RunLoop) -> None:
     """Close every task of a loop, the youngest first, and those that closing them creates."""
     loop.dead = True
-    if not all(task.done() for task in loop.tasks):
+    if not all(is_done(task) for task in loop.tasks):
         outer = _running_loop()
         generators.adopt(sys.get_asyncgen_hooks())
         _set_running_loop(loop)  # so that asyncio.sleep() in a finally meets the dead loop
@@ -38,23 +47,129 @@ def close_tasks(loop: RunLoop) -> None:
     loop.forget_timers()
 
 
+def end_of_code(
+    journal: Journal,
+    root: RunTask,
+    check: Callable[[bytes], None],
+    error: BaseException | None,
+    fired: str,
+) -> Outcome:
+    """Return how the code ended; `fired` is the location of the asyncio timer because of which it went on, if any."""
+    if journal.cancelling is not None:
+        return Outcome(Ending.CANCELLED)
+    if error is not None:
+        return failure(error)
+    if journal.renewal is not None:
+        return Outcome(Ending.RENEWED, payload=journal.renewal)
+    if root.cancelled():
+        return failure(asyncio.CancelledError("the workflow cancelled itself"))
+    raised = root.exception()
+    if raised is not None:
+        outcome = failure(raised)
+        if not outcome.failed and fired and issubclass(type(raised), TimeoutError):
+            outcome = outcome._replace(failed=(fired,))  # an asyncio.timeout ended it
+        return outcome
+    forgotten = never_awaited(journal) if journal.open or journal.loop.ended_alone else None
+    if forgotten is not None:
+        return failure(error_of(journal, forgotten))
+    result = root.result()
+    try:
+        payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
+        check(payload)
+    except Exception as unfit:
+        if isinstance(result, Awaitable):
+            unfit.add_note("the workflow returned something to await: did you forget `await`?")
+        return failure(unfit)
+    return Outcome(Ending.COMPLETED, payload=payload.decode())
+
+
+def leave_behind(journal: Journal, root: RunTask | None) -> None:
+    """Record what code that has ended leaves: open verbs are abandoned, tasks still running are reported.
+
+    Steps in the background go on, unless the run was asked to stop.
+    """
+    loop = journal.loop
+    logs: list[LogLine] = []
+    for task in loop.tasks:
+        if task is root:
+            continue
+        if not is_done(task):
+            where = f"{task.get_name()} ({await_chain(task.get_coro())})"
+            logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
+        elif not task.cancelled() and getattr(task, "_log_traceback", False):
+            loop.call_exception_handler({"task": task, "exception": task.exception()})
+    for failed in loop.failures or ():
+        logs.append((30, "the workflow never awaited %s", (failed,), ""))
+    kept = journal.background if journal.background and journal.cancelling is None else {}
+    left = [verb for location, verb in journal.open.items() if location not in kept]
+    for verb in left:
+        if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
+            path = journal.names.path(verb.location)
+            logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
+        journal.abandon(verb)
+    if not journal.silent:
+        for line in logs:
+            journal.turn.log(line)
+    loop.dead = True
+    loop.forget_timers()
+    for verb in left:
+        verb.cancel()  # so that a result on its way finds nothing waiting
+
+
 def _close(task: RunTask) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch for a task ended on purpose
-    if task.done():
+    if is_done(task):
         if not task.cancelled():
             task.exception()
         return
     coro: Any = task.get_coro()  # not of a done task: one that ran eagerly has none, and Python 3.12.1 crashes on it
-    for _ in range(_CLOSES):
-        try:
-            task.own_context.run(coro.close)
-        except BaseException:  # noqa: S110  # what cleanup raises while being dropped concerns no run
-            pass
-        if getattr(coro, "cr_frame", None) is None:
-            break
-    else:
+    if not _closed(coro, task.own_context):
+        if not LIMBO:
+            atexit.register(_say_nothing_of_limbo)
         LIMBO.append(task)
         return
     waiter = getattr(task, "_fut_waiter", None)
     if waiter is not None:
         waiter.cancel()
+
+
+def _closed(coro: Any, context: Context) -> bool:
+    """Close a coroutine, and before it those that it waits for: one that is freed while it goes on would be reported.
+
+    Tell whether it let itself be closed.
+    """
+    for _ in range(_CLOSES):
+        chain = [coro]
+        while (inner := _awaited_by(chain[-1])) is not None:
+            chain.append(inner)
+        for each in reversed(chain):
+            try:
+                context.run(each.close)
+            except BaseException:  # noqa: S110  # what cleanup raises while being dropped concerns no run
+                pass
+            if _frame(each) is not None:
+                break
+        else:
+            return True
+    return False
+
+
+def _say_nothing_of_limbo() -> None:
+    """Let the interpreter end without a word about coroutines that are freed then and go on even so."""
+    said = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not str(unraisable.exc_value).endswith("ignored GeneratorExit"):
+            said(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _awaited_by(coro: Any) -> Any:
+    """Return the coroutine that another waits for, None if it waits for something else."""
+    inner = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    return inner if hasattr(inner, "cr_frame") or hasattr(inner, "gi_frame") else None
+
+
+def _frame(coro: Any) -> Any:
+    return getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)

@@ -12,7 +12,7 @@ import contextvars
 import gc
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -21,20 +21,19 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import COMPENSATE, EntryRow, InboxKind, Message
 from holdfast.determinism.guard import guard, raised_at
 from holdfast.errors import RunBlocked, StuckRun
-from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
 from holdfast.replay.entry import Entry, encode_entry
-from holdfast.replay.eviction import close_tasks
-from holdfast.replay.failures import origins
+from holdfast.replay.eviction import close_tasks, end_of_code, leave_behind
 from holdfast.replay.inbox import match
 from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo
 from holdfast.replay.location import compensation_location
-from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, await_chain
+from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, is_done
 from holdfast.replay.queries import ask
-from holdfast.replay.turn import Ending, LogLine, Outcome, Turn
+from holdfast.replay.turn import Ending, Outcome, Turn
+from holdfast.replay.verbs import ended_alone
 
 _BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
 """What stands before anything the code of a life did; what else it notes comes with the names it uses."""
@@ -71,17 +70,7 @@ def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
 class Execution:
     """One run in memory: its loop, its journal and its coroutine."""
 
-    __slots__ = (
-        "_code",
-        "_end",
-        "_fired",
-        "_frozen",
-        "_root",
-        "ending",
-        "guarded",
-        "journal",
-        "loop",
-    )
+    __slots__ = ("_code", "_end", "_fired", "_frozen", "_root", "ending", "guarded", "journal", "loop", "untaken")
 
     def __init__(
         self,
@@ -101,6 +90,8 @@ class Execution:
         self.guarded = guarded
         self.ending = False
         self._frozen = False
+        self.untaken: Sequence[Message] = ()
+        """Inbox rows that came when the code would go on no more; a new life of the run takes them."""
         self._fired = ""
         """Where the asyncio timer is that fired last, if the code goes on because of it."""
 
@@ -120,7 +111,7 @@ class Execution:
             self._take(messages)
             self._fire_due()
         else:
-            self.journal.untaken = list(messages)
+            self.untaken = list(messages)
 
     def apply(self, location: str, fact: Entry, now: Instant) -> Turn:
         """Record a new fact and let the code go on from it."""
@@ -144,6 +135,11 @@ class Execution:
     def query(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bytes:
         """Return the encoded answer to a question about the run's state; see `queries.ask`."""
         return ask(self.journal, name, args, kwargs or {}, self.guarded)
+
+    def unread(self) -> list[Message]:
+        """Return the inbox rows that the code has not taken."""
+        queues = (self.journal.inbox or {}).values()
+        return sorted([*(message for queue in queues for message in queue), *self.untaken])
 
     def next_due(self) -> Instant | None:
         """Return the instant of the earliest timer."""
@@ -190,6 +186,9 @@ class Execution:
                 if violation is not None and loop.violation is None:
                     loop.violation = violation
             _set_running_loop(outer)
+            if loop.posed:
+                loop.posed = False
+                asyncio.set_event_loop(outer)
             if collecting:
                 gc.enable()
         return self._collect(error)
@@ -224,7 +223,9 @@ class Execution:
             journal.record(location, fact)
             self._fired = ""
             verb.forget()
-            if not verb.done():
+            if not is_done(verb):
+                if not verb._callbacks:  # asyncio's own, and not a call
+                    ended_alone(verb)
                 verb.apply(fact)
         elif location == CANCEL or self.loop.timer_at(location) is not None:
             journal.record(location, fact)
@@ -240,6 +241,8 @@ class Execution:
             self.loop.drain()
         except SystemExit as exit_:
             error = exit_
+        if self.journal.background and self._waits_for_background(error):
+            return
         if self.journal.compensations is not None and self._turns_back(error):
             self._begin_to_undo()
         elif error is not None:
@@ -256,7 +259,9 @@ class Execution:
         verb = journal.open.pop(location, None)
         if verb is not None:
             verb.forget()
-            if not verb.done():
+            if not is_done(verb):
+                if not verb._callbacks:
+                    ended_alone(verb)
                 verb.apply(fact)
             return
         if fact.kind == entries.TimerFired.kind:
@@ -279,14 +284,16 @@ class Execution:
         journal.undo_asked = journal.undo_asked or compensate
         if journal.cancelling is None:
             journal.cancelling = self.loop.now
-            if self._root is not None:
+            if self._end is not None and not journal.compensating:
+                self._frozen, self._end = True, None  # its code has ended: only steps in the background are under way
+            elif self._root is not None:
                 self._root.cancel()
 
     def _take(self, messages: Sequence[Message]) -> None:
         journal = self.journal
         for taken, message in enumerate(messages):
             if self._stopped():
-                journal.untaken = list(messages[taken:])
+                self.untaken = list(messages[taken:])
                 return
             if message.kind in _QUEUED:
                 journal.take_in(message)
@@ -299,7 +306,7 @@ class Execution:
                     self._new_fact(CANCEL, entries.CancelRequested(undo))
             elif message.kind == InboxKind.CHILD_ENDED:
                 verb = (journal.kids or {}).get(message.name)
-                if verb is not None and not verb.done():
+                if verb is not None and not is_done(verb):
                     ended = entries.decode_entry(entries.ChildEnded.kind, message.payload)
                     self._new_fact(verb.location, ended)
 
@@ -349,10 +356,28 @@ class Execution:
         return (
             journal.violation is not None
             or self.loop.violation is not None
-            or journal.renewal is not None
             or self._frozen
-            or (self._root is not None and self._root.done())
+            or ((journal.renewal is not None or (self._root is not None and self._root.done())) and not self._lingers)
         )
+
+    @property
+    def _lingers(self) -> bool:
+        """Whether the run goes on after its code has ended, for steps in the background."""
+        return bool(self.journal.background) and self.journal.cancelling is None
+
+    def _waits_for_background(self, error: SystemExit | None) -> bool:
+        """Tell whether the code has ended and steps in the background have not; stop all else that it left."""
+        journal = self.journal
+        if journal.violation is not None or self.loop.violation is not None or self._frozen or not self._lingers:
+            return False
+        if self._end is None:
+            if error is None and journal.renewal is None and self._root is not None and not self._root.done():
+                return False
+            self._end = self._ended(error)
+            leave_behind(journal, self._root)
+            close_tasks(self.loop)
+            self.loop.take_new_tasks()
+        return True
 
     # Undoing.
 
@@ -365,13 +390,13 @@ class Execution:
             self._frozen = True  # as in _settle, but in its place among the facts, so that a replay does the same
         if error is None and not self._stopped():
             return False
-        self._end = self._ended(error)
+        self._end = self._end or self._ended(error)
         return self._end.ending is Ending.FAILED or (self._end.ending is Ending.CANCELLED and journal.undo_asked)
 
     def _begin_to_undo(self) -> None:
         """Stop all that the code left running, and go on with what undoes it, in the same loop."""
         journal = self.journal
-        self._leave_behind()
+        leave_behind(journal, self._root)
         close_tasks(self.loop)
         self.loop.take_new_tasks()
         journal.compensating = True
@@ -415,64 +440,12 @@ class Execution:
         return outcome
 
     def _ended(self, error: BaseException | None) -> Outcome:
-        """Return how the code ended."""
-        journal, root = self.journal, self._root
-        if journal.cancelling is not None:
-            return Outcome(Ending.CANCELLED)
-        if error is not None:
-            return _failed(error)
-        if journal.renewal is not None:
-            return Outcome(Ending.RENEWED, payload=journal.renewal)
-        assert root is not None
-        if root.cancelled():
-            return _failed(asyncio.CancelledError("the workflow cancelled itself"))
-        raised = root.exception()
-        if raised is not None:
-            outcome = _failed(raised)
-            if not outcome.failed and self._fired and issubclass(type(raised), TimeoutError):
-                outcome = outcome._replace(failed=(self._fired,))  # an asyncio.timeout ended it
-            return outcome
-        result = root.result()
-        try:
-            payload = codec.encode(result, f"the result of workflow {journal.run.workflow!r}")
-            self._code.check(payload)
-        except Exception as unfit:
-            if isinstance(result, Awaitable):
-                unfit.add_note("the workflow returned something to await: did you forget `await`?")
-            return _failed(unfit)
-        return Outcome(Ending.COMPLETED, payload=payload.decode())
+        assert self._root is not None
+        return end_of_code(self.journal, self._root, self._code.check, error, self._fired)
 
     def _finish(self) -> None:
         self.ending = True
-        self._leave_behind()
-
-    def _leave_behind(self) -> None:
-        """Record what the code leaves behind: verbs still open are abandoned, tasks still running are reported."""
-        journal = self.journal
-        logs: list[LogLine] = []
-        for task in self.loop.tasks:
-            if task is self._root:
-                continue
-            if not task.done():
-                where = f"{task.get_name()} ({await_chain(task.get_coro())})"
-                logs.append((30, "the workflow ended while %s was still running; it was stopped", (where,), ""))
-            elif not task.cancelled() and getattr(task, "_log_traceback", False):
-                self.loop.call_exception_handler({"task": task, "exception": task.exception()})
-        for failure in self.loop.failures or ():
-            logs.append((30, "the workflow never awaited %s", (failure,), ""))
-        left = list(journal.open.values())
-        for verb in left:
-            if verb.word == "step" and journal.cancelling is None and journal.renewal is None:
-                path = journal.names.path(verb.location)
-                logs.append((30, "the workflow ended without awaiting step %r; it was stopped", (path,), ""))
-            journal.abandon(verb)
-        if not journal.silent:
-            for line in logs:
-                journal.turn.log(line)
-        self.loop.dead = True
-        self.loop.forget_timers()
-        for verb in left:
-            verb.cancel()  # so that a result on its way finds nothing waiting
+        leave_behind(self.journal, self._root)
 
     def drop(self) -> None:
         """Let go of the coroutine without letting it act; see `eviction`."""
@@ -485,9 +458,3 @@ class Execution:
 
 
 _DRIVE = Execution._drive.__code__
-
-
-def _failed(error: BaseException) -> Outcome:
-    failed = origins(error)
-    attempts = next(iter(failed.values()), 0)
-    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)

@@ -29,8 +29,9 @@ from holdfast.replay.location import (
     inside,
     name_key,
     number,
+    repeats_beside,
 )
-from holdfast.replay.loop import RunLoop
+from holdfast.replay.loop import RunLoop, is_done
 from holdfast.replay.past import (
     ATTEMPT_KINDS,
     NOTHING_LEFT,
@@ -92,6 +93,7 @@ class Journal:
     __slots__ = (
         "_errors",
         "activities",
+        "background",
         "before",
         "cancelling",
         "compensating",
@@ -113,7 +115,6 @@ class Journal:
         "silent",
         "turn",
         "undo_asked",
-        "untaken",
         "violation",
     )
 
@@ -139,6 +140,8 @@ class Journal:
         """Activities by name, for compensations whose function cannot be found from the workflow's code."""
         self.queries: dict[str, Callable[..., Any]] | None = None
         """What answers questions about the run's state, by name."""
+        self.background: dict[str, Verb] | None = None
+        """The steps that nothing waits for, while they are open: the run ends after them."""
         self.polls: list[Callable[[], None]] | None = None
         """What ends the polls that this turn began, to be called when it is over."""
         self.before: entries.Reopened | None = None
@@ -146,8 +149,6 @@ class Journal:
         self.recorded_at = 0
         """When the last entry of the loaded history was recorded."""
         self.silent = False
-        self.untaken: Sequence[Message] = ()
-        """Inbox rows that came when the code would go on no more; a new life of the run takes them."""
         self.violation: Exception | None = None
         self.renewal: str | None = None
         self._errors = errors
@@ -159,13 +160,14 @@ class Journal:
     def close(self) -> None:
         """Let go of everything that waits; the run is dropped."""
         self.open.clear()
-        self.receivers = self.kids = self.queries = self.compensations = None
+        self.loop.home = None
+        self.receivers = self.kids = self.queries = self.compensations = self.background = None
 
     def caught_up(self) -> None:
         """Forget what was only the past: from here on the turn asks for new things."""
         self.silent = False
         turn = self.turn
-        turn.started = [verb for verb in turn.started if not verb.done()]
+        turn.started = [verb for verb in turn.started if not is_done(verb)]
         turn.abandoned = ()
         if self.past.empty:
             self.past = NOTHING_LEFT
@@ -432,6 +434,8 @@ class Journal:
         if entry.role == entries.CALL or entry.word in PREFIXES:
             name = _call_name(self.names.path(location), entry.word)
             advice = f'put the new call under `if ctx.patched("add-{name}"):`'
+            if repeats_beside(location, (row.location for row in self.past.facts)):
+                advice += f', or in a loop, round by round, under `if ctx.patched(f"add-{name}-{{round}}"):`'
             self.mismatch(location, recorded, f"a new {entry.word}", advice)
         else:
             self.mismatch(location, recorded, f"{entry.word!r} {encode_entry(entry)}")

@@ -12,12 +12,15 @@ of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/rele
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 from holdfast.errors import BadInput
 from holdfast.texts import refuse_text
 
 MAX_NAME = 200
+_KEPT = 100
 _FORBIDDEN = ("/", "#", "~", "@", "!")
 _STRUCTURE = re.compile(f"[{''.join(_FORBIDDEN)}]")
 DEADLINE = "@"
@@ -47,6 +50,23 @@ def check_name(name: Any, what: str = "name") -> str:
     if _STRUCTURE.search(name):
         raise BadInput(f"{what} {name!r} must not contain {' '.join(_FORBIDDEN)}")
     return str(name)
+
+
+def valid_name(text: str) -> str:
+    """Return a name for steps, branches, loops and messages that is made of any text: the text itself if it is one.
+
+    What a name must not contain becomes a dash, and a few digits at the end keep different texts different.
+
+    Raises:
+        BadInput: it is no text.
+    """
+    if not isinstance(text, str):
+        refuse_text(text, "name", longest=MAX_NAME)
+    if 0 < len(text) <= MAX_NAME and text.isprintable() and not _STRUCTURE.search(text):
+        return text
+    kept = "".join(letter if letter.isprintable() else "-" for letter in _STRUCTURE.sub("-", text[:_KEPT])).strip()
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{kept or 'name'}-{digest}"
 
 
 _NOT_LISTED: list[str] = []
@@ -200,6 +220,13 @@ def checkpoint_location(loop: str) -> str:
 def compensation_location(index: int) -> str:
     """Return where the compensation at this index of the run's stack is kept."""
     return f"^{number(index)}"
+
+
+def repeats_beside(location: str, others: Iterable[str]) -> bool:
+    """Tell whether a name was used again right beside a location, as a plain loop does."""
+    beside = location[: location.rfind("/") + 1]
+    rest = (other[len(beside) :] for other in others if other.startswith(beside))
+    return any("#" in each and "/" not in each for each in rest)
 
 
 def is_undoing(location: str) -> bool:

@@ -15,10 +15,11 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import Any, NoReturn
 
 from holdfast.clock import FAR_FUTURE
-from holdfast.determinism.guard import WorkflowLoop, user_line
+from holdfast.determinism.guard import WorkflowLoop, await_chain, name_of, user_line
 from holdfast.errors import BadInput, BusyLoop, NonDeterministic
 from holdfast.payloads.errors import error_repr
 from holdfast.replay.location import DEADLINE, Scope, number
@@ -30,6 +31,9 @@ SCOPE: contextvars.ContextVar[Scope] = contextvars.ContextVar("holdfast_scope")
 QUERY = Scope("?")
 """Where the handler of a query runs: code here may look, but not act."""
 _CLEANUP: contextvars.ContextVar[bool] = contextvars.ContextVar("holdfast_cleanup", default=False)
+
+is_done: Callable[[asyncio.Future[Any]], bool] = asyncio.Future.done
+"""Tell whether a verb or a task is done: how the engine asks, for what the code asks it counts as an `await`."""
 
 # Typed loosely: RunLoop is not an AbstractEventLoop, because slots keep a parked run small.
 _running_loop: Callable[[], Any] = events._get_running_loop
@@ -113,14 +117,19 @@ class RunLoop(WorkflowLoop):
         "_ready",
         "_timers",
         "dead",
+        "ended_alone",
         "extra",
         "failures",
         "heap",
+        "home",
         "now",
-        "orphans",
         "origin",
+        "orphans",
+        "posed",
+        "stopped",
         "tasks",
         "violation",
+        "within",
     )
 
     def __init__(self, ready: deque[Handle], now: int, seed: int = 0) -> None:
@@ -143,11 +152,30 @@ class RunLoop(WorkflowLoop):
         """Errors of tasks and verbs that are gone and that the code never looked at."""
         self.dead = False
         self.violation: Exception | None = None
+        self.home: Any = None
+        """The Context of the run's root; see `context.run_context.current_context`."""
+        self.posed = False
+        """Whether code was told in this turn that this is an AbstractEventLoop, and may have set it as the thread's."""
+        self.within: contextvars.Context | None = None
+        """The context of the callback that runs: that of its task, if it is one's."""
+        self.ended_alone: dict[str, Any] | None = None
+        """The calls that ended before the code awaited them, by location; see `verbs.never_awaited`."""
+        self.stopped: list[contextvars.Context] | None = None
+        """The contexts of tasks that are gone and whose code raised or was cancelled."""
 
     # What asyncio asks of a loop.
 
     def get_debug(self) -> bool:
         return False
+
+    @property  # type: ignore[misc]  # what asyncio.set_event_loop asks
+    def __class__(self) -> type:
+        # Not a subclass: slots keep a parked run small.
+        self.posed = True
+        return asyncio.AbstractEventLoop
+
+    def get_task_factory(self) -> None:
+        return None
 
     def is_running(self) -> bool:
         return _running_loop() is self
@@ -208,11 +236,15 @@ class RunLoop(WorkflowLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
         structural: bool = False,
+        kind: type[RunTask] = RunTask,
         **more: Any,
     ) -> RunTask:
         _refuse_as_completed(self)
-        if isinstance(coro, asyncio.Future):
-            coro = _awaiting(coro)  # a verb, where asyncio insists on a coroutine: create_task, TaskGroup
+        if type(coro) is not CoroutineType or coro.__name__ in _WRAPPERS:
+            call, coro = _given(coro)
+            if call is not None:
+                call.note_awaited()  # the task may be cancelled before it comes to that
+                structural = structural or call.word == "loop"  # nothing but the loop runs in it
         if context is None:
             context = contextvars.copy_context()
         scope = context.get(SCOPE)
@@ -223,7 +255,7 @@ class RunLoop(WorkflowLoop):
             raise only_looking("asyncio tasks")
         if handling_cancel():
             context.run(_CLEANUP.set, True)
-        task = RunTask.__new__(RunTask)
+        task = kind.__new__(kind)
         task.number = self.hash_number(scope)
         task.own_context = context
         task.scope = scope
@@ -318,6 +350,7 @@ class RunLoop(WorkflowLoop):
                 budget -= 1
                 if budget < 0:
                     raise BusyLoop("", f"the workflow never waits for anything durable: {self.whereabouts()}")
+                self.within = handle.context
                 handle.context.run(handle.callback, *handle.args)
         except BaseException:
             ready.clear()  # it is shared: what is left here must not run as part of another run
@@ -337,7 +370,11 @@ class RunLoop(WorkflowLoop):
 
     def live_tasks(self) -> list[RunTask]:
         """Return the tasks that have not finished, oldest first."""
-        self.tasks = [task for task in self.tasks if not task.done()]
+        stopped = [task.own_context for task in self.tasks if is_done(task) and was_stopped(task)]
+        if stopped:
+            self.stopped = self.stopped or []
+            self.stopped.extend(stopped)
+        self.tasks = [task for task in self.tasks if not is_done(task)]
         return self.tasks
 
     def whereabouts(self) -> str:
@@ -384,19 +421,29 @@ class RunLoop(WorkflowLoop):
 _DRAIN = RunLoop.drain.__code__
 
 
-def name_of(future: Any) -> str:
-    """Return what to call a task or verb in a message."""
-    return (
-        future.get_name()
-        if isinstance(future, asyncio.Task)
-        else type(future).word
-        if hasattr(future, "word")
-        else "a future"
-    )
+async def _awaiting(awaitable: Any) -> Any:
+    return await awaitable
 
 
-async def _awaiting(verb: asyncio.Future[Any]) -> Any:
-    return await verb
+_WRAPPERS = ("_awaiting", "_wrap_awaitable")
+
+
+def _given(coro: Any) -> tuple[Any, Any]:
+    """Return the call that a new task awaits and nothing else, None if there is none, and the task's coroutine.
+
+    Where asyncio insists on a coroutine, in create_task and TaskGroup, the code may give it the call itself.
+    """
+    if isinstance(coro, asyncio.Future) or hasattr(type(coro), "note_awaited"):
+        call, coro = coro, _awaiting(coro)
+    else:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
+        call = frame.f_locals.get("awaitable") if frame is not None and coro.__name__ in _WRAPPERS else None
+    return call if hasattr(type(call), "note_awaited") else None, coro
+
+
+def was_stopped(task: RunTask) -> bool:
+    """Tell whether the code of a task that is done raised or was cancelled, without counting as looking at it."""
+    return task.cancelled() or task._exception is not None  # asyncio's own
 
 
 def only_looking(what: str) -> BadInput:
@@ -414,18 +461,6 @@ def handling_cancel() -> bool:
             return True
         error = error.__context__
     return False
-
-
-def await_chain(coro: Any) -> str:
-    """Return the file:line at which a coroutine waits, outermost first."""
-    lines: list[str] = []
-    while coro is not None and len(lines) < 6:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None)
-        if frame is None:
-            break
-        lines.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}")
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
-    return " > ".join(lines) or "?"
 
 
 _ASYNCIO_TASKS = asyncio.tasks.__file__

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.contract.rows import EntryRow
 from holdfast.contract.turns import Send, StartChild, TurnEffects
-from holdfast.payloads.codec import ErrorData
+from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay.entry import Entry
+from holdfast.replay.failures import origins
 
 LogLine = tuple[int, str, tuple[Any, ...], str]
 T = TypeVar("T")
@@ -40,6 +41,13 @@ class Outcome(NamedTuple):
     """How often the first of them was tried, if it is a step."""
     compensation: list[dict[str, Any]] | None = None
     """What was undone, in that order, each with name, status (completed or failed), attempts and error."""
+
+
+def failure(error: BaseException) -> Outcome:
+    """Return the end of a run whose code raised."""
+    failed = origins(error)
+    attempts = next(iter(failed.values()), 0)
+    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
 
 
 class Turn:

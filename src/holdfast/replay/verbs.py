@@ -1,27 +1,58 @@
-"""Verbs: what workflow code awaits, each resolved by a fact at its location."""
+"""Verbs: what workflow code awaits, each resolved by a fact at its location.
+
+A verb that the code never awaits is a mistake, which fails the run. A verb that is awaited while it is open has a
+callback, so most are never looked at again. One that ends without a callback is given another class, which notes what
+the code does with it from then on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextvars import Context
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NeverAwaited
 from holdfast.replay.failures import located
-from holdfast.replay.loop import SCOPE
+from holdfast.replay.loop import SCOPE, RunTask, is_done, was_stopped
 
 if TYPE_CHECKING:
     from holdfast.replay.journal import Journal
 
 
+CallSite = tuple[CodeType, int, Context | None]
+"""Where a call was made: the code of its caller, the instruction in that, and the context of the task that ran it."""
+
+
+class Expected(Protocol):
+    """What the code must await: a verb, the task of a join or race, a loop."""
+
+    word: str
+    location: str
+    awaited: bool
+    """Whether the code awaited it, or did what counts as that."""
+    called: CallSite
+
+
 class Verb(asyncio.Future[Any]):
     """What a verb returns: resolved by a fact at its location."""
 
-    __slots__ = ("journal", "location", "number")
+    __slots__ = ("awaited", "called", "journal", "location", "number")
     word = "verb"
+    on_its_own = False
+    """Whether the code need not await it."""
+    alone: type[Verb]
+    """What it becomes when it ends before the code has awaited it: the same, but that notes what the code does."""
     attempt = 0
     """Which attempt is under way or was the last; steps count them."""
     counted = True
     """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
+
+    def __init_subclass__(cls) -> None:
+        if not issubclass(cls, _EndedAlone):
+            cls.alone = type(cls.__name__, (_EndedAlone, cls), {"__slots__": ()})
 
     def __init__(self, journal: Journal, location: str) -> None:
         scope = SCOPE.get(None) if self.counted else None
@@ -33,6 +64,9 @@ class Verb(asyncio.Future[Any]):
         super().__init__(loop=journal.loop)  # type: ignore[arg-type]  # see RunLoop.create_future
         self.journal = journal
         self.location = location
+        self.awaited = False
+        frame = sys._getframe(3)  # beyond the function of the verb and the method of the Context
+        self.called: CallSite = (frame.f_code, frame.f_lasti, journal.loop.within)
 
     def __hash__(self) -> int:
         return self.number
@@ -69,11 +103,163 @@ class Verb(asyncio.Future[Any]):
         """Stop waiting: called once, when the fact has come or the code gave up."""
 
     def cancel(self, msg: Any = None) -> bool:
+        self.note_awaited()
         journal = self.journal
-        if self.done() or journal.loop.dead:
+        if is_done(self) or journal.loop.dead:
             return super().cancel(msg)
         journal.abandon(self)
         return super().cancel(msg)
+
+    # What counts as awaiting it, besides that.
+
+    def note_awaited(self) -> None:
+        """Note that the code awaited it, or did what counts as that."""
+        self.awaited = True
+        alone = self.journal.loop.ended_alone
+        if alone:
+            alone.pop(self.location, None)
+
+    def done(self) -> bool:
+        self.note_awaited()
+        return is_done(self)
+
+    def result(self) -> Any:
+        # Asked by each task that goes on from a verb, too: so for most of them no other function is called.
+        self.awaited = True
+        alone = self.journal.loop.ended_alone
+        if alone:
+            alone.pop(self.location, None)
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        self.note_awaited()
+        return super().exception()
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        self.note_awaited()  # it had one
+        return super().remove_done_callback(fn)
+
+
+class _EndedAlone:
+    """What a verb becomes that ends before the code has awaited it: it notes what the code does with it."""
+
+    __slots__ = ()
+
+    def __await__(self: Any) -> Generator[Any, None, Any]:
+        self.note_awaited()
+        return super().__await__()  # type: ignore[misc,no-any-return]  # of the verb
+
+    __iter__ = __await__
+
+    def add_done_callback(self: Any, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.note_awaited()
+        super().add_done_callback(fn, context=context)  # type: ignore[misc]
+
+
+def ended_alone(verb: Verb) -> None:
+    """Note that a verb is about to end that the code has not awaited, and see what it does with it from now on."""
+    if verb.on_its_own or verb.awaited or verb.journal.compensating:
+        return
+    verb.__class__ = verb.alone
+    loop = verb.journal.loop
+    loop.ended_alone = loop.ended_alone or {}
+    loop.ended_alone[verb.location] = verb
+
+
+class CallTask(RunTask):
+    """The task of a join or race, as the code gets it to await."""
+
+    __slots__ = ("awaited", "called", "location", "word")
+    awaited: bool
+    called: CallSite
+    location: str
+    word: str
+
+    def note_awaited(self) -> None:
+        """Note that the code awaited it, or did what counts as that."""
+        self.awaited = True
+        loop: Any = self.get_loop()
+        if loop.ended_alone:
+            loop.ended_alone.pop(self.location, None)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        self.note_awaited()
+        return super().__await__()
+
+    __iter__ = __await__
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.note_awaited()
+        super().add_done_callback(fn, context=context)
+
+    def done(self) -> bool:
+        self.note_awaited()
+        return is_done(self)
+
+    def result(self) -> Any:
+        self.note_awaited()
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        self.note_awaited()
+        return super().exception()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self.note_awaited()
+        return super().cancel(msg)
+
+
+def expect_await(journal: Journal, call: Any, word: str, location: str) -> None:
+    """Expect of the code that it awaits what a verb of the Context, two calls up from here, returns to it."""
+    frame = sys._getframe(3)
+    call.word, call.location, call.awaited = word, location, False
+    call.called = frame.f_code, frame.f_lasti, journal.loop.within
+    journal.loop.ended_alone = journal.loop.ended_alone or {}
+    journal.loop.ended_alone[location] = call
+
+
+def never_awaited(
+    journal: Journal, within: Context | None = None, *, low: str = "", high: str = "~"
+) -> Expected | None:
+    """Return a call between two locations that the code never awaited; None if there is none.
+
+    Not meant are calls of tasks that were stopped, by an error or a cancel, or that still run: they may not have come
+    to their `await`. `within` is the context of the task that says so itself.
+    """
+    loop = journal.loop
+    calls: Iterable[Any] = [*journal.open.values(), *(loop.ended_alone or {}).values()]
+    found = [
+        call
+        for call in calls
+        if low <= call.location < high and not (call.awaited or getattr(call, "_callbacks", None) or _free(call))
+    ]
+    if not found:
+        return None
+    excused = {id(context) for context in loop.stopped or ()}
+    excused |= {
+        id(task.own_context)
+        for task in loop.tasks
+        if task.own_context is not within and (not is_done(task) or was_stopped(task))
+    }
+    return next((call for call in found if id(call.called[2]) not in excused), None)
+
+
+def _free(call: Any) -> bool:
+    return isinstance(call, Verb) and call.on_its_own
+
+
+def error_of(journal: Journal, call: Expected) -> NeverAwaited:
+    """Return the error of a run that never awaited a call."""
+    path, (code, instruction, _) = journal.names.path(call.location), call.called
+    line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+    where = f"{code.co_filename}:{line or code.co_firstlineno}"
+    what = call.word if call.word != "receive_request" else "receive"
+    advice = f"write `await ctx.{call.word}(...)`"
+    if call.word == "step":
+        advice += ", or ctx.background(...) for a step that nothing waits for"
+    return NeverAwaited(f"{what} {path!r} was called at {where} and never awaited: {advice}")
 
 
 class Gate(Verb):
@@ -82,6 +268,7 @@ class Gate(Verb):
     __slots__ = ()
     word = "loop state"
     counted = False
+    on_its_own = True
 
     def apply(self, entry: Any) -> None:
         self.set_result(entry)

@@ -48,6 +48,7 @@ from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
 from holdfast.replay.journal import CANCEL
+from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
@@ -256,7 +257,7 @@ class Runner:
         """Note which steps and sends are being worked on from now on, and which no more."""
         active, attempts = resident.active, self.attempts
         for verb in turn.started:
-            if verb.done() or verb.location in resident.retries or (isinstance(verb, ChildVerb) and not verb.refused):
+            if is_done(verb) or verb.location in resident.retries or (isinstance(verb, ChildVerb) and not verb.refused):
                 continue
             if isinstance(verb, StepVerb) and (
                 verb.location in resident.queued
@@ -266,7 +267,7 @@ class Runner:
             active.add(verb.location)
         for verb in begin:
             active.add(verb.location)
-            if verb.activity.queue is not None and not verb.done() and attempts.queued.put(resident, verb):
+            if verb.activity.queue is not None and not is_done(verb) and attempts.queued.put(resident, verb):
                 active.discard(verb.location)
         for verb in turn.abandoned:
             active.discard(verb.location)
@@ -293,7 +294,7 @@ class Runner:
         resident.commits -= 1
         try:
             for verb in turn.started:
-                if not verb.done():
+                if not is_done(verb):
                     self.attempts.begin(resident, verb, only=len(turn.started) == 1)
             if not resident.active or resident.timed:
                 self._settle(resident)
@@ -339,11 +340,11 @@ class Runner:
         refused = {at: reason for at, reason in outcome.refused.items() if isinstance(open_verbs.get(at), ChildVerb)}
         resident.active.update(refused)  # not to be let go before the code is told
         for verb in begin:
-            if not verb.done():
+            if not is_done(verb):
                 self.attempts.run(resident, verb, outcome.keys.get(verb.location))
         only = len(turn.started) == 1 and not begin
         for verb in turn.started:
-            if not verb.done():
+            if not is_done(verb):
                 self._act(resident, verb, outcome, only)
         for location, reason in refused.items():
             child = open_verbs.get(location)
@@ -413,9 +414,7 @@ class Runner:
 
     def _renew(self, resident: Resident, encoded: str) -> None:
         """Begin the next life of a run, whose first entries are durable."""
-        journal, aside = resident.execution.journal, resident.aside
-        unread = [message for queue in (journal.inbox or {}).values() for message in queue]
-        unread = sorted([*unread, *journal.untaken])
+        aside, unread = resident.aside, resident.execution.unread()
         assert aside is not None
         first = aside.next_life
         self.drop(resident)

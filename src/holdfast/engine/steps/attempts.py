@@ -45,6 +45,7 @@ from holdfast.payloads.errors import tamed
 from holdfast.policy import Retry, asked_delay
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, STOPPED
+from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Turn
 
 _logger = logging.getLogger("holdfast.engine")
@@ -79,7 +80,7 @@ class Attempts:
         notes: Notes = []
         begin: list[StepVerb] = []
         for verb in turn.started:
-            if not isinstance(verb, StepVerb) or not verb.recalled or verb.done():
+            if not isinstance(verb, StepVerb) or not verb.recalled or is_done(verb):
                 continue
             if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
@@ -168,7 +169,7 @@ class Attempts:
 
     def _not_begun(self, resident: Resident, verb: StepVerb) -> None:
         """Note that an attempt was counted and does not begin here: the next worker begins it by that number."""
-        if resident.phase or verb.done():
+        if resident.phase or is_done(verb):
             return
         now = self._runs.clock.now()
         verb.skipped = True
@@ -199,7 +200,7 @@ class Attempts:
     def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
         verb = resident.key_is_free(location)
-        if verb is None or verb.done():
+        if verb is None or is_done(verb):
             return []
         resident.active.add(location)
         return [verb]
@@ -241,7 +242,7 @@ class Attempts:
 
     def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
         """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
-        if resident.phase or verb.done():
+        if resident.phase or is_done(verb):
             return
         now = self._runs.clock.now()
         resident.active.discard(verb.location)
@@ -289,7 +290,7 @@ class Attempts:
         resident, verb = self._runs.ids.get(context.run_id), context.verb
         if resident is None or verb is None or resident.execution.journal is not verb.journal:
             return
-        if resident.phase < FINISHING and not verb.done():
+        if resident.phase < FINISHING and not is_done(verb):
             self._runs.beat(resident, verb.location, detail)
 
     def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
@@ -343,7 +344,7 @@ class Attempts:
         resident.attempts.pop(verb.location, None)
         if self.suspects.turns.holder is not None:
             self.suspects.leave(verb)
-        if resident.phase >= FINISHING or verb.done() or attempt.number != verb.attempt:
+        if resident.phase >= FINISHING or is_done(verb) or attempt.number != verb.attempt:
             return
         resident.active.discard(verb.location)
         if result is not None:
@@ -430,7 +431,8 @@ class Attempts:
         """
         if verb.activity.settings.idempotency_key is not None and not keep_key:
             self._give_up_key(resident, verb, self._runs.clock.now(), result)
-        if result is None and isinstance(fact, entries.StepFailure) and verb.location.startswith("^"):
+        on_its_own = verb.on_its_own or verb.location.startswith("^")
+        if on_its_own and result is None and isinstance(fact, entries.StepFailure):
             path = resident.execution.journal.names.path(verb.location)
             failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
             resident.add_letter(failure)

@@ -9,6 +9,7 @@ from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.turns import LeaveKey, TakeKey
 from holdfast.payloads import codec
+from holdfast.replay.loop import is_done
 
 _LONGEST = 255
 
@@ -39,7 +40,7 @@ def takes(verbs: Iterable[object]) -> list[TakeKey]:
     """Return the keys that steps need before they may run."""
     wanted: list[TakeKey] = []
     for verb in verbs:
-        if not isinstance(verb, StepVerb) or verb.done() or verb.activity.settings.idempotency_key is None:
+        if not isinstance(verb, StepVerb) or is_done(verb) or verb.activity.settings.idempotency_key is None:
             continue
         key = key_of(verb)
         if key is not None:

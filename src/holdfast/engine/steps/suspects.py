@@ -18,6 +18,7 @@ from holdfast.engine.runs.resident import Resident
 from holdfast.engine.steps.executor import Executor
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
+from holdfast.replay.loop import is_done
 
 RECENT = 60_000_000
 """For how many microseconds after its beginning an attempt is blamed for the death of its process."""
@@ -85,7 +86,7 @@ class Suspects:
 
     def _turn_of(self, resident: Resident, verb: StepVerb) -> None:
         def begin() -> None:
-            if resident.phase or verb.done():
+            if resident.phase or is_done(verb):
                 self.turns.leave(verb)
             else:
                 self._runs.note(resident, begin=[verb])

@@ -324,6 +324,8 @@ _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
     entries.LoopBegun.kind: _plain("loop begun"),
     entries.LoopCheckpoint.kind: _loop_state,
     entries.LoopEnded.kind: _plain("loop ended", "iterations"),
+    entries.LoopKept.kind: _plain("loop keeps its history", "hindrance"),
+    entries.Forgotten.kind: _plain("never awaited"),
     entries.Patched.kind: _patched,
     entries.CancelRequested.kind: _plain("cancel requested", "compensate"),
     entries.Renewed.kind: _plain("new life begun"),

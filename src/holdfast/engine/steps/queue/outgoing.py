@@ -26,6 +26,7 @@ from holdfast.engine.worker.committer import Done
 from holdfast.errors import UndecodablePayload
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay.entry import UNCOUNTED
+from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Turn
 
 
@@ -158,7 +159,7 @@ class QueuedSteps:
         resident.active.discard(row.name)
         resident.read_rows([row.n])
         ends = self._ends
-        if verb is None or verb.done():
+        if verb is None or is_done(verb):
             self._runs.note(resident)
             return
         try:
@@ -187,4 +188,4 @@ class QueuedSteps:
 
 
 def _under_way(verb: StepVerb) -> bool:
-    return not (verb.done() or verb.settled or verb.skipped)
+    return not (is_done(verb) or verb.settled or verb.skipped)
