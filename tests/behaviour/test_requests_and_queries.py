@@ -385,6 +385,25 @@ async def test_a_run_that_has_not_begun_answers_nothing(make_engine):
     assert begun == []
 
 
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_query_before_the_first_turn_waits_for_it(make_engine):
+    """B28 The run is started, and no worker has come to it yet."""
+
+    @workflow(queue="others")
+    async def waiting(ctx: Context) -> None:
+        ctx.on_query("state", lambda: "begun")
+        await ctx.receive("never")
+
+    engine = await make_engine(waiting)
+    run = await engine.start(waiting)
+    asking = asyncio.create_task(run.query("state"))
+    for _ in range(3):
+        await run.status()
+    assert not asking.done()
+    await make_engine(waiting, queues=["others"])
+    assert await asking == "begun"
+
+
 async def test_a_handler_that_acts_fails_or_does_io_disturbs_nothing(make_engine):
     """B28 G13 The error goes to who asked; the run goes on."""
 

@@ -38,6 +38,7 @@ from holdfast.replay.verbs import ended_alone
 _BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
 """What stands before anything the code of a life did; what else it notes comes with the names it uses."""
 
+Enough = Callable[[], bool]
 _QUEUED = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
 """Inbox rows that wait until a receive takes them."""
 
@@ -100,11 +101,30 @@ class Execution:
     ) -> Turn:
         """Start the function, bring it to where its recorded history ends, then hand it what has come since."""
         self.journal.silent = not all(row.kind in _BEGINNING for row in history)
-        return self._drive(self._begin, None, history, messages, now)
+        return self._drive(self._begin, None, history, messages, now, never)
 
-    def _begin(self, history: Sequence[EntryRow], messages: Sequence[Message], now: Instant | None) -> None:
-        self.journal.load(history)
-        self._replay()
+    def begin_some(
+        self, history: Sequence[EntryRow], messages: Sequence[Message], now: Instant | None, enough: Enough
+    ) -> Turn | None:
+        """Begin as `begin` does; None if `enough`, asked after each fact, says so before all of it is replayed.
+
+        Then call it again to go on, with the same history.
+        """
+        journal = self.journal
+        journal.silent = not all(row.kind in _BEGINNING for row in history)
+        turn = self._drive(self._begin, None, history, messages, now, enough)
+        if turn.outcome is None and journal.past.facts:
+            journal.turn = turn
+            return None
+        return turn
+
+    def _begin(
+        self, history: Sequence[EntryRow], messages: Sequence[Message], now: Instant | None, enough: Enough
+    ) -> None:
+        if self._root is None:
+            self.journal.load(history)
+        if not self._replay(enough):
+            return
         self.journal.caught_up()
         if not self._stopped():
             self.loop.now = max(self.loop.now, self.journal.recorded_at, now or 0)
@@ -193,11 +213,13 @@ class Execution:
                 gc.enable()
         return self._collect(error)
 
-    def _replay(self) -> None:
+    def _replay(self, enough: Enough) -> bool:
+        """Apply recorded facts until there are none left, or enough is done; tell which."""
         journal, loop, past = self.journal, self.loop, self.journal.past
-        loop.extra = sum(pause for _, pause in past.pauses or ())
-        self._root = self._task(self._code.begin(journal), "workflow")
-        self._drain()
+        if self._root is None:
+            loop.extra = sum(pause for _, pause in past.pauses or ())
+            self._root = self._task(self._code.begin(journal), "workflow")
+            self._drain()
         while past.facts and not self._stopped():
             row = past.facts.popleft()
             if row.at > loop.now:
@@ -206,6 +228,8 @@ class Execution:
                 loop.extra -= past.pauses.popleft()[1]
             self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
             self._drain()
+            if past.facts and enough() and not self._stopped():
+                return False
         if journal.violation is None and loop.violation is None:
             unread = past.next_fact()
             while unread is not None and unread.seq in past.unseen:
@@ -215,6 +239,7 @@ class Execution:
             else:
                 journal.unmatched()
         loop.extra = 0
+        return True
 
     def _new_fact(self, location: str, fact: Entry) -> None:
         journal = self.journal
@@ -458,3 +483,8 @@ class Execution:
 
 
 _DRIVE = Execution._drive.__code__
+
+
+def never() -> bool:
+    """Say that nothing is enough."""
+    return False

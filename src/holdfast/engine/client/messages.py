@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +12,16 @@ import msgspec
 from holdfast.clock import new_id
 from holdfast.context.waits import check_message_id
 from holdfast.contract.operations import Delivered, Outcome, Published, Refused, SendMessage
-from holdfast.contract.rows import Status
+from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.turns import PublishEvent
 from holdfast.definitions import check_run_id
 from holdfast.engine.client.link import Link
+from holdfast.engine.runs.arrivals import a_slice
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
 from holdfast.payloads import codec
+from holdfast.replay.execution import Execution
 from holdfast.replay.location import check_name
 
 
@@ -110,22 +114,45 @@ class Messaging:
         """Ask the code of a run: in memory here, or brought there by its history only to be asked."""
         check_run_id(run_id)
         check_name(name, "query name")
-        worker = self._link.worker
-        row = await self._link.row(run_id)
-        if not row.epoch:
-            raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
-        history = [] if worker.resident(run_id) else await self._link.store.history(row.key)
-
-        def ask() -> bytes:
-            resident = worker.resident(run_id)
-            execution = resident.execution if resident else worker.runner.loader.look_into(row, history)
+        row = await self._begun(run_id)
+        answer = await from_callback(lambda: self._ask_resident(run_id, name, args, kwargs))
+        if answer is None:
+            execution = await self._replayed(row)
             try:
-                return execution.query(name, args, kwargs)
+                answer = await from_callback(lambda: execution.query(name, args, kwargs))
             finally:
-                if resident is None:
-                    execution.drop()
+                await from_callback(execution.drop)
+        return codec.decode(answer, answer_type, f"the answer to query {name!r}")
 
-        return codec.decode(await from_callback(ask), answer_type, f"the answer to query {name!r}")
+    async def _begun(self, run_id: str) -> RunRow:
+        """Return a run once a worker has let its code begin; its first turn takes a moment after the start."""
+        link = self._link
+        end = time.monotonic() + link.patience / 2
+        while True:
+            row = await link.row(run_id)
+            if row.epoch:
+                return row
+            now = link.clock.now()
+            later = (row.begins or now) > now
+            if later or row.status is not Status.PENDING or time.monotonic() > end:
+                raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet")
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    def _ask_resident(self, run_id: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes | None:
+        """Ask a run in memory; None if it is not here."""
+        resident = self._link.worker.resident(run_id)
+        return resident.execution.query(name, args, kwargs) if resident is not None else None
+
+    async def _replayed(self, row: RunRow) -> Execution:
+        """Return a run that is brought to where its history ends, in slices, only to be asked and dropped."""
+        history = await self._link.store.history(row.key)
+        execution, loop = self._link.worker.runner.loader.look_into(row, history), asyncio.get_running_loop()
+        while await from_callback(lambda: execution.begin_some(history, (), None, a_slice(loop))) is None:
+            pass
+        return execution
+
+
+_LOOK_AGAIN = 0.02
 
 
 def _raise_refusal(outcome: Outcome, run_id: str, name: str) -> None:

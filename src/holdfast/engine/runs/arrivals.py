@@ -1,33 +1,68 @@
 """How a run comes into memory: a new one is started, one of the store is claimed and replayed.
 
-Like the runner, called only from plain callbacks of the event loop.
+A long history is replayed in slices of about 10 ms, between which leases, timers and other runs go on; until all of it
+is replayed the run is not in memory, and what is sent to it waits in the store. Like the runner, called only from plain
+callbacks of the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.contract.operations import Outcome, Started
-from holdfast.contract.rows import Claim, History, InboxKind
+from holdfast.contract.rows import Claim, History, InboxKind, Message
 from holdfast.contract.turns import NewRun, StartRun
 from holdfast.definitions import Registry, Workflow
-from holdfast.engine.runs.resident import FINISHING
+from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.worker.committer import Committer, Done
 from holdfast.payloads.codec import error_to_data
-from holdfast.replay.execution import first_entries
+from holdfast.replay.execution import Enough, first_entries, never
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.turn import Ending
+
+SLICE = 0.01
+"""For how many seconds runs are replayed before the event loop gets its round."""
+_logger = logging.getLogger("holdfast.engine")
+
+
+class _Arrival(NamedTuple):
+    """A claimed run that is being replayed; none but this file knows of it."""
+
+    claim: Claim
+    history: History
+    resident: Resident
+    messages: list[Message]
+    ends: list[Message]
+
+
+def a_slice(loop: asyncio.AbstractEventLoop) -> Enough:
+    """Return what tells, from now on, when the event loop must have its round."""
+    end = loop.time() + SLICE
+
+    def over() -> bool:
+        return loop.time() >= end
+
+    return over
 
 
 class Arrivals:
     """The ways into memory."""
 
-    def __init__(self, runner: Runner, committer: Committer, registry: Registry) -> None:
+    def __init__(self, runner: Runner, committer: Committer, registry: Registry, in_doubt: Callable[[], None]) -> None:
         self._runner = runner
         self._committer = committer
         self._registry = registry
+        self._in_doubt = in_doubt
+        """Told when a claimed run could not be continued: the store has it for this worker, which does not."""
+        self._loop = asyncio.get_running_loop()
+        self._replaying: deque[_Arrival] = deque()
+        self._scheduled = False
 
     def start(self, run: NewRun, workflow: Workflow[Any, Any], done: Done) -> None:
         """Insert a run together with its first turn, and go on with it once that is durable."""
@@ -56,8 +91,28 @@ class Arrivals:
         else:
             done(outcome)
 
-    def adopt(self, claim: Claim, history: History) -> None:
-        """Continue a claimed run from its history."""
+    def adopt_all(self, claimed: Iterable[tuple[Claim, History]], *, alone: bool = False) -> None:
+        """Continue claimed runs from their histories: in slices, between which the event loop gets its round.
+
+        Those that are to be driven `alone` are replayed at once, however long that takes.
+        """
+        arrivals: list[_Arrival] = []
+        for claim, history in claimed:
+            try:
+                arrivals += self._receive(claim, history)
+            except Exception:
+                self._failed(claim)
+        if alone:
+            with self._committer.together():
+                for arrival in arrivals:
+                    self._bring(arrival, never)
+            return
+        self._replaying.extend(arrivals)
+        if not self._scheduled:
+            self._go_on()
+
+    def _receive(self, claim: Claim, history: History) -> list[_Arrival]:
+        """Make a claimed run and return it, unless it ends or pauses before its code goes on."""
         runner = self._runner
         now = runner.clock.now()
         try:
@@ -65,25 +120,74 @@ class Arrivals:
             resident = runner.loader.claimed(claim, workflow, history.entries, now)
         except Exception as error:
             runner.departures.block_claim(runner.loader.unreadable(claim), error_to_data(error))
-            return
+            return []
         resident.was_claimed(history.seen, bool(claim.version))
-        runner.keep(resident)
         never_ran = claim.epoch == 1
         if claim.version and workflow.version != claim.version:
             runner.reporter.tell("run.skewed", resident, {"recorded": claim.version, "running": workflow.version})
         if never_ran:
             runner.reporter.tell("run.started", resident)
         if never_ran and any(message.kind == InboxKind.CANCEL for message in history.messages):
+            runner.keep(resident)
             runner.departures.cancel_outright(resident)
-            return
+            return []
         messages, ends, pause = runner.mail.sort(resident, history.messages)
         if pause is not None:
+            runner.keep(resident)
             runner.pauses.begin(resident, pause)
-            return
+            return []
         if claim.paused:
             runner.reporter.tell("run.resumed", resident)
+        return [_Arrival(claim, history, resident, messages, ends)]
+
+    # Replaying, in slices.
+
+    @property
+    def replaying(self) -> set[int]:
+        """The keys of the runs that are being replayed and are not in memory yet."""
+        return {arrival.claim.key for arrival in self._replaying}
+
+    def drop_all(self) -> None:
+        """Forget the runs that are being replayed; the store has them."""
+        while self._replaying:
+            self._replaying.popleft().resident.execution.drop()
+
+    def _go_on(self) -> None:
+        """Replay for one slice, each run in turn, and leave the rest to the next round of the event loop."""
+        over = a_slice(self._loop)
+        with self._committer.together():
+            while self._replaying:
+                arrival = self._replaying.popleft()
+                if not self._bring(arrival, over):
+                    self._replaying.append(arrival)
+                if over():
+                    break
+        self._scheduled = bool(self._replaying)
+        if self._scheduled:
+            self._loop.call_soon(self._go_on)
+
+    def _failed(self, claim: Claim) -> None:
+        self._in_doubt()
+        _logger.error("run %s cannot be continued", claim.id)
+
+    def _bring(self, arrival: _Arrival, enough: Enough) -> bool:
+        """Replay a run until enough is done; tell whether it needs no more of that."""
+        try:
+            return self._replay(arrival, enough)
+        except Exception:
+            self._failed(arrival.claim)
+            return True
+
+    def _replay(self, arrival: _Arrival, enough: Enough) -> bool:
+        """Replay a run; if all is done go on with it."""
+        claim, history, resident, messages, ends = arrival
+        runner = self._runner
+        now = runner.clock.now()
         life = first_entries((), now) if claim.generation and not history.entries else []
-        turn = resident.execution.begin(history.entries or life, messages, now)
+        turn = resident.execution.begin_some(history.entries or life, messages, now, enough)
+        if turn is None:
+            return False
+        runner.keep(resident)
         turn.entries[:0] = life
         ends = runner.attempts.queued.recall(resident, turn, history, ends)
         begin = runner.attempts.recall(resident, turn, claim, now)
@@ -97,3 +201,4 @@ class Arrivals:
             runner.out_of_grace(resident)
         for end in ends:
             runner.attempts.queued.ended(resident, end)
+        return True

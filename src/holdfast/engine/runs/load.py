@@ -69,13 +69,11 @@ class RunLoader:
         return Resident(claim.id, claim.key, claim.epoch, workflow, execution, 0)
 
     def look_into(self, row: RunRow, history: Sequence[EntryRow]) -> Execution:
-        """Return a run brought to where its history ends, only to be asked and dropped; nothing of it is committed."""
+        """Return a run that is to be replayed only to be asked, and dropped; nothing of it is committed."""
         workflow = self._registry.get(row.workflow, row.version)
         info = RunInfo(row.id, workflow.name, row.generation, row.seed, row.key, row.reopens, row.deadline)
         begun = history[0].at if row.generation and history else row.begins or row.created
-        execution = self._execution(info, workflow, row.input, begun)
-        execution.begin(history)
-        return execution
+        return self._execution(info, workflow, row.input, begun)
 
     def _execution(self, info: RunInfo, workflow: Workflow[Any, Any], encoded: str, begun: Instant) -> Execution:
         args, kwargs = workflow.decode_input(encoded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from holdfast.clock import Clock, Instant
@@ -72,7 +73,7 @@ class ClaimedRuns:
 
     async def claim(self, worker: str) -> bool:
         """Take runs that are due and continue them; tell whether there were any."""
-        if self._executor.active + self._committer.waiting > _MAX_UNDER_WAY:
+        if self._executor.active + self._committer.waiting > _MAX_UNDER_WAY or len(self._arrivals.replaying) > _BATCH:
             await asyncio.sleep(TICK)
             return True
         names, one_in_hand = self._runner.queues.workflows, self._background.busy("suspect")
@@ -94,17 +95,9 @@ class ClaimedRuns:
         if alone and not await self._begin_trial(claims):
             return
 
-        def adopt() -> None:
-            with self._committer.together():
-                for claim in claims:
-                    if claim.key in histories:
-                        try:
-                            self._arrivals.adopt(claim, histories[claim.key])
-                        except Exception:
-                            self.doubt = True
-                            _logger.exception("run %s cannot be continued", claim.id)
-
-        await from_callback(adopt)
+        found = [(claim, histories[claim.key]) for claim in claims if claim.key in histories]
+        # Alone means that nothing else happens meanwhile, however long that takes.
+        await from_callback(partial(self._arrivals.adopt_all, found, alone=alone))
 
     async def _begin_trial(self, claims: list[Claim]) -> bool:
         """Make durable that runs are about to be driven alone: only what dies after this is evidence against them."""
@@ -145,7 +138,8 @@ class ClaimedRuns:
         Only those missing twice in a row: what is still on its way here or out is given the time to arrive.
         """
         held = await self._store.held(worker)
-        missing = {run for run in held if run.key not in self._runner.residents}
+        arriving = self._arrivals.replaying
+        missing = {run for run in held if run.key not in self._runner.residents and run.key not in arriving}
         for run in missing & self._missing:
             self._runner.departures.give_back(run)
         self._missing = missing

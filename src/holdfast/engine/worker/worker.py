@@ -91,7 +91,7 @@ class Worker:
             self, registry, settings, clock, store, self.committer, self.executor, events, reporter, limits, queues,
             app, deadline,
         )  # fmt: skip
-        self.arrivals = Arrivals(self.runner, self.committer, registry)
+        self.arrivals = Arrivals(self.runner, self.committer, registry, self.in_doubt)
         self.tasks = TaskRunner(store, queues, self.runner, self.executor, self.committer, observers)
         self.runs = ClaimedRuns(
             store, clock, self.runner, self.arrivals, self.committer, self.executor, self._background, self.wake
@@ -157,6 +157,7 @@ class Worker:
 
     def _hand_back(self) -> None:
         self.tasks.hand_back_waiting()
+        self.arrivals.drop_all()  # nothing is begun: the store hands them back when the worker leaves
         self.runner.hand_back_all()
 
     async def end_commits(self) -> None:
@@ -202,6 +203,7 @@ class Worker:
         _logger.warning("worker %s was declared dead while it hung; it goes on under a new name", self.id)
         self.lapses += 1
         self.runner.drop_all()
+        self.arrivals.drop_all()
         self.tasks.drop_all()
         former = self.id
         self.id = new_id()
@@ -303,6 +305,7 @@ class Worker:
             self.committer.waiting
             or self._claimer.busy
             or self.runner.mail.busy
+            or self.arrivals.replaying
             or self.tasks.busy
             or self._background.busy("look")
             or self._background.busy("suspect")
