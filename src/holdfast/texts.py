@@ -41,24 +41,31 @@ def check_remark(text: object, field: str) -> str:
 
 
 def refuse_text(
-    text: object, field: str, *, longest: int = LONGEST, printable: bool = True, error: type[BadInput] = BadInput
+    text: object,
+    field: str,
+    *,
+    longest: int = LONGEST,
+    printable: bool = True,
+    secret: bool = False,
+    error: type[BadInput] = BadInput,
 ) -> None:
-    """Say what is wrong with a text, if anything is.
+    """Say what is wrong with a text, if anything is; one that is `secret` is not shown.
 
     Raises:
         BadInput: or the subclass given.
     """
     wanted = f"{field} must be a text of 1 to {longest:,} {'printable ' if printable else ''}characters"
     if not isinstance(text, str):
-        raise error(f"{wanted}, not {shown(text)}")
+        raise error(f"{wanted}, not {f'of class {type(text).__name__}' if secret else shown(text)}")
     if not text:
         raise error(f"{wanted}, and is empty")
     for place, letter in enumerate(text):
         if not _storable(letter) or (printable and not letter.isprintable()):
             what = "is not printable" if _storable(letter) else "cannot be stored"
-            raise error(f"{wanted}, not {shown(text)}: U+{ord(letter):04X} at position {place} {what}")
+            given = "" if secret else f", not {shown(text)}"
+            raise error(f"{wanted}{given}: U+{ord(letter):04X} at position {place} {what}")
     if len(text) > longest:
-        raise error(f"{wanted}, and has {len(text):,}: {shown(text)}")
+        raise error(f"{wanted}, and has {len(text):,}{'' if secret else f': {shown(text)}'}")
 
 
 def _storable(letter: str) -> bool:

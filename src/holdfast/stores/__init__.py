@@ -59,13 +59,7 @@ def read_address(database: str | os.PathLike[str]) -> tuple[Literal["postgresql"
 
 def _text(database: str | os.PathLike[str]) -> str:
     text: object = os.fspath(database) if isinstance(database, os.PathLike) else database
-    try:
-        refuse_text(text, "database", longest=LONGEST_REMARK, printable=False)
-    except BadInput:
-        what = "something else" if isinstance(text, str) else f"of class {type(text).__name__}"
-        raise BadInput(
-            f"database must be a path or a text of 1 to {LONGEST_REMARK:,} characters that can be stored, and is {what}"
-        ) from None
+    refuse_text(text, "database", longest=LONGEST_REMARK, printable=False, secret=True)
     return str(text)
 
 
