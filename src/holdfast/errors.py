@@ -40,7 +40,7 @@
     |-- RunTimeout                 the run took longer than it was given
     |-- ReceiveTimeout
     |-- QueueFull                  too many messages or events wait already
-    |-- NoSuchLetter               no dead letter has that id, or it was dealt with
+    |-- NoSuchLetter               no dead letter has that id
     |-- NoSuchSchedule
     |-- NeverAwaited               the code called a verb and forgot to await it
     |-- JoinError                  every failed branch, by name
@@ -275,7 +275,7 @@ class QueueFull(HoldfastError):
 
 
 class NoSuchLetter(HoldfastError):
-    """No dead letter has that id, or it was dealt with already."""
+    """No dead letter has that id."""
 
 
 class NoSuchSchedule(HoldfastError):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from tests.support.acts_cases import Flaky
 
-from holdfast import Context, RunCancelled, Status, workflow
+from holdfast import Context, NonRetryable, Retry, RunCancelled, Status, activity, workflow
 from holdfast.errors import BadInput
 
 HOUR = timedelta(hours=1)
+SOON = timedelta(milliseconds=50)
 body = Flaky()
 
 
@@ -25,7 +27,7 @@ async def pays(ctx: Context, name: str) -> str:
 
 
 async def test_a_filter_is_tried_first_and_then_acted_on(make_engine):
-    """S2-39 S3-14 B7 dry_run only lists; the same call without it acts on those runs and no others, each audited."""
+    """S2-39 S3-14 B7 B38 dry_run only lists; with the number of that the same call acts on those runs, each audited."""
     engine = await make_engine(waits)
     for name in ("a", "b", "c"):
         await engine.start(waits, name, id=name, tenant="acme" if name != "c" else "other")
@@ -34,7 +36,11 @@ async def test_a_filter_is_tried_first_and_then_acted_on(make_engine):
     assert (sorted(tried.matched), tried.changed, tried.unchanged, tried.failed) == (["a", "b"], [], [], {})
     assert await engine.audit.records() == []
     assert [await engine.get(name).status() for name in "abc"] == [Status.SUSPENDED] * 3
-    report = await engine.bulk("cancel", tenant="acme", by="kim", reason="they left")
+    with pytest.raises(BadInput, match=r"act on 2 runs: .*expect=2"):
+        await engine.bulk("cancel", tenant="acme")
+    with pytest.raises(BadInput, match="act on 2 runs, not on 3"):
+        await engine.bulk("cancel", tenant="acme", expect=3)
+    report = await engine.bulk("cancel", tenant="acme", expect=2, by="kim", reason="they left")
     assert sorted(report.changed) == ["a", "b"]
     await engine.settle()
     assert [await engine.get(name).status() for name in "abc"] == [Status.CANCELLED] * 2 + [Status.SUSPENDED]
@@ -60,14 +66,14 @@ async def test_every_action_can_be_done_to_many(make_engine, action, before, aft
     runs = [await engine.start(waits, name) for name in ("a", "b", "c")]
     await engine.settle()
     if before is not Status.SUSPENDED:
-        await engine.bulk("pause" if before is Status.PAUSED else "terminate", workflow="waits")
+        await engine.bulk("pause" if before is Status.PAUSED else "terminate", workflow="waits", expect=3)
         await engine.settle()
     assert [await run.status() for run in runs] == [before] * 3
-    report = await engine.bulk(action, status=before)
+    report = await engine.bulk(action, status=before, expect=3)
     assert len(report.changed) == 3
     await engine.settle()
     assert [await run.status() for run in runs] == [after] * 3
-    again = await engine.bulk(action, workflow="waits")
+    again = await engine.bulk(action, workflow="waits", expect=3)
     if action == "pause":
         assert len(again.changed) == 3  # a pause may be repeated, to give it another end
     else:
@@ -83,7 +89,7 @@ async def test_failed_runs_are_retried_together_after_the_cause_was_put_right(ma
     await engine.settle()
     body.failing = {"c"}
     holder = await engine.start(pays, "b", id="b2", unique_key="b", delay=HOUR)
-    report = await engine.bulk("retry", status="failed", by="kim")
+    report = await engine.bulk("retry", status="failed", expect=3, by="kim")
     assert sorted(report.matched) == ["a", "b", "c"]
     assert sorted(report.changed) == ["a", "c"]
     assert list(report.failed) == ["b"]
@@ -92,9 +98,78 @@ async def test_failed_runs_are_retried_together_after_the_cause_was_put_right(ma
     await engine.settle()
     found = {run.id: run.status for run in await engine.runs()}
     assert found == {"a": "completed", "b": "failed", "c": "failed", "fine": "completed", "b2": "pending"}
-    everything = await engine.bulk("retry", workflow="pays", limit=10)
+    everything = await engine.bulk("retry", workflow="pays", limit=10, expect=5)
     assert sorted(everything.failed) == ["a", "b", "b2", "fine"]  # not failed, or not able
     assert everything.changed == ["c"]
+
+
+class Provider:
+    """A service of which an attempt may be lost: it answers, raises, or never comes back."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = False
+        provider = self
+
+        async def ask(name: str) -> str:
+            provider.asked.append(name)
+            if provider.answers:
+                return name
+            if name == "raises":
+                raise ConnectionError("no")
+            if name == "hopeless":
+                raise NonRetryable("no such account")
+            await asyncio.Event().wait()
+            return name
+
+        plain = activity(name="ask", retry=Retry.never, timeout=SOON)(ask)
+        safe = activity(name="look", retry=Retry.never, timeout=SOON, idempotent=True)(ask)
+
+        @workflow
+        async def asks(ctx: Context, name: str) -> str:
+            return await ctx.step(safe if name == "idempotent" else plain, name)
+
+        self.asks = asks
+
+
+async def test_many_are_retried_only_where_that_is_safe(make_engine):
+    """S4-24 B38 A failure that the body raised, or an idempotent step; what timed out only by its name."""
+    provider = Provider()
+    engine = await make_engine(provider.asks)
+    for name in ("raises", "hopeless", "times-out", "idempotent"):
+        await engine.start(provider.asks, name, id=name)
+    await engine.settle()
+    assert [run.status for run in await engine.runs()] == [Status.FAILED] * 4
+    provider.answers = True
+    provider.asked.clear()
+    report = await engine.bulk("retry", status="failed", expect=4)
+    assert sorted(report.changed) == ["idempotent", "raises"]
+    assert report.skipped == {
+        "hopeless": "its failure says that trying again is of no use",
+        "times-out": "step 'ask' of run 'times-out': its last attempt timed out",
+    }
+    await engine.settle()
+    assert sorted(provider.asked) == ["idempotent", "raises"]
+    report = await engine.bulk("retry", status="failed", expect=2, steps=["ask"])
+    assert (report.changed, list(report.skipped)) == (["times-out"], ["hopeless"])
+    assert await engine.get("times-out").result() == "times-out"
+
+
+async def test_many_letters_are_replayed_only_where_that_is_safe(make_engine):
+    """S4-24 S4-32 B38 As with runs; one by one, by its letter, everything can be."""
+    provider = Provider()
+    engine = await make_engine(provider.asks)
+    for name in ("raises", "hopeless", "times-out", "idempotent"):
+        await engine.start(provider.asks, name, id=name)
+    await engine.settle()
+    letters = {letter.run_id: letter.id for letter in await engine.dead_letters.list()}
+    provider.answers = True
+    report = await engine.dead_letters.replay_all(expect=4)
+    assert sorted(report.replayed) == sorted([letters["raises"], letters["idempotent"]])
+    assert sorted(report.skipped) == sorted([letters["hopeless"], letters["times-out"]])
+    assert "timed out" in report.skipped[letters["times-out"]]
+    assert await engine.dead_letters.replay(letters["times-out"]) is True
+    assert await engine.get("times-out").result() == "times-out"
 
 
 async def test_at_most_the_limit_is_touched_newest_first(make_engine):
@@ -103,7 +178,7 @@ async def test_at_most_the_limit_is_touched_newest_first(make_engine):
     for number in range(5):
         await engine.start(waits, "x", id=f"r{number}")
     await engine.settle()
-    report = await engine.bulk("terminate", workflow="waits", limit=2)
+    report = await engine.bulk("terminate", workflow="waits", limit=2, expect=2)
     assert report.changed == ["r4", "r3"]
     assert len(await engine.runs(status="suspended")) == 3
 

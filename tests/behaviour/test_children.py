@@ -578,3 +578,19 @@ async def test_a_child_run_can_be_started_again_from_outside_only_with_its_own_i
     with pytest.raises(RunConflict):
         await engine.start(double, 5, id="kid")
     assert await run.result() == 8
+
+
+async def test_an_engine_may_let_failures_of_children_come_as_values(make_engine):
+    """S2-35 S2-33 B18 For all children whose call does not say."""
+
+    @workflow
+    async def parent(ctx: Context) -> list[str]:
+        said = [type(await ctx.child(fail, "no")).__name__]
+        try:
+            await ctx.child(fail, "no", propagate=True)
+        except ChildFailed:
+            said.append("raised")
+        return said
+
+    engine = await make_engine(parent, fail, propagate_child_failures=False)
+    assert await engine.execute(parent) == ["ChildFailed", "raised"]

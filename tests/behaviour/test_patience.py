@@ -197,7 +197,7 @@ async def test_once_the_store_is_silent_acting_on_many_stops(make_engine):
     engine = await make_engine(hear, call_patience=SHORT)
     runs = [await engine.start(hear, 1, delay=timedelta(days=1)) for _ in range(3)]
     hold = engine.faults.hold()
-    report = await asyncio.wait_for(engine.bulk("pause", workflow="hear"), LONG)
+    report = await asyncio.wait_for(engine.bulk("pause", workflow="hear", expect=3), LONG)
     hold.release()
     assert len(report.failed) == len(runs)
     assert sum(said.startswith("not tried") for said in report.failed.values()) == 2

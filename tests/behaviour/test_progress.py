@@ -11,6 +11,8 @@ import pytest
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunFailed, activity, step_context, workflow
+from holdfast.contract.operations import Beat
+from holdfast.errors import StoreError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -347,3 +349,42 @@ async def test_what_is_no_number_is_refused(make_engine, given):
     engine = await make_engine(wrong)
     with pytest.raises(RunFailed, match="must be a number"):
         await engine.execute(wrong)
+
+
+async def test_a_heartbeat_that_is_awaited_is_durable_however_soon_it_comes(make_engine, address, mode):
+    """S4-29 S4-20 Each one, though others of the same second are not recorded."""
+    seen: list[Any] = []
+
+    @workflow
+    async def caller(ctx: Context) -> None:
+        await ctx.step(copy)
+
+    async def copy() -> None:
+        context = step_context()
+        for number in range(3):
+            await context.heartbeat(number)
+            run = await engine.store.get(context.run_id)
+            assert run is not None
+            seen.extend(said for _, said in (await engine.store.beats(run.key)).values())
+
+    engine = await make_engine(caller)
+    await (await engine.start(caller)).result()
+    assert seen == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_a_heartbeat_that_cannot_be_recorded_tells_the_body_that_waits_for_it(make_engine):
+    """S4-29 G14"""
+    told: list[str] = []
+
+    async def copy() -> None:
+        try:
+            await step_context().heartbeat(1)
+        except StoreError as error:
+            told.append(str(error))
+
+    caller = calling(copy)
+    engine = await make_engine(caller)
+    fault = engine.faults.fail(only=Beat, error=StoreError("the disk is gone"))
+    await (await engine.start(caller)).result()
+    assert (told, fault.injected) == (["the disk is gone"], 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.support.acts_cases import Flaky, Gate, moments
+from tests.support.waiting import eventually
 
 from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
 from holdfast.contract.operations import Purge
@@ -197,3 +199,168 @@ async def test_a_resumed_parent_goes_on_with_a_child_that_was_cancelled_meanwhil
     await engine.settle()
     await engine.get("kid").send("go", 7)
     assert await run.result() == 7
+
+
+# Fan-outs.
+
+
+nightly = Flaky()
+
+
+@workflow
+async def import_one(ctx: Context, name: str) -> str:
+    return await ctx.step("load", nightly.step, name)
+
+
+@workflow
+async def import_all(ctx: Context, names: list[str], from_failure: bool) -> list[str]:
+    started = [ctx.child(import_one, name, id=f"import-{name}") for name in names]
+    done = await asyncio.gather(*started, return_exceptions=True)
+    failed = [each for each in done if isinstance(each, ChildFailed)]
+    if failed and from_failure:
+        raise RuntimeError(f"{len(failed)} imports failed") from ExceptionGroup("imports", failed)
+    if failed:
+        raise RuntimeError(f"{len(failed)} imports failed")
+    return [await ctx.step("sum up", nightly.step, f"sum of {len(done)}")]
+
+
+async def test_a_run_that_names_the_failures_it_collected_is_retried_with_those_children_alone(make_engine):
+    """B8 S4-24 What is done again is told before, with `dry_run`, and after; siblings keep their results."""
+    nightly.failing, nightly.ran = {"b", "d"}, []
+    engine = await make_engine(import_all, import_one)
+    run = await engine.start(import_all, ["a", "b", "c", "d"], True)
+    await fails(run, "2 imports failed")
+    nightly.failing.clear()
+    nightly.ran.clear()
+    shown = await run.retry(dry_run=True)
+    assert sorted(shown.children) == ["import-b", "import-d"]
+    assert (shown.steps, shown.unsure) == ((), {})
+    assert shown.since.startswith("the failure of child ")
+    assert await run.status() is Status.FAILED
+    assert await engine.audit.records() == []
+    assert await run.retry() == shown
+    assert await run.result() == ["sum of 4"]
+    assert sorted(nightly.ran[:2]) == ["b", "d"]
+    assert nightly.ran[2:] == ["sum of 4"]
+
+
+async def test_a_retry_that_could_only_fail_again_says_what_to_write(make_engine):
+    """B8 S4-24 The code raised its own error from failures that it took and does not name."""
+    nightly.failing, nightly.ran = {"b"}, []
+    engine = await make_engine(import_all, import_one)
+    run = await engine.start(import_all, ["a", "b"], False)
+    await fails(run, "1 imports failed")
+    nightly.failing.clear()
+    nightly.ran.clear()
+    for dry in (True, False):
+        with pytest.raises(CannotReopen, match=r"after child 'import_one#2' had failed.*`raise ... from failure`"):
+            await run.retry(dry_run=dry)
+    assert await engine.audit.records() == []
+    redo = await run.rerun(from_step="import_one#2")
+    assert redo.children == ("import-b",)
+    assert await run.result() == ["sum of 2"]
+    assert nightly.ran == ["b", "sum of 2"]
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_code_that_was_put_right_is_retried_whatever_it_collected(make_engine):
+    """B8 Its fingerprint says that it has changed: it may go another way now."""
+    nightly.failing, nightly.ran = {"b"}, []
+
+    async def collect(ctx: Context, names: list[str]) -> int:
+        done = await asyncio.gather(*(ctx.child(import_one, name) for name in names), return_exceptions=True)
+        return sum(isinstance(each, ChildFailed) for each in done)
+
+    @workflow(name="collects")
+    async def wrong(ctx: Context, names: list[str]) -> int:
+        failed = await collect(ctx, names)
+        raise RuntimeError(f"{failed} failed")
+
+    @workflow(name="collects")
+    async def right(ctx: Context, names: list[str]) -> int:
+        return await collect(ctx, names)
+
+    first = await make_engine(wrong, import_one)
+    run = await first.start(wrong, ["a", "b"], id="r")
+    await fails(run)
+    await first.stop()
+    second = await make_engine(right, import_one)
+    redo = await second.get("r").retry()
+    assert (redo.steps, redo.children) == ((), ())
+    assert await second.get("r", right).result() == 1
+
+
+@pytest.mark.parametrize(("path", "named"), [("import_one", "a"), ("import_one#2", "b"), ("import_one#3", "c")])
+async def test_one_child_of_a_fan_out_is_done_again_and_its_siblings_keep_their_results(make_engine, path, named):
+    """B8 Whichever ended first; what follows all of them is done again."""
+    nightly.failing, nightly.ran = set(), []
+    engine = await make_engine(import_all, import_one)
+    run = await engine.start(import_all, ["a", "b", "c"], True)
+    assert await run.result() == ["sum of 3"]
+    nightly.ran.clear()
+    redo = await run.rerun(from_step=path, by="kim", reason="the file was wrong")
+    assert (redo.children, redo.steps) == ((f"import-{named}",), ("sum up",))
+    assert await run.result() == ["sum of 3"]
+    assert nightly.ran == [named, "sum of 3"]
+    assert [each.reopened for each in await engine.runs(workflow="import_one")].count(1) == 1
+
+
+async def test_one_step_of_a_fan_out_is_done_again_and_the_others_keep_their_results(make_engine):
+    """B8 B36 Results of calls made before the cut are delivered again; a failure that the code handled stays, too."""
+    body = Flaky("c")
+
+    @workflow
+    async def fan(ctx: Context) -> list[str]:
+        calls = [ctx.step(name, body.step, name) for name in ("a", "b", "c", "d")]
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        last = await ctx.step("last", body.step, "last")
+        return [*(each if isinstance(each, str) else "failed" for each in done), last]
+
+    engine = await make_engine(fan)
+    run = await engine.start(fan)
+    assert await run.result() == ["a", "b", "failed", "d", "last"]
+    body.ran.clear()
+    body.failing.clear()
+    redo = await run.rerun(from_step="b")
+    assert redo.steps == ("b", "last")
+    assert redo.unsure == {"b": "it had completed", "last": "it had completed"}
+    assert await run.result() == ["a", "b", "failed", "d", "last"]
+    assert body.ran == ["b", "last"]
+    assert [(step.name, step.attempts, step.status) for step in await run.steps()] == [
+        ("a", 1, "completed"), ("b", 2, "completed"), ("c", 1, "failed"), ("d", 1, "completed"),
+        ("last", 2, "completed"),
+    ]  # fmt: skip
+
+
+async def test_a_retry_keeps_what_completed_beside_the_step_that_failed(make_engine):
+    """B8 B36 S0-20 Though it was recorded later, and the run is stopped and replayed in between."""
+    body, gates = Flaky("bad"), Gate()
+
+    @workflow
+    async def both(ctx: Context) -> str:
+        async def left(branch: Context) -> str:
+            return await branch.step("bad", body.step, "bad")
+
+        async def right(branch: Context) -> str:
+            await branch.step("slow", gates, "slow")
+            return await branch.step("after", body.step, "after")
+
+        done = await ctx.join("both", {"left": left, "right": right})
+        return f"{done['left']} {done['right']}"
+
+    engine = await make_engine(both)
+    run = await engine.start(both)
+    await gates.entered("slow")
+    await eventually(lambda: "bad" in body.ran)
+    gates.open("slow")
+    await fails(run)
+    assert body.ran == ["bad", "after"]
+    body.failing.clear()
+    body.ran.clear()
+    redo = await run.retry()
+    assert (redo.steps, redo.unsure) == (
+        ("both/left/bad", "both/right/after"),
+        {"both/right/after": "it had completed"},
+    )
+    assert await run.result() == "bad after"
+    assert gates.begun == ["slow"], "what was called before the failure keeps its result"

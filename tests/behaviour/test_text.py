@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Context, Engine, Event, RunHandle, workflow
 from holdfast.contract.rows import RunFilter
+from holdfast.engine.client.looking import Looking
 from holdfast.engine.client.start import StartOptions
 from holdfast.errors import BadInput
 from holdfast.limits import Limit
@@ -43,7 +44,8 @@ SAMPLES: dict[str, Any] = {
     "name": "question",
     "action": "pause",
     "letter_id": "letter",
-    "confirm": True,
+    "by": "kim",
+    "reason": "asked for",
     "older_than": timedelta(days=1),
     "id": "daily",
     "cron": "@daily",
@@ -86,7 +88,8 @@ class Case(NamedTuple):
 def parameters() -> Iterator[Case]:
     """Yield every parameter of a public method that takes text."""
     for cls in (Engine, RunHandle, DeadLetters, AuditTrail, Schedules):
-        for name, member in vars(cls).items():
+        members = {**vars(Looking), **vars(Engine)} if cls is Engine else vars(cls)
+        for name, member in members.items():
             if name.startswith("_") or name == "backup" or not inspect.isfunction(member):  # which takes a path
                 continue
             method = f"{cls.__name__}.{name}"
@@ -99,8 +102,8 @@ def parameters() -> Iterator[Case]:
 
 
 def _is_other(parameter: inspect.Parameter) -> bool:
-    """Whether it takes a callback, or arguments of a workflow."""
-    return parameter.name == "on_purged" or parameter.kind is parameter.VAR_POSITIONAL
+    """Whether it takes a callback, several names, or arguments of a workflow."""
+    return parameter.name in ("on_purged", "steps") or parameter.kind is parameter.VAR_POSITIONAL
 
 
 CASES = list(parameters())

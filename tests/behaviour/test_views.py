@@ -53,6 +53,73 @@ async def test_a_run_shows_what_it_is_and_where_it_stands(make_engine):
         await engine.get("nobody").describe()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_arguments_of_steps_are_shown_where_they_are_recorded(make_engine, whole):
+    """S0-6 S3-18 For one activity, or all of an engine; otherwise a step takes no more bytes than it did."""
+
+    async def plain(number: int, *rest: str) -> int:
+        return number
+
+    recorded = activity(name="recorded", record_arguments=True)(plain)
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step(plain, 1, "a", "b")
+        await ctx.step(recorded, number=2)
+
+    engine = await make_engine(work, record_arguments=whole)
+    run = await engine.start(work)
+    await run.result()
+    first, second = await run.steps()
+    assert first.arguments == ({"number": 1, "rest": ["a", "b"]} if whole else None)
+    assert second.arguments == {"number": 2}
+    begun = [entry for entry in await engine.store.history((await run.describe()).key) if entry.kind == 1]
+    assert begun[0].data.count(",") == (4 if whole else 1)
+
+
+async def test_steps_that_have_not_ended_are_found_over_all_runs(make_engine):
+    """S0-19 S0-6 B22 Pending activities: what waits, is skipped or runs, the most urgent first."""
+    body = Flaky("low", "high")
+
+    @activity(retry=Retry(initial_interval=HOUR, max_attempts=4), timeout=HOUR)
+    async def low() -> str:
+        return await body.body("low")
+
+    @activity(retry=Retry(initial_interval=2 * HOUR), priority=5)
+    async def high() -> str:
+        return await body.body("high")
+
+    async def begin() -> None: ...
+
+    @workflow
+    async def slow(ctx: Context) -> None:
+        await ctx.step(begin)
+        await ctx.step(low)
+
+    @workflow
+    async def fast(ctx: Context) -> None:
+        await ctx.step(begin)
+        await ctx.step(high)
+
+    engine = await make_engine(slow, fast, waits, start=START)
+    await engine.start(slow, id="slow-1")
+    await engine.start(fast, id="fast-1")
+    await engine.start(waits, "Ann")
+    await engine.settle()
+    found = await engine.pending_steps()
+    assert [(step.run_id, step.name, step.status) for step in found] == [
+        ("fast-1", "high", "waiting"), ("slow-1", "low", "waiting"),
+    ]  # fmt: skip
+    assert [(step.priority, step.max_attempts, step.timeout) for step in found] == [(5, 3, None), (0, 4, HOUR)]
+    assert [(step.created_at, step.next_attempt_at) for step in found] == [
+        (START, START + 2 * HOUR), (START, START + HOUR),
+    ]  # fmt: skip
+    assert [step.name for step in await engine.pending_steps(workflow="slow")] == ["low"]
+    assert [step.name for step in await engine.pending_steps(limit=1)] == ["high"]
+    with pytest.raises(BadInput, match="limit"):
+        await engine.pending_steps(limit=0)
+
+
 async def test_the_request_to_cancel_and_the_last_error_can_be_seen(make_engine):
     """S4-3 S3-23 cancel_requested_at, next_run_at and last_error: the run, its steps and its timeline have them."""
     body = Flaky("pay")

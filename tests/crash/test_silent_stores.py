@@ -157,6 +157,8 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
         "Engine.execute": lambda: engine.execute(nothing),
         "Engine.runs": lambda: engine.runs(),
         "Engine.stats": lambda: engine.stats(),
+        "Engine.find": lambda: engine.find("x"),
+        "Engine.pending_steps": lambda: engine.pending_steps(),
         "Engine.publish": lambda: engine.publish("news"),
         "Engine.bulk": lambda: engine.bulk("cancel", workflow="hear"),
         "Engine.sweep": lambda: engine.sweep(),
@@ -177,18 +179,21 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
         "RunHandle.set_attributes": lambda: run.set_attributes({"a": 1}),
         "RunHandle.history": run.history,
         "RunHandle.steps": run.steps,
+        "RunHandle.state": run.state,
         "RunHandle.progress": run.progress,
         "RunHandle.timeline": run.timeline,
         "DeadLetters.list": letters.list,
         "DeadLetters.get": lambda: letters.get("x"),
+        "DeadLetters.find": lambda: letters.find("x"),
         "DeadLetters.counts": letters.counts,
         "DeadLetters.acknowledge": lambda: letters.acknowledge("x"),
         "DeadLetters.remove": lambda: letters.remove("x"),
         "DeadLetters.replay": lambda: letters.replay("x"),
-        "DeadLetters.replay_all": lambda: letters.replay_all(confirm=True),
+        "DeadLetters.replay_all": lambda: letters.replay_all(),
         "DeadLetters.purge": lambda: letters.purge(older_than=old),
         "AuditTrail.records": audit.records,
         "AuditTrail.evidence": lambda: audit.evidence("x"),
+        "AuditTrail.purge_evidence": lambda: audit.purge_evidence("x", by="kim", reason="asked for"),
         "AuditTrail.verify": audit.verify,
         "AuditTrail.verify_evidence": lambda: audit.verify_evidence("x"),
         "AuditTrail.export": export,
@@ -216,7 +221,7 @@ async def test_every_call_ends_while_the_server_is_frozen():
             public = {
                 f"{cls.__name__}.{name}"
                 for cls in (Engine, RunHandle, DeadLetters, AuditTrail, Schedules)
-                for name, member in vars(cls).items()
+                for name, member in inspect.getmembers(cls)
                 if waits(member) and not name.startswith("_") and name not in NOT_LIMITED.get(cls.__name__, ())
             }
             assert calls.keys() == public

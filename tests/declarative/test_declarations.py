@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, activity, workflow
+from holdfast import Context, Retry, activity, workflow
 from holdfast.declarative import graph, parallel, sequence, step
 from holdfast.definitions import Registry, source_line
 from holdfast.errors import DefinitionError
@@ -272,3 +272,49 @@ def test_a_dependency_named_twice_counts_once():
     work = graph("work", {fetch: [], make("build"): [fetch, "fetch"]}, timeout=timedelta(seconds=5))
     assert work.dependencies["build"] == ("fetch",)
     assert work.activities == ("fetch", "build")
+
+
+def test_an_activity_that_says_nothing_gets_what_its_sequence_says():
+    """S0-22 B3 25 s and one attempt; what an activity, its step or its options say themselves stays."""
+    quick = timedelta(seconds=3)
+
+    @activity(timeout=quick)
+    async def short(state: Any) -> None: ...
+
+    @activity(retry=Retry.payment)
+    async def often(state: Any) -> None: ...
+
+    listed = sequence(
+        "listed",
+        [
+            a,
+            upload,
+            short,
+            often,
+            step(upload, name="stepped", timeout=quick),
+            upload.options(name="forever", timeout=None),
+        ],
+    )
+    said = {part.name: (part.activity.settings.timeout, part.activity.settings.retry) for part in listed.parts}
+    default = timedelta(seconds=25)
+    assert said == {
+        "a": (default, Retry.mobile),
+        "upload": (default, Retry.mobile),
+        "short": (quick, Retry.mobile),
+        "often": (default, Retry.payment),
+        "stepped": (quick, Retry.mobile),
+        "forever": (None, Retry.mobile),
+    }
+    assert Retry.mobile.max_attempts == 1
+    other = sequence("other", [upload], timeout=None, retry=Retry.never)
+    assert other.parts[0].activity.settings.timeout is None
+
+
+def test_what_an_activity_does_not_say_a_graph_says():
+    """S4-9 B3"""
+    drawn = graph("drawn", {fetch_all: []})
+    assert drawn.parts[0].activity.settings.retry == Retry.handbook
+
+
+@activity
+async def fetch_all() -> None: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 
 import pytest
@@ -15,7 +15,7 @@ from holdfast.contract.rows import Message, Status
 from holdfast.contract.turns import CommitTurn, NewLetter, PublishEvent, TurnEffects
 from holdfast.errors import BadInput, CannotReopen, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreBusy
 from holdfast.events import Event, Events
-from holdfast.ops.dead_letters import DeadLetters, ReplayReport
+from holdfast.ops.dead_letters import DeadLetter, DeadLetters, ReplayReport
 
 EVENTS = Events([Event(name="news", on_target_ended="dead_letter", max_pending=2)])
 
@@ -28,7 +28,11 @@ class Desk:
         self.retried: list[tuple[str, str]] = []
         self.letters = DeadLetters(port, EVENTS, self.retry)
 
-    async def retry(self, run_id: str, by: str, reason: str = "", letter: str = "") -> None:
+    async def retry(self, letter: DeadLetter, by: str, reason: str = "", steps: Collection[str] | None = None) -> bool:
+        await self.reopen(letter.run_id, by)
+        return True
+
+    async def reopen(self, run_id: str, by: str) -> None:
         self.retried.append((run_id, by))
         row = await self.port.row(run_id)
         outcome = await self.port.apply(
@@ -138,21 +142,24 @@ async def test_a_store_that_fails_ends_a_replay_of_many(desk: Desk) -> None:
     """S4-24, G14: what was not tried is not reported as if it had been."""
     await desk.port.fail("order-1", "d1")
 
-    async def busy(run_id: str, by: str, reason: str, letter: str) -> None:
+    async def busy(letter: DeadLetter, by: str, reason: str, steps: Collection[str] | None) -> bool:
         raise StoreBusy("somebody holds the lock")
 
     with pytest.raises(StoreBusy):
-        await DeadLetters(desk.port, EVENTS, busy).replay_all(confirm=True)
+        await DeadLetters(desk.port, EVENTS, busy).replay_all()
 
 
 async def test_a_letter_is_acknowledged_once_and_removed_once(desk: Desk) -> None:
-    """S0-38, S2-20"""
+    """S0-38, S2-20, B33: done before is False; an act on a letter that never was is an error."""
     await desk.port.fail("order-1", "d1")
     assert await desk.letters.acknowledge("d1", by="kim") is True
     assert (await desk.letters.get("d1")).acknowledged_at == BEGIN
     assert await desk.letters.acknowledge("d1") is False
     assert await desk.letters.remove("d1") is True
     assert await desk.letters.remove("d1") is False
+    assert await desk.letters.find("d1") is None
+    with pytest.raises(NoSuchLetter, match="'d1'"):
+        await desk.letters.acknowledge("d1")
     with pytest.raises(NoSuchLetter, match="'d1'"):
         await desk.letters.get("d1")
     done = [(row.actor, row.action, row.target) for row in await desk.port.store.audit()]
@@ -161,13 +168,12 @@ async def test_a_letter_is_acknowledged_once_and_removed_once(desk: Desk) -> Non
 
 
 async def test_replaying_work_retries_its_run_once(desk: Desk) -> None:
-    """S4-24, S4-32, G12"""
+    """S4-24, S4-32, S2-20, B33, G12: a letter that was dealt with answers False."""
     await desk.port.fail("order-1", "d1")
-    await desk.letters.replay("d1", by="kim")
+    assert await desk.letters.replay("d1", by="kim") is True
     assert desk.retried == [("order-1", "kim")]
     assert (await desk.letters.get("d1")).outcome == "replayed"
-    with pytest.raises(NoSuchLetter, match="'d1' was dealt with: run 'order-1' was retried"):
-        await desk.letters.replay("d1")
+    assert await desk.letters.replay("d1") is False
     assert len(desk.retried) == 1
 
 
@@ -178,8 +184,7 @@ async def test_a_replayed_letter_tells_how_its_run_ended(desk: Desk, status: Sta
     await desk.letters.replay("d1")
     await desk.port.end("order-1", status)
     assert (await desk.letters.get("d1")).outcome == status.value
-    with pytest.raises(NoSuchLetter, match=status.value):
-        await desk.letters.replay("d1")
+    assert await desk.letters.replay("d1") is False
 
 
 async def test_work_cannot_be_sent_elsewhere(desk: Desk) -> None:
@@ -194,9 +199,8 @@ async def test_work_cannot_be_sent_elsewhere(desk: Desk) -> None:
 async def test_a_run_retried_by_somebody_deals_with_its_letters(desk: Desk) -> None:
     """G12"""
     await desk.port.fail("order-1", "d1")
-    await desk.retry("order-1", "somebody who reopened the run")
-    with pytest.raises(NoSuchLetter, match="was retried"):
-        await desk.letters.replay("d1")
+    await desk.reopen("order-1", "somebody who reopened the run")
+    assert await desk.letters.replay("d1") is False
     assert len(desk.retried) == 1
 
 
@@ -204,13 +208,13 @@ async def test_a_retry_that_is_refused_leaves_the_letter_open(desk: Desk) -> Non
     """G12"""
     await desk.port.fail("order-1", "d1")
 
-    async def refuse(run_id: str, by: str, reason: str, letter: str) -> None:
-        raise CannotReopen(run_id, "not from there")
+    async def refuse(letter: DeadLetter, by: str, reason: str, steps: Collection[str] | None) -> bool:
+        raise CannotReopen(letter.run_id, "not from there")
 
     letters = DeadLetters(desk.port, EVENTS, refuse)
     with pytest.raises(CannotReopen):
         await letters.replay("d1")
-    assert (await letters.replay_all(confirm=True)).failed == {"d1": "CannotReopen: not from there"}
+    assert (await letters.replay_all()).failed == {"d1": "CannotReopen: not from there"}
     assert (await desk.letters.get("d1")).outcome == ""
 
 
@@ -218,8 +222,8 @@ async def test_of_two_who_replay_one_piece_of_work_at_once_one_succeeds(desk: De
     """G12"""
     await desk.port.fail("order-1", "d1")
     replays = [desk.letters.replay("d1") for _ in range(3)]
-    results = await asyncio.gather(*replays, return_exceptions=True)
-    assert results.count(None) == 1
+    results = await asyncio.gather(*replays)
+    assert sorted(results) == [False, False, True]
     assert (await desk.port.row("order-1")).reopens == 1
 
 
@@ -229,11 +233,11 @@ async def test_an_event_goes_to_the_run_it_was_meant_for_when_that_is_open_again
     with pytest.raises(RunTerminal, match="cancelled"):
         await desk.letters.replay(letter)
     assert (await desk.letters.get(letter)).outcome == ""
-    await desk.retry("gone", "kim")
-    await desk.letters.replay(letter)
+    await desk.reopen("gone", "kim")
+    assert await desk.letters.replay(letter) is True
     assert [(message.name, message.payload) for message in await desk.inbox("gone")] == [("news", '"hello"')]
-    with pytest.raises(NoSuchLetter, match="the event was delivered"):
-        await desk.letters.replay(letter)
+    assert await desk.letters.replay(letter) is False
+    assert (await desk.letters.get(letter)).outcome == "delivered"
 
 
 async def test_an_event_goes_to_another_run(desk: Desk) -> None:
@@ -269,19 +273,39 @@ async def test_of_two_who_replay_one_event_at_once_one_succeeds(desk: Desk) -> N
     letter = await desk.undelivered()
     await desk.port.run("other")
     replays = [desk.letters.replay(letter, to="other") for _ in range(5)]
-    results = await asyncio.gather(*replays, return_exceptions=True)
-    assert [type(result) for result in results].count(NoSuchLetter) == 4
+    assert sorted(await asyncio.gather(*replays)) == [False] * 4 + [True]
     assert len(await desk.inbox("other")) == 1
 
 
-async def test_many_are_replayed_only_when_that_is_confirmed(desk: Desk) -> None:
-    """S4-24"""
+async def test_many_are_replayed_only_as_many_as_a_dry_run_has_listed(desk: Desk) -> None:
+    """S4-24, B38"""
     await desk.port.fail("order-1", "d1")
-    with pytest.raises(BadInput, match="confirm=True"):
-        await desk.letters.replay_all(confirm=False)
-    with pytest.raises(BadInput, match="confirm=True"):
-        await desk.letters.replay_all(confirm="yes")  # type: ignore[arg-type]
+    await desk.port.fail("order-2", "d2")
+    assert await desk.letters.replay_all(dry_run=True) == ReplayReport(matched=("d1", "d2"))
+    with pytest.raises(BadInput, match=r"act on 2 letters: .* expect=2"):
+        await desk.letters.replay_all()
+    await desk.port.fail("order-3", "d3")
+    with pytest.raises(BadInput, match="act on 3 letters, not on 2"):
+        await desk.letters.replay_all(expect=2)
     assert desk.retried == []
+    assert (await desk.letters.replay_all(expect=3)).replayed == ("d1", "d2", "d3")
+
+
+async def test_what_says_that_it_is_no_use_is_not_replayed_with_many(desk: Desk) -> None:
+    """S4-24, B38"""
+    await desk.port.fail("order-1", "d1", retryable=False)
+    report = await desk.letters.replay_all()
+    assert (report.replayed, list(report.skipped)) == ((), ["d1"])
+    assert "of no use" in report.skipped["d1"]
+    assert desk.retried == []
+    assert await desk.letters.replay("d1") is True, "named, it is"
+
+
+@pytest.mark.parametrize("steps", ["charge", 7, ["a\0b"]])
+async def test_names_of_steps_are_several_texts(desk: Desk, steps) -> None:
+    """B38: one text is a collection of its letters, which is not meant."""
+    with pytest.raises(BadInput, match="steps"):
+        await desk.letters.replay_all(steps=steps)
 
 
 async def test_many_are_replayed_one_by_one_and_one_failure_stops_no_other(desk: Desk) -> None:
@@ -291,18 +315,18 @@ async def test_many_are_replayed_one_by_one_and_one_failure_stops_no_other(desk:
     await desk.port.fail("bill-1", "d4", workflow="bill")
     event = await desk.undelivered("gone")
     await desk.letters.replay("d2")
-    report = await desk.letters.replay_all(confirm=True, by="kim")
+    report = await desk.letters.replay_all(expect=4, by="kim")
     assert set(report.replayed) == {"d1", "d3", "d4"}
     assert list(report.failed) == [event]
     assert "RunTerminal" in report.failed[event]
     assert desk.retried[1:] == [("order-1", "kim"), ("order-3", "kim"), ("bill-1", "kim")]
-    assert await desk.letters.replay_all(confirm=True, kind="work") == ReplayReport()
+    assert await desk.letters.replay_all(kind="work") == ReplayReport()
 
 
 async def test_letters_of_one_run_are_replayed_together(desk: Desk) -> None:
     """S4-24, G12"""
     await desk.port.fail("order-1", "d1", "d2", "d3")
-    report = await desk.letters.replay_all(confirm=True)
+    report = await desk.letters.replay_all(expect=3)
     assert report.replayed == ("d1", "d2", "d3")
     assert report.failed == {}
     assert desk.retried == [("order-1", "engine-1")]
@@ -312,8 +336,8 @@ async def test_replayed_letters_do_not_hide_older_ones_from_a_limited_replay(des
     """S4-24"""
     for number in range(6):
         await desk.port.fail(f"order-{number}", f"d{number}")
-    assert (await desk.letters.replay_all(confirm=True, limit=2)).replayed == ("d4", "d5")
-    assert (await desk.letters.replay_all(confirm=True, limit=3)).replayed == ("d1", "d2", "d3")
+    assert (await desk.letters.replay_all(expect=2, limit=2)).replayed == ("d4", "d5")
+    assert (await desk.letters.replay_all(expect=3, limit=3)).replayed == ("d1", "d2", "d3")
 
 
 async def test_letters_are_counted_by_kind_and_outcome(desk: Desk) -> None:
@@ -336,7 +360,7 @@ async def test_letters_are_counted_by_kind_and_outcome(desk: Desk) -> None:
 async def test_old_letters_are_purged_in_small_batches_those_nobody_acknowledged_only_when_asked(desk: Desk) -> None:
     """S0-38, S0-59"""
     await desk.port.fail("order-1", *(f"d{number:03}" for number in range(250)), "kept")
-    await desk.retry("order-1", "kim")
+    await desk.reopen("order-1", "kim")
     await desk.port.fail("order-2", "unseen")
     desk.port.clock.advance(timedelta(days=8))
     await desk.port.fail("order-3", "young")

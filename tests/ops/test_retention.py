@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 
 import pytest
@@ -14,7 +14,7 @@ from holdfast.contract.rows import Status
 from holdfast.contract.turns import NewRun, PublishEvent, StartRun
 from holdfast.errors import BadInput, InvalidDuration, StoreBusy
 from holdfast.events import Event, Events
-from holdfast.ops.dead_letters import DeadLetters
+from holdfast.ops.dead_letters import DeadLetter, DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
 
 DAY = timedelta(days=1)
@@ -331,5 +331,5 @@ def test_a_retention_that_means_nothing_is_refused_by_the_name_of_its_field(fiel
         Retention(**fields)
 
 
-async def _no_retry(run_id: str, by: str, reason: str, letter: str) -> None:
+async def _no_retry(letter: DeadLetter, by: str, reason: str, steps: Collection[str] | None) -> bool:
     raise AssertionError("nothing is retried here")

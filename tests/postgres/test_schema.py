@@ -40,6 +40,7 @@ async def test_a_schema_of_another_number_is_refused_by_name(
     await store.open()
     await store.close()
     with psycopg.connect(database.partition("schema=")[0].rstrip("?&")) as connection:
-        connection.execute(f'UPDATE "{store.schema}".migrations SET number = {number}')
+        connection.execute(f'DELETE FROM "{store.schema}".migrations')
+        connection.execute(f'INSERT INTO "{store.schema}".migrations (number) VALUES ({number})')
     with pytest.raises(refusal, match=str(number)):
         await store.open()

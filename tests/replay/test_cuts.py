@@ -94,12 +94,15 @@ class Story:
 def marked(cut: Cut, rows: list[EntryRow]) -> list[str]:
     """Return the readable places of the marks of a cut, after checking how they are numbered."""
     assert [row.seq for row in cut.entries] == list(range(cut.seq, cut.seq + len(cut.entries)))
-    assert {row.kind for row in cut.entries} == {entries.Reopened.kind}
+    marks = [row for row in cut.entries if row.kind == entries.Reopened.kind]
+    assert cut.entries[: len(marks)] == marks
+    assert [row.location for row in cut.entries[len(marks) + 1 :]] == list(cut.kept)
+    assert {row.kind for row in cut.entries[len(marks) : len(marks) + 1]} <= {entries.Withheld.kind}
     names = Names()
     for row in rows:
         if row.kind == entries.Name.kind:
             names.add(decode_entry(row.kind, row.data).name)
-    return [names.path(row.location) if row.location != "!" else "!" for row in cut.entries]
+    return [names.path(row.location) if row.location != "!" else "!" for row in marks]
 
 
 def kept(rows: list[EntryRow], seq: int) -> list[EntryRow]:
@@ -125,8 +128,8 @@ def test_a_failed_run_is_cut_at_the_failure_of_the_step_that_ended_it():
     assert cut.reason == "the failure of step 'charge'"
 
 
-def test_the_earliest_of_several_failures_is_the_cut_and_steps_that_ended_after_it_run_again():
-    """B8 Results recorded after the cut in other branches run again."""
+def test_the_earliest_of_several_failures_is_the_cut_and_steps_called_before_it_keep_their_results():
+    """B8 Results recorded after the cut, of calls made before it, follow it as facts that the code has not seen."""
     story = Story()
     for name in ("a", "b", "c", "open"):
         story.add(name, entries.StepBegun(0))
@@ -139,7 +142,12 @@ def test_the_earliest_of_several_failures_is_the_cut_and_steps_that_ended_after_
     story.ended("late", "b")
     cut = cut_for_retry(story.rows, LATER)
     assert cut.seq == first
-    assert marked(cut, story.rows) == ["b", "c"]
+    assert marked(cut, story.rows) == ["b"]
+    assert cut.kept == (story.at("c"),)
+    assert [row.kind for row in cut.entries] == [
+        entries.Reopened.kind, entries.Withheld.kind, entries.StepCompleted.kind,
+    ]  # fmt: skip
+    assert [tuple(redone) for redone in cut.redone] == [("b", ""), ("open", "it was under way"), ("late", "")]
 
 
 def test_a_wait_that_ran_out_is_called_again_so_that_its_deadline_is_set_anew():
@@ -267,9 +275,9 @@ def test_only_compensations_that_ran_count():
     assert cut_for_resume(story.rows, LATER).seq == charged
 
 
-def test_of_steps_that_ran_side_by_side_those_run_again_that_ended_after_the_compensated_one():
-    """B17 B8 History says which of them was undone; what was recorded before its end stays."""
-    for first, second, again in (("b", "a", ["a"]), ("a", "b", ["a", "b"])):
+def test_of_steps_that_ran_side_by_side_the_compensated_one_runs_again():
+    """B17 B8 History says which of them was undone; the other keeps its result, whenever it ended."""
+    for first, second in (("b", "a"), ("a", "b")):
         story = Story()
         story.step("before")
         story.add("a", entries.StepBegun(0))
@@ -279,7 +287,8 @@ def test_of_steps_that_ran_side_by_side_those_run_again_that_ended_after_the_com
         story.undo(0, "undo a")
         story.ended()
         cut = cut_for_retry(story.rows, LATER)
-        assert (cut.seq, marked(cut, story.rows)) == (ends["a"], again)
+        assert (cut.seq, marked(cut, story.rows)) == (ends["a"], ["a"])
+        assert cut.kept == ((story.at("b"),) if first == "a" else ())
 
 
 def test_compensations_added_together_undo_as_many_steps():

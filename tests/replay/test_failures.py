@@ -14,7 +14,7 @@ from holdfast.contract.rows import InboxKind, Message
 from holdfast.payloads.codec import error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry, encode_entry
-from holdfast.replay.failures import located, origins
+from holdfast.replay.failures import Origin, located, origins
 from holdfast.replay.turn import Ending
 
 
@@ -117,7 +117,7 @@ def test_the_attempts_of_the_step_that_failed_are_told():
     verb = turn.started[0]
     verb.attempt = 3
     turn = run.apply(verb.location, entries.StepFailure(3, error_to_data(ValueError("no"))), START)
-    assert (turn.outcome.failed, turn.outcome.attempts) == ((verb.location,), 3)
+    assert (turn.outcome.failed, turn.outcome.origin.attempts) == ((verb.location,), 3)
 
 
 def test_a_failed_child_is_named_even_when_its_failure_came_as_a_value():
@@ -170,5 +170,5 @@ def test_circles_of_errors_and_errors_that_take_no_attributes_do_no_harm():
 
     first, second = located(ValueError(1), "a1"), located(ValueError(2), "a2", 4)
     first.__cause__, second.__cause__ = second, first
-    assert origins(first) == {"a1": 0, "a2": 4}
+    assert origins(first) == {"a1": Origin(0), "a2": Origin(4)}
     assert origins(located(Slim(), "a1")) == {}

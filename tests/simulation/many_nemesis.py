@@ -181,9 +181,12 @@ class Nemesis:
                 await engine.get(run_id).set_attributes({"seen": True})
             case 8:
                 actions: list[Action] = ["pause", "resume", "retry"]
-                await engine.bulk(draw.choice(actions), workflow="saga", limit=5)
+                action = draw.choice(actions)
+                found = await engine.bulk(action, workflow="saga", limit=5, dry_run=True)
+                await engine.bulk(action, workflow="saga", limit=5, expect=len(found.matched))
             case 9:
-                await engine.dead_letters.replay_all(confirm=True, limit=5)
+                listed = await engine.dead_letters.replay_all(limit=5, dry_run=True)
+                await engine.dead_letters.replay_all(limit=5, expect=len(listed.matched))
             case 10:
                 await engine.recover()
             case _:

@@ -48,6 +48,7 @@ from holdfast.system import boot_id
 from holdfast.testing import JumpingClock, exported_run, replay
 from holdfast.testing.invariants import violations
 from holdfast.transfer import CannotMove, Report, Which, export_runs, import_runs
+from holdfast.transfer.file import Header, Reader, Writer
 from holdfast.transfer.tables import COLUMNS
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
@@ -696,6 +697,21 @@ async def test_a_file_of_a_newer_holdfast_is_refused(files):
         (file := files.folder / "newer.holdfast").write_bytes(changed + b"".join(rest))
         with pytest.raises(CannotMove, match=refusal):
             await move_in(file, new)
+
+
+async def test_a_file_from_before_a_column_is_read_with_what_stands_for_it(tmp_path):
+    """G15 Columns come after those that a table had; what an older holdfast wrote can be moved in."""
+    older = {"results": ["run", "output", "error", "compensation"]}
+    header = Header(
+        holdfast=1, version="0.1.0", schema=10, exported="", runs=0, snapshot=False, whole=False, tables=older
+    )
+    with Writer(tmp_path / "old.holdfast") as writer:
+        writer.begin(header)
+        writer.put("results", [(1, '"done"', None, None)])
+        digest = writer.end()
+    reader = Reader(tmp_path / "old.holdfast")
+    reader.check(COLUMNS)
+    assert list(reader.rows(digest)) == [("results", (1, '"done"', None, None, None))]
 
 
 async def test_no_file_is_written_over(files):

@@ -349,7 +349,7 @@ class Context(ABC):
         /,
         *args: Any,
         id: str | None = None,
-        propagate: bool = True,
+        propagate: bool | None = None,
         cancel_with_parent: bool = False,
         priority: int = 0,
         attributes: Mapping[str, str | int | float | bool] | None = None,
@@ -358,9 +358,10 @@ class Context(ABC):
         """Start another workflow as a child run, exactly once.
 
         Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
-        `propagate=False`. Not awaited, it runs on its own and its failure does not reach this run. It goes on when this
-        run is cancelled, unless `cancel_with_parent`. A parameter of its own that is named like one of these goes by
-        position.
+        `propagate=False` (None: as `Engine(propagate_child_failures=)` says, which is True). Not awaited, it runs on
+        its own and its failure does not reach this run. It goes on when this run is cancelled, unless
+        `cancel_with_parent`.
+        A parameter of its own that is named like one of these goes by position.
         """
 
     @overload

@@ -84,7 +84,7 @@ def child(
     location = journal.locate(scope, check_name(name, "workflow name"), False)
     verb = ChildVerb(journal, location)
     verb.id = _child_id(journal, location, said.get("id"))
-    verb.result_type, verb.propagate, verb.refused = result_type, said.get("propagate", True), ""
+    verb.result_type, verb.propagate, verb.refused = result_type, said.get("propagate", journal.run.propagate), ""
     call = entries.ChildBegun(verb.id, digest)
     recorded = journal.begin(location, call)
     if journal.violation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +20,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Compensation, Journal
-from holdfast.replay.location import Scope, check_name, name_key
+from holdfast.replay.location import Scope, check_name, is_undoing, name_key
 from holdfast.replay.loop import SCOPE
 
 _PIECES = msgspec.json.Decoder(list[msgspec.Raw])
@@ -105,20 +106,23 @@ def _named(journal: Journal, scope: Scope, step: str) -> str:
 
 
 async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str, Any]]:
-    """Undo what is on the stack, the last first and one at a time; return how each one went."""
-    report: list[dict[str, Any]] = []
+    """Undo what is on the stack, the last first and one at a time; return how each one went.
+
+    Those that history has come first, in its order: what failed may be undone again after all others.
+    """
+    stack = list(reversed(journal.compensations or ()))
+    begun = {at.partition("/")[0]: row.seq for at, row in journal.past.calls.items() if is_undoing(at)}
+    report: dict[str, dict[str, Any]] = {}
     try:
-        for compensation in reversed(journal.compensations or ()):
+        for compensation in sorted(stack, key=lambda each: begun.get(each.location, sys.maxsize)):
             ended = await _step(journal, workflow, compensation)
             failed = type(ended) is not entries.StepCompleted
-            report.append(
-                {
-                    "name": compensation.entry.name,
-                    "status": "failed" if failed else "completed",
-                    "attempts": ended.attempt,
-                    "error": f"{ended.error.type}: {ended.error.message}" if failed else None,
-                }
-            )
+            report[compensation.location] = {
+                "name": compensation.entry.name,
+                "status": "failed" if failed else "completed",
+                "attempts": ended.attempt,
+                "error": f"{ended.error.type}: {ended.error.message}" if failed else None,
+            }
     except Exception as unfit:
         journal.block(
             unfit
@@ -126,7 +130,7 @@ async def undo(journal: Journal, workflow: Workflow[Any, Any]) -> list[dict[str,
             else RunBlocked(journal.run.id, f"run {journal.run.id} cannot undo what it did: {error_text(unfit)}")
         )
         await journal.loop.create_future()
-    return report
+    return [report[compensation.location] for compensation in stack]
 
 
 def _step(journal: Journal, workflow: Workflow[Any, Any], compensation: Compensation) -> UndoVerb:

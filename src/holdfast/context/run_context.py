@@ -143,7 +143,7 @@ class RunContext(Context):
         /,
         *args: Any,
         id: str | None = None,
-        propagate: bool = True,
+        propagate: bool | None = None,
         cancel_with_parent: bool = False,
         priority: int = 0,
         attributes: Mapping[str, Any] | None = None,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import sys
 from collections.abc import Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.definitions import Activity, as_activity, plain_activity
 from holdfast.errors import BadInput, HoldfastError, RunBlocked
@@ -26,6 +27,20 @@ _UNDOING = PREFIXES["compensation"]
 SUSPECT_AFTER = 2
 OUTLIVED = ("outlived", "outage")
 """Losses with a process that died, perhaps, for another reason: see entries.AttemptLost."""
+
+
+class FailedCall(NamedTuple):
+    """A step that failed for good: what it was called with, and how its attempts went."""
+
+    activity: Activity[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    failures: int
+    """Before the last attempt."""
+    crashes: int
+    outlived: int
+    error: str
+    """The qualified name of what it raised."""
 
 
 class StepVerb(Verb):
@@ -148,6 +163,10 @@ class StepVerb(Verb):
             return _again(own, path, undone)
         return key_for(journal.run.id, journal.run.generation, path, undone)
 
+    def failed_call(self, error: BaseException) -> FailedCall:
+        name = codec.qualified_name(type(error))
+        return FailedCall(self.activity, self.args, self.kwargs, self.failures, self.crashes, self.outlived, name)
+
     @property
     def suspect(self) -> bool:
         """Whether it was lost with its worker so often that it, or what the code does next, may be the reason."""
@@ -243,7 +262,10 @@ def step(
     recorded = journal.begin_step(location, digest, verb.attempt)
     if journal.violation is not None:
         return verb
-    if recorded is not None:
+    if recorded is None:
+        if activity.records or journal.run.record_arguments:
+            _record_arguments(journal, activity, args, kwargs)
+    else:
         if recorded.digest != digest and digest and recorded.digest:
             journal.mismatch(
                 location,
@@ -261,6 +283,31 @@ def step(
     journal.open[location] = verb
     journal.turn.start(verb)
     return verb
+
+
+def _record_arguments(
+    journal: Journal, activity: Activity[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Put the arguments into the entry that was just made of the call."""
+    given = arguments_of(activity.function, args, kwargs)
+    if given is not None:
+        rows = journal.turn.entries
+        rows[-1] = rows[-1]._replace(data=f"{rows[-1].data[:-1]},{given}]")
+
+
+def arguments_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return the arguments of a call as a JSON object by the names of the parameters; None if JSON has no form of them.
+
+    Where the function does not tell its parameters, their places stand for the names.
+    """
+    try:
+        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        named = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    try:
+        return codec.encode(named).decode()
+    except Exception:  # check_args=False lets anything through
+        return None
 
 
 def _named(args: tuple[Any, ...]) -> tuple[str | None, Activity[..., Any], tuple[Any, ...]]:

@@ -90,6 +90,10 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True):
     """The dead letter on whose behalf: if it was dealt with meanwhile, nothing is done."""
     unended: list[str] = []
     """Children that were open when the cut was decided: if one has ended since, nothing is done."""
+    kept: list[str] = []
+    """Locations of steps that keep their results, and so what they left under their idempotency keys."""
+    undoing: bool = False
+    """Whether it only undoes what is not undone yet: that deals with the letters of its compensations alone."""
     audit: Audit | None = None
 
 
@@ -231,7 +235,8 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """Delete up to `limit` rows of one kind that are older than an instant.
 
     `what` is a terminal status (runs, leaving tombstones until `keep_ids`), work or event (dead letters; `acknowledged`
-    only those seen), queued (events no run took; `unread` says what becomes of them), keys, ids.
+    only those seen), queued (events no run took; `unread` says what becomes of them), keys, ids, or evidence (all that
+    the run with the id `run` put on record, however much and old).
     """
 
     what: str
@@ -241,6 +246,7 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     keep_ids: Instant = 0
     acknowledged: bool = False
     unread: dict[str, str] = {}
+    run: str = ""
     audit: Audit | None = None
 
 

@@ -196,6 +196,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     compensation: str | None = None
     attributes: str = "{}"
     """A JSON object of the searchable attributes."""
+    failed_step: str | None = None
+    """The path of the call whose failure ended it, empty if its own code raised."""
+    fingerprint: str | None = None
+    """Of the code that it was blocked under, or failed."""
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +223,7 @@ class LetterRow(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter: work given up on, or an event that could not be delivered.
 
     `target_status` and `sent` are those of an event; `outcome` says what became of replaying it: empty, replayed,
-    completed, failed, cancelled.
+    completed, failed, cancelled. What follows it is as in NewLetter.
     """
 
     id: str
@@ -236,6 +240,10 @@ class LetterRow(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     acknowledged: Instant | None
     outcome: str
+    failures: int = 0
+    arguments: str | None = None
+    compensation: bool = False
+    idempotent: bool = False
 
 
 class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):

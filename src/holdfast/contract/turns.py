@@ -151,12 +151,20 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """Work given up on: a step (empty: the workflow itself), its attempts, its error."""
+    """Work given up on: a step (empty: the workflow itself), its attempts, its error.
+
+    `attempts` is the number of the last one, `failures` how many of them threw or timed out. `arguments` are those of
+    the step, a JSON object by the names of its parameters. `idempotent` tells whether its activity says so.
+    """
 
     id: str
     step: str
     attempts: int
     error: str
+    failures: int = 0
+    arguments: str | None = None
+    compensation: bool = False
+    idempotent: bool = False
 
 
 class TakeKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +245,10 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     payload: str = ""
     compensation: str | None = None
+    failed_step: str | None = None
+    """The path of the call whose failure ended it, empty if its own code raised."""
+    fingerprint: str | None = None
+    """Of the code that it failed under."""
     unread: dict[str, str] = {}
     """What becomes of unread messages by name: republish or dead_letter; those of other names are discarded."""
     rules: dict[str, EventRule] = {}

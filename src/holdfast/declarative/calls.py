@@ -51,7 +51,7 @@ class Calls:
         recorded = self.past.get(part.name)
         if recorded is None:
             return self._ctx.step(part.name, part.activity, *args, **kwargs)
-        if recorded.ended:
+        if recorded.ended and not recorded.failed:  # of one that failed, the dead letter says what it was called with
             return self._ctx.step(part.name, part.again)  # it does not run any more, so nothing is copied for it
         return self._ctx.step(part.name, part.again, *args, **kwargs)
 

@@ -49,20 +49,22 @@ def graph(
     timeout: timedelta | None = None,
     retry: Retry = Retry.handbook,
     queue: str = DEFAULT_QUEUE,
+    step_trail: bool = False,
+    input_type: Any = Any,
 ) -> Graph:
     """Declare a workflow as a graph: `{fetch: [], build: [fetch], test: [build], lint: [fetch]}`.
 
     Nodes are functions, activities or `step(...)`, dependencies the same objects or their names. A node is run as soon
     as all it depends on has completed, in the order declared, at most `max_parallel` at once, and at most
     `max_per_dependency` of those that depend on the same node. A parameter of its function is given what the dependency
-    of that name returned; `input` is the run's input, `results` a mapping with what all dependencies returned. The
-    result of a run is what every node returned, by name.
+    of that name returned; `input` is the run's input, `results` a mapping with what all dependencies returned. With an
+    `input_type` a start whose input does not fit is refused. The result of a run is what every node returned, by name.
 
     When a node fails nothing more is begun, what is under way finishes, and the run fails with that node's error.
 
-    `timeout` and `retry` are for plain functions; activities keep their own. Runs are advanced by engines that serve
-    `queue`. The callbacks get the id of the run, what its nodes have returned so far, by name, and, if it failed, the
-    error, once the end is durable.
+    `timeout` and `retry` are for what says nothing else itself, as an `@activity` or `step()` may. Runs are advanced by
+    engines that serve `queue`. `step_trail` is as for `@workflow`. The callbacks get the id of the run, what its nodes
+    have returned so far, by name, and, if it failed, the error, once the end is durable.
 
     Raises:
         DefinitionError: a cycle (which is named), an unknown dependency, two nodes of one name, or a parameter that
@@ -77,24 +79,36 @@ def graph(
     needed = _needed(name, nodes, parts)
     order = _sorted(name, needed)
     by_name = {part.name: part for part in parts.values()}
-    plan = Plan(
-        parts=by_name,
-        needed=needed,
-        takes={each: _taken(name, part, needed[each]) for each, part in by_name.items()},
-        max_parallel=_checked_cap(name, "max_parallel", max_parallel),
-        max_per_dependency=_checked_cap(name, "max_per_dependency", max_per_dependency),
-    )
+    plan = _plan(name, by_name, needed, max_parallel, max_per_dependency)
 
     async def run(ctx: Context, input: Any = None) -> dict[str, Any]:
         return await run_graph(ctx, plan, input)
 
+    run.__annotations__["input"] = input_type
     declared = Graph(run, name, version, [by_name[each] for each in order], needed, queue)
     declared.dependencies = needed
     declared.hooks = hooks_given(
         f"graph {name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
     )
     declared.in_order = False
+    declared.step_trail = step_trail
     return declared
+
+
+def _plan(
+    graph: str,
+    parts: Mapping[str, Part],
+    needed: Mapping[str, tuple[str, ...]],
+    max_parallel: int | None,
+    max_per_dependency: int | None,
+) -> Plan:
+    return Plan(
+        parts=parts,
+        needed=needed,
+        takes={name: _taken(graph, part, needed[name]) for name, part in parts.items()},
+        max_parallel=_checked_cap(graph, "max_parallel", max_parallel),
+        max_per_dependency=_checked_cap(graph, "max_per_dependency", max_per_dependency),
+    )
 
 
 def _needed(graph: str, nodes: Mapping[Any, Any], parts: Mapping[Any, Part]) -> dict[str, tuple[str, ...]]:

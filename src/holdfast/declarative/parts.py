@@ -108,7 +108,7 @@ class Part:
 
 
 def as_part(item: Any, defaults: dict[str, Any]) -> Part:
-    """Return an item of a declaration as a part; `defaults` are options for plain functions.
+    """Return an item of a declaration as a part; `defaults` are options that hold where a function says nothing else.
 
     Raises:
         DefinitionError: it is not a function, an activity or a step, or its name or options are unfit.
@@ -118,7 +118,10 @@ def as_part(item: Any, defaults: dict[str, Any]) -> Part:
     _require_function(function, "a step")
     try:
         if isinstance(function, Activity):
-            activity = function.options(**declared.options)
+            unsaid = {name: value for name, value in defaults.items() if name not in function.given}
+            if function.settings.transaction:
+                unsaid.pop("timeout", None)  # others wait for it: it has a shorter one of its own
+            activity = function.options(**{**unsaid, **declared.options})
         else:
             plain = Activity(function, ActivityOptions(name=function_name(function), **defaults))
             activity = plain.options(**declared.options)

@@ -21,6 +21,7 @@ from holdfast.declarative.parts import (
 )
 from holdfast.definitions import DEFAULT_QUEUE, Workflow, hooks_given
 from holdfast.errors import DefinitionError
+from holdfast.payloads import codec
 from holdfast.policy import Retry
 
 
@@ -35,19 +36,23 @@ def sequence(
     timeout: timedelta | None = timedelta(seconds=25),
     retry: Retry = Retry.mobile,
     queue: str = DEFAULT_QUEUE,
+    step_trail: bool = False,
+    input_type: Any = dict[str, Any],
 ) -> Workflow[..., dict[str, Any]]:
     """Declare a workflow as a list of functions, activities, `step(...)` and `parallel([...])`.
 
-    Its input is a mapping, and the state begins as a copy of it. Each activity is called with the state; a mapping that
-    it returns is merged into it (later keys overwrite), None adds nothing, and any other value stays the result of the
+    Its input is a mapping, and the state begins as a copy of it. With an `input_type` (a TypedDict, a dataclass, a
+    model) a start whose input does not fit is refused. Each activity is called with the state; a mapping that it
+    returns is merged into it (later keys overwrite), None adds nothing, and any other value stays the result of the
     step and is warned about. The result is the last state.
 
     A run may begin in the middle: `engine.start(photos, state, begin_at="upload")`. When the list changes under a run,
     what it did stays done, and it goes on after the last of it by name; an activity that is under way and no longer
     known is held until a worker knows it.
 
-    `timeout` and `retry` are for plain functions, which by default are tried once, for 25 s; activities keep their own.
-    Runs are advanced by engines that serve `queue`.
+    `timeout` and `retry` are for what says nothing else: by default it is tried once, for 25 s. What an `@activity` or
+    `step()` says itself stays.
+    Runs are advanced by engines that serve `queue`. `step_trail` is as for `@workflow`.
     The callbacks get the id of the run, its state and, if it failed, the error, once the end is durable.
 
     Raises:
@@ -66,14 +71,22 @@ def sequence(
         require_one_argument(part.activity, "the state")
     plan = _Plan(groups)
 
-    async def run(ctx: Context, input: dict[str, Any], begin_at: str | None = None) -> dict[str, Any]:
-        return await _run(ctx, plan, input, begin_at)
+    async def run(ctx: Context, input: Any, begin_at: str | None = None) -> dict[str, Any]:
+        return await _run(ctx, plan, _as_mapping(input), begin_at)
+
+    run.__annotations__["input"] = input_type
 
     declared = Declared(run, name, version, parts, [[part.name for part in group] for group in groups], queue)
+    declared.step_trail = step_trail
     declared.hooks = hooks_given(
         f"sequence {name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
     )
     return declared
+
+
+def _as_mapping(input: Any) -> dict[str, Any]:
+    """Return input of any type as the mapping that JSON makes of it."""
+    return dict(input if isinstance(input, Mapping) else codec.decode(codec.encode(input)))
 
 
 class _Plan:

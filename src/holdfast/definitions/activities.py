@@ -67,6 +67,8 @@ class ActivityOptions:
     raises: tuple[type[BaseException], ...] = ()
     isolate: Literal["process"] | None = None
     transaction: bool = False
+    idempotent: bool = False
+    record_arguments: bool = False
     check_args: bool = True
 
     @property
@@ -116,14 +118,19 @@ class Activity(Definition, Generic[P, R_co]):
 
     __holdfast_activity__ = True
 
-    def __init__(self, function: Callable[P, R_co], settings: ActivityOptions) -> None:
+    def __init__(
+        self, function: Callable[P, R_co], settings: ActivityOptions, given: frozenset[str] = frozenset()
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.settings = settings
+        self.given: frozenset[str] = given
+        """The options that were given; a sequence or graph has defaults of its own for the others."""
         self.name: str = settings.name
         """The name under which the step is recorded."""
         self.watched: bool = settings.watched
         self.queue: str | None = settings.queue
+        self.records: bool = settings.record_arguments
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
@@ -145,7 +152,7 @@ class Activity(Definition, Generic[P, R_co]):
     def options(self, **changes: Any) -> Activity[P, R_co]:
         """Return the same activity with other options: `charge.options(timeout=timedelta(minutes=1))`."""
         try:
-            return Activity(self.function, replace(self.settings, **changes))
+            return Activity(self.function, replace(self.settings, **changes), self.given | changes.keys())
         except TypeError as error:
             raise BadInput(f"options of {self.name!r}: {option_error(error, ActivityOptions)}") from None
 
@@ -189,6 +196,8 @@ def activity(
     raises: Iterable[type[BaseException]] = (),
     isolate: Literal["process"] | None = None,
     transaction: bool = False,
+    idempotent: bool = False,
+    record_arguments: bool = False,
     check_args: bool = True,
 ) -> Callable[[Callable[P, R]], Activity[P, R]]: ...
 def activity(function: Any = None, /, *, name: str | None = None, raises: Iterable[Any] = (), **options: Any) -> Any:
@@ -206,6 +215,11 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     done by one step at a time, and its result is handed to every step that asks within `idempotency_ttl`.
     `run_when(step_context)` is asked before each attempt; while it says no (False, or NotReady with a reason) the step
     is skipped and asked again later, without using up an attempt, at most `max_skips` times.
+
+    `idempotent=True` says that doing it again does no harm, even if it is not known whether the last attempt took
+    effect: retries and replays of many take such steps along.
+
+    With `record_arguments` they are kept in the history, to be looked at (`run.steps()`); otherwise only a digest is.
 
     When slots are scarce, steps of a higher `priority` run first, whichever runs they belong to. `limit` names a Limit
     of the engine: how many at once, and how often. With a `queue` each attempt waits there for whichever worker serves
@@ -230,7 +244,7 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
             raise DefinitionError(
                 f"@activity on {function_name(fn)!r}: {option_error(error, ActivityOptions)}"
             ) from None
-        return Activity(fn, settings)
+        return Activity(fn, settings, frozenset(options))
 
     return decorate if function is None else decorate(function)
 

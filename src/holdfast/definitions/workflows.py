@@ -85,6 +85,8 @@ class Workflow(Definition, Generic[P, R_co]):
         self.check = check
         self.queue: str = check_queue(queue, f"queue of workflow {name!r}")
         """The queue whose workers advance its runs."""
+        self.step_trail = False
+        """Whether each end of a step is put on record, apart from the history."""
         self.hooks: Hooks | None = None
         """What to call when a run has ended."""
         self.activities: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ def workflow(
     on_complete: Callable[[str, Any], object] | None = None,
     on_failed: Callable[[str, Any, Any], object] | None = None,
     on_cancelled: Callable[[str, Any], object] | None = None,
+    step_trail: bool = False,
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
 def workflow(
     function: Any = None,
@@ -210,12 +213,14 @@ def workflow(
     on_complete: Callable[[str, Any], object] | None = None,
     on_failed: Callable[[str, Any, Any], object] | None = None,
     on_cancelled: Callable[[str, Any], object] | None = None,
+    step_trail: bool = False,
 ) -> Any:
     """Declare an async function as a workflow.
 
     `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
-    advanced only by engines that serve its `queue`. `on_complete(run_id, state)`, `on_failed(run_id, state, error)` and
-    `on_cancelled(run_id, state)` are called when a run has ended: see Hooks.
+    advanced only by engines that serve its `queue`. With `step_trail` each end of a step is put on record in the same
+    commit, in the evidence of the run, which no loop and no continue-as-new shortens. `on_complete(run_id, state)`,
+    `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)` are called when a run has ended: see Hooks.
     """
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -229,6 +234,7 @@ def workflow(
         declared.hooks = hooks_given(
             f"workflow {declared.name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
         )
+        declared.step_trail = step_trail
         return declared
 
     return decorate if function is None else decorate(function)

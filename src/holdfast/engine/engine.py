@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
-from holdfast.contract.rows import Standing, Status
+from holdfast.contract.rows import Standing
 from holdfast.contract.store import Store
 from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_plain, check_run_id
 from holdfast.determinism.guard import guard
@@ -21,6 +21,7 @@ from holdfast.engine.client.filters import check_limit, run_filter
 from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
 from holdfast.engine.client.link import Link
+from holdfast.engine.client.looking import Looking
 from holdfast.engine.client.messages import Messaging
 from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl, check_bulk
 from holdfast.engine.client.start import RunStarter
@@ -43,6 +44,7 @@ from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
+from holdfast.ops.port import check_expected, check_names
 from holdfast.ops.retention import Retention, Sweeper
 from holdfast.patience import patient
 from holdfast.replay.location import check_name
@@ -58,7 +60,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Engine(StartsRuns):
+class Engine(StartsRuns, Looking):
     """Durable workflows on one database.
 
         async with Engine("sqlite:///shop.db", workflows=[fulfil]) as engine:
@@ -141,7 +143,7 @@ class Engine(StartsRuns):
             self._link, self.registry, self._control, messaging, self._results, self._news, self._patiently
         )
         """What the handles use."""
-        self.dead_letters: DeadLetters = DeadLetters(self._link, self._events, self._control.replay)
+        self.dead_letters: DeadLetters = DeadLetters(self._link, self._events, self._control.reopener.replay)
         """Work and events given up on: list, acknowledge, replay, purge."""
         self.audit: AuditTrail = AuditTrail(self._link)
         """What people did, and what runs put on record: list, verify, export."""
@@ -305,18 +307,6 @@ class Engine(StartsRuns):
         rows = await self.store.runs(run_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
-    @patient
-    async def stats(self) -> dict[str, int]:
-        """Return how many runs there are of each status, unseen dead letters, and events that wait."""
-        counts = await self.store.counts()
-        stats = {str(status): counts.runs.get(status, 0) for status in Status}
-        stats["dead_letters"] = sum(n for _, outcome, seen, n in counts.letters if not seen and not outcome)
-        stats["pending_events"] = sum(counts.events.values())
-        worker = self._link.current
-        if worker is not None:
-            stats["abandoned_threads"] = worker.executor.abandoned
-        return stats
-
     async def health(self, *, timeout: timedelta = timedelta(seconds=2)) -> Health:
         """Return how this engine is, for a probe: within `timeout`, also when the store is silent or not open."""
         return await self._probe.health(timeout)
@@ -365,6 +355,8 @@ class Engine(StartsRuns):
         action: Action,
         *,
         dry_run: bool = False,
+        expect: int | None = None,
+        steps: Collection[str] = (),
         limit: int = 1000,
         by: str | None = None,
         reason: str = "",
@@ -372,11 +364,17 @@ class Engine(StartsRuns):
     ) -> BulkReport:
         """Cancel, terminate, pause, resume or retry the runs that `runs(**which)` finds, at most `limit`.
 
-        With `dry_run` they are only listed. What cannot be done to one run is reported and stops no other.
+        With `dry_run` they are only listed; more than one are acted on only if `expect` says how many that has found.
+        What cannot be done to one run is reported and stops no other. A retry leaves alone (`skipped`) what is not
+        known to be safe to do again, unless it is `idempotent` or among the names of `steps`.
         """
         check_bulk(action, by, reason, which)
+        check_names(steps, "steps")
         found = [run.id for run in await self.runs(limit=limit, **which)]
-        return BulkReport(found) if dry_run else await self._control.bulk(action, found, by, reason)
+        if dry_run:
+            return BulkReport(found)
+        check_expected(len(found), expect, "runs")
+        return await self._control.bulk(action, found, by, reason, steps)
 
     async def sweep(self) -> dict[str, int]:
         """Delete now what Retention says is old enough; return how much of each kind. An engine does it by itself too.

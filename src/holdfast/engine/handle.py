@@ -14,10 +14,19 @@ from holdfast.clock import micros
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.follow import follow
+from holdfast.engine.client.reopen import Redo
 from holdfast.engine.views.history import HistoryEntry, readable
 from holdfast.engine.views.messages import Unread, unread
 from holdfast.engine.views.run import Run, run_of
-from holdfast.engine.views.steps import Progress, Step, progress_of, progress_of_code, steps_of
+from holdfast.engine.views.steps import (
+    Progress,
+    Step,
+    activities_of,
+    progress_of,
+    progress_of_code,
+    state_of,
+    steps_of,
+)
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
@@ -191,22 +200,33 @@ class RunHandle(Generic[R]):
         return await self._client.control.resume(self.id, by, reason)
 
     @patient
-    async def retry(self, *, by: str | None = None, reason: str = "") -> None:
+    async def retry(self, *, dry_run: bool = False, by: str | None = None, reason: str = "") -> Redo:
         """Let the failed run go on from the step that failed, with a fresh budget of attempts.
 
+        Returns what is done again: steps and children. With `dry_run` it is only told, and nothing happens.
+
         Raises:
-            NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
+            CannotReopen: it cannot go on, or would only fail again: its own code raised, from failures that it took and
+                does not name as the cause (`raise ... from`), and has not changed since.
+            NoSuchRun, UniqueConflict: nothing was changed.
         """
-        await self._client.control.retry(self.id, by, reason)
+        done = await self._client.control.reopener.retry(self.id, by, reason, dry_run=dry_run)
+        assert done is not None
+        return done
 
     @patient
-    async def rerun(self, *, from_step: str | None = None, by: str | None = None, reason: str = "") -> None:
-        """Let the ended run do a step, and all that came after it, again; without a step, everything.
+    async def rerun(
+        self, *, from_step: str | None = None, dry_run: bool = False, by: str | None = None, reason: str = ""
+    ) -> Redo:
+        """Let the ended run do a step or child, and all that came after it, again; without a step, everything.
+
+        What was called beside it, before it ended, keeps its result: of a fan-out only the step or child that is named
+        is done again, and what follows all of them. Returns what is done again, with `dry_run` without doing it.
 
         Raises:
             NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
         """
-        await self._client.control.rerun(self.id, from_step, by, reason)
+        return await self._client.control.reopener.rerun(self.id, from_step, by, reason, dry_run)
 
     @patient
     async def recover(self, *, by: str | None = None, reason: str = "") -> bool:
@@ -250,7 +270,18 @@ class RunHandle(Generic[R]):
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         row, store = await self._client.row(self.id), self._client.store
-        return steps_of(self.id, await store.history(row.key), await store.beats(row.key), row.ended, row.generation)
+        known = activities_of(self._client.registry, row.workflow, row.version)
+        rows, beats = await store.history(row.key), await store.beats(row.key)
+        return steps_of(self.id, rows, beats, row.ended, row.generation, known)
+
+    @patient
+    async def state(self) -> dict[str, Any] | None:
+        """Return what the run of a sequence has accumulated: its input, and what its steps added to it.
+
+        Any process can read it, without the code. None if the run is not of a sequence.
+        """
+        row = await self._client.row(self.id)
+        return state_of(row.input, await self._client.store.history(row.key))
 
     @patient
     async def progress(self) -> Progress:

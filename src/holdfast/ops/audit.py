@@ -28,10 +28,11 @@ import msgspec
 
 from holdfast.chains import broken_link
 from holdfast.clock import to_datetime
+from holdfast.contract.operations import Done, Purge
 from holdfast.contract.rows import AuditRow, EvidenceRow
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadInput
-from holdfast.ops.port import Port
+from holdfast.ops.port import Port, audited
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.texts import check_text
@@ -75,7 +76,7 @@ class Verdict:
 
 
 class AuditTrail:
-    """Reads and checks what is on record; nothing here (or anywhere) changes it."""
+    """Reads and checks what is on record; nothing changes it, and only `purge_evidence` deletes of it."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -113,6 +114,24 @@ class AuditTrail:
             async for row in self._pages(run_id)
             if isinstance(row, EvidenceRow)
         ]
+
+    @patient
+    async def purge_evidence(self, run_id: str, *, by: str, reason: str) -> int:
+        """Delete all that a run put on record, and return how many items that were.
+
+        Retention never does. That it was done, by whom and why, stays in the audit trail.
+
+        Raises:
+            BadInput: the run is open, and puts more on record.
+        """
+        audit = audited(self._port, by, "evidence.purge", reason=reason)
+        row = await self._port.store.get(check_run_id(run_id))
+        if row is not None and not row.status.is_terminal:
+            raise BadInput(f"run {run_id!r} is {row.status}: its evidence can be purged when it has ended")
+        now = self._port.clock.now()
+        outcome = await self._port.apply(Purge(what="evidence", before=now, at=now, run=run_id, audit=audit))
+        assert isinstance(outcome, Done)
+        return outcome.count
 
     async def verify(self) -> Verdict:
         """Check the chain of everything people did."""

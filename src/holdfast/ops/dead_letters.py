@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, get_args
@@ -13,9 +13,18 @@ from holdfast.clock import micros, to_datetime
 from holdfast.contract.operations import Acknowledge, Done, Purge, Refused, ReplayEvent
 from holdfast.contract.rows import LetterFilter, LetterRow
 from holdfast.definitions import check_plain, check_run_id
-from holdfast.errors import BadInput, HoldfastError, NoSuchLetter, NoSuchRun, QueueFull, RunTerminal, StoreError
+from holdfast.errors import (
+    BadInput,
+    CannotReopen,
+    HoldfastError,
+    NoSuchLetter,
+    NoSuchRun,
+    QueueFull,
+    RunTerminal,
+    StoreError,
+)
 from holdfast.events import Events
-from holdfast.ops.port import Port, audited, call_back, check_who
+from holdfast.ops.port import Port, audited, call_back, check_expected, check_names, check_who
 from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
@@ -33,8 +42,9 @@ _BATCH = 100
 class DeadLetter:
     """Work given up on (`work`: a step, or a workflow itself), or an event or message that no run could take (`event`).
 
-    `payload` is the input of the run, or the value of the event. `outcome` says what became of it: empty while nothing
-    did; of work `replayed`, and then how its run ended: `completed`, `failed` or `cancelled`; of an event `delivered`.
+    `payload` is the input of the run, or the value of the event; `arguments` are those of the step, by name. `outcome`
+    says what became of it: empty while nothing did; of work `replayed`, and then how its run ended: `completed`,
+    `failed` or `cancelled`; of an event `delivered`.
     """
 
     id: str
@@ -47,8 +57,13 @@ class DeadLetter:
     name: str
     """The name of the event."""
     attempts: int
+    """The number of the last attempt: those that were lost with their process have numbers, too."""
+    failures: int
+    """How many attempts threw or timed out: what `max_attempts` counts."""
     error: ErrorData | None
     payload: Any = field(repr=False)
+    arguments: Mapping[str, Any] | None = field(repr=False)
+    """What the step was called with, by the names of its parameters: in a sequence, the state as it was then."""
     target_status: str
     """How the run stood that the event was meant for."""
     sent_at: datetime | None
@@ -57,6 +72,10 @@ class DeadLetter:
     outcome: str
     retryable: bool
     """False if the failure said that trying again is of no use: a bug or bad input, not bad luck."""
+    compensation: bool
+    """Whether the step was to undo another one."""
+    idempotent: bool
+    """Whether the activity says that doing it again does no harm."""
 
     @property
     def activity(self) -> str:
@@ -64,12 +83,22 @@ class DeadLetter:
         return step_name(self.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What became of replaying many: the ids of those replayed, and why others were not."""
+    """What became of replaying many: the ids of those replayed, and why others were not.
 
+    With `dry_run` only `matched` is filled.
+    """
+
+    matched: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Those that were left alone, because it is not known to be safe, and why."""
+
+
+class NotSafe(Exception):
+    """Doing something again may do harm; only told, in the report of an act on many."""
 
 
 class LetterQuery(TypedDict, total=False):
@@ -86,8 +115,11 @@ class LetterQuery(TypedDict, total=False):
 Letters = list[DeadLetter]
 
 
-RetryRun = Callable[[str, str, str, str], Awaitable[None]]
-"""Lets a failed run go on: its id, who asks and why, and on behalf of which letter, unless that was dealt with."""
+RetryRun = Callable[[DeadLetter, str, str, Collection[str] | None], Awaitable[bool]]
+"""Lets the run of a letter go on, as some person asks for some reason; False if that was dealt with meanwhile.
+
+With names of steps, perhaps none, only if that is safe: see `replay_all`.
+"""
 
 
 class DeadLetters:
@@ -122,17 +154,22 @@ class DeadLetters:
         return [_letter(row) for row in await self._port.store.letters(_filter(limit, which))]
 
     @patient
+    async def find(self, letter_id: str) -> DeadLetter | None:
+        """Return one letter, None if there is none with that id."""
+        check_text(letter_id, "letter_id", printable=False)
+        rows = await self._port.store.letters(LetterFilter(id=letter_id, limit=1))
+        return _letter(rows[0]) if rows else None
+
     async def get(self, letter_id: str) -> DeadLetter:
-        """Return one letter.
+        """Return one letter; its `outcome` says what became of it.
 
         Raises:
             NoSuchLetter: there is none with that id.
         """
-        check_text(letter_id, "letter_id", printable=False)
-        rows = await self._port.store.letters(LetterFilter(id=letter_id, limit=1))
-        if not rows:
+        letter = await self.find(letter_id)
+        if letter is None:
             raise NoSuchLetter(f"there is no dead letter {letter_id!r}")
-        return _letter(rows[0])
+        return letter
 
     @patient
     async def counts(self) -> dict[str, dict[str, int]]:
@@ -149,12 +186,19 @@ class DeadLetters:
 
     @patient
     async def acknowledge(self, letter_id: str, by: str | None = None, reason: str = "") -> bool:
-        """Mark a letter as seen; False if it was before, or there is none."""
-        return await self._put_away(letter_id, by, reason, remove=False)
+        """Mark a letter as seen; False if it was before.
+
+        Raises:
+            NoSuchLetter: there is none with that id.
+        """
+        if await self._put_away(letter_id, by, reason, remove=False):
+            return True
+        await self.get(letter_id)
+        return False
 
     @patient
     async def remove(self, letter_id: str, by: str | None = None, reason: str = "") -> bool:
-        """Forget a letter; False if there is none."""
+        """Forget a letter; False if there is none (any more)."""
         return await self._put_away(letter_id, by, reason, remove=True)
 
     async def _put_away(self, letter_id: str, by: str | None, reason: str, remove: bool) -> bool:
@@ -174,15 +218,15 @@ class DeadLetters:
         broadcast: bool = False,
         by: str | None = None,
         reason: str = "",
-    ) -> None:
-        """Try again what was given up on.
+    ) -> bool:
+        """Try again what was given up on; False if it was dealt with already: `get` tells what became of it.
 
         Work is retried with its run. An event goes to the run it was meant for, if that is open (again), `to` another
         run, or with `broadcast` to the runs that wait for its name, now or later; so does one that was meant for any
         run that waits.
 
         Raises:
-            NoSuchLetter: there is none with that id, or it was replayed before; the message says what became of it.
+            NoSuchLetter: there is none with that id.
             BadInput: `to` or `broadcast` for work, or both.
             NoSuchRun, RunTerminal: the event's target takes no messages; name another one, or broadcast it.
             QueueFull: too many events of that name wait already.
@@ -192,24 +236,33 @@ class DeadLetters:
         if to is not None:
             check_run_id(to)
         letter = await self.get(letter_id)
-        if letter.outcome:
-            raise _dealt_with(letter)
-        if letter.kind == "event":
-            await self._deliver(letter, _target(letter, to, broadcast), by, reason)
-            return
-        if to is not None or broadcast:
+        if letter.kind == "work" and (to is not None or broadcast):
             raise BadInput(f"dead letter {letter_id!r} is work of run {letter.run_id!r}, and no event to send")
-        await self._retry(letter.run_id, by if by is not None else self._port.actor, reason, letter.id)
+        target = _target(letter, to, broadcast)
+        return False if letter.outcome else await self._replay(letter, target, by, reason)
 
-    async def _deliver(self, letter: DeadLetter, target: str, by: str | None, reason: str) -> None:
+    async def _replay(
+        self, letter: DeadLetter, target: str, by: str | None, reason: str, steps: Collection[str] | None = None
+    ) -> bool:
+        if letter.kind == "event":
+            return await self._deliver(letter, target, by, reason)
+        try:
+            return await self._retry(letter, by if by is not None else self._port.actor, reason, steps)
+        except CannotReopen:
+            if (await self.get(letter.id)).outcome:  # another operator was faster, and the run goes on already
+                return False
+            raise
+
+    async def _deliver(self, letter: DeadLetter, target: str, by: str | None, reason: str) -> bool:
         now = self._port.clock.now()
         rule = self._events.get(letter.name).rule(now)
         audit = audited(self._port, by, "deadletter.replay", reason=reason or None, to=target or None, name=letter.name)
         outcome = await self._port.apply(ReplayEvent(letter=letter.id, at=now, target=target, rule=rule, audit=audit))
         if not isinstance(outcome, Refused):
-            return
+            return True
         if outcome.reason == "moved":
-            raise _dealt_with(await self.get(letter.id))
+            await self.get(letter.id)
+            return False
         if outcome.reason == "full":
             raise QueueFull(f"{rule.max_pending:,} events {letter.name!r} wait already; try again when some were taken")
         if outcome.status is None:
@@ -219,7 +272,9 @@ class DeadLetters:
     async def replay_all(
         self,
         *,
-        confirm: bool,
+        dry_run: bool = False,
+        expect: int | None = None,
+        steps: Collection[str] = (),
         limit: int = 100,
         by: str | None = None,
         reason: str = "",
@@ -227,27 +282,53 @@ class DeadLetters:
     ) -> ReplayReport:
         """Replay the newest letters of a kind `list` knows that were not replayed yet, oldest first, one by one.
 
-        One that cannot be replayed stops none of the others; the report says why. Letters of one run are replayed
-        together, with their run.
+        Of work only what is safe to do again: it may be tried again (`retryable`), and each step that is done again
+        failed by what its body raised, never began, or is `idempotent`. A step whose last attempt was lost or timed
+        out is done again only if `steps` has its name. Others are `skipped`, and so is a run whose compensation failed:
+        that comes first. One that cannot be replayed stops none of the others; the report says why. Letters of one run
+        are replayed together, with their run.
+
+        Args:
+            dry_run: only list them.
+            expect: how many a dry run has listed; more than one are replayed only then.
+            steps: the names of steps that may be done again though they may have taken effect.
+            limit: at most so many.
+            by: the person who asks.
+            which: as for `list`.
 
         Raises:
-            BadInput: `confirm` is not True. Look at the letters first: is it safe to run these steps again?
+            BadInput: `expect` is missing, or there are more or fewer by now. Look at the letters first.
         """
-        if confirm is not True:
-            raise BadInput("replay_all runs many steps again: look at the letters, then call it with confirm=True")
         check_who(by, reason)
-        replayed: Letters = []
+        check_names(steps, "steps")
+        found = list(reversed(await self._not_replayed(limit, which)))
+        if dry_run:
+            return ReplayReport(matched=tuple(letter.id for letter in found))
+        check_expected(len(found), expect, "letters")
+        done: Letters = []
         failed: dict[str, str] = {}
-        for letter in reversed(await self._not_replayed(limit, which)):
+        skipped: dict[str, str] = {}
+        to_undo = {letter.run_id for letter in found if letter.compensation}
+        for letter in found:
             try:
-                if not any(_same_work(letter, other) for other in replayed):
-                    await self.replay(letter.id, by=by, reason=reason)
-                replayed.append(letter)
+                if any(_same_work(letter, other) for other in done):
+                    done.append(letter)
+                    continue
+                if letter.kind == "work" and not letter.compensation and letter.run_id in to_undo:
+                    raise NotSafe("a compensation of its run failed, too, and is to be settled first")
+                _check_safe(letter, steps)
+                if await self._replay(letter, letter.run_id, by, reason, steps):
+                    done.append(letter)
+                else:
+                    skipped[letter.id] = "it was dealt with meanwhile"
+            except NotSafe as why:
+                skipped[letter.id] = str(why)
             except StoreError:
                 raise
             except HoldfastError as error:
                 failed[letter.id] = f"{type(error).__name__}: {error}"
-        return ReplayReport(replayed=tuple(letter.id for letter in replayed), failed=failed)
+        ids = tuple(letter.id for letter in found)
+        return ReplayReport(ids, tuple(letter.id for letter in done), failed, skipped)
 
     async def _not_replayed(self, limit: int, which: LetterQuery) -> Letters:
         """Return the newest letters that were not replayed, however many others lie between them."""
@@ -317,14 +398,25 @@ def _target(letter: DeadLetter, to: str | None, broadcast: bool) -> str:
 
 def _same_work(letter: DeadLetter, other: DeadLetter) -> bool:
     """Whether replaying the one replayed the other."""
-    return letter.kind == other.kind == "work" and letter.run_id == other.run_id
+    same = letter.kind == other.kind == "work" and letter.run_id == other.run_id
+    return same and letter.compensation == other.compensation
 
 
-def _dealt_with(letter: DeadLetter) -> NoSuchLetter:
-    what = "the event was delivered" if letter.kind == "event" else f"run {letter.run_id!r} was retried"
-    became = f" and {letter.outcome}" if letter.outcome in ("completed", "failed") else ""
-    became = " and was cancelled" if letter.outcome == "cancelled" else became
-    return NoSuchLetter(f"dead letter {letter.id!r} was dealt with: {what}{became}")
+def _check_safe(letter: DeadLetter, steps: Collection[str]) -> None:
+    """Refuse work that may have taken effect, or of which its failure says that trying again is of no use.
+
+    Raises:
+        NotSafe: saying why.
+    """
+    if letter.kind == "event" or letter.error is None:
+        return
+    if not letter.retryable:
+        raise NotSafe("its failure says that trying again is of no use")
+    if letter.idempotent or letter.activity in steps or letter.step in steps:
+        return
+    names = {letter.error.type.rpartition(".")[2], *letter.error.bases}
+    if letter.compensation and names & {"StepTimeout", "StepCrashed"}:
+        raise NotSafe(f"the last attempt of {letter.step!r} timed out or was lost: it may have taken effect")
 
 
 def _filter(limit: int, which: LetterQuery) -> LetterFilter:
@@ -352,14 +444,18 @@ def _letter(row: LetterRow) -> DeadLetter:
         step=row.step,
         name=row.name,
         attempts=row.attempts,
+        failures=row.failures,
         error=error,
         payload=_payload(row.payload),
+        arguments=_payload(row.arguments) if row.arguments is not None else None,
         target_status=row.target_status,
         sent_at=to_datetime(row.sent) if row.sent is not None else None,
         at=to_datetime(row.at),
         acknowledged_at=to_datetime(row.acknowledged) if row.acknowledged is not None else None,
         outcome=_became(row.kind, row.outcome),
         retryable=error is None or error.retryable,
+        compensation=row.compensation,
+        idempotent=row.idempotent,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from holdfast.changes import Change
@@ -11,8 +11,9 @@ from holdfast.clock import Clock, to_datetime
 from holdfast.contract.operations import Operation, Outcome
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit
+from holdfast.errors import BadInput
 from holdfast.payloads import codec
-from holdfast.texts import check_remark, check_text
+from holdfast.texts import check_remark, check_text, shown
 
 _logger = logging.getLogger("holdfast.ops")
 
@@ -67,6 +68,30 @@ def check_who(by: object, reason: object = None) -> None:
         check_text(by, "by", printable=False)
     if reason is not None:
         check_remark(reason, "reason")
+
+
+def check_expected(found: int, expect: int | None, what: str) -> None:
+    """Check that as many are acted on as a dry run has shown: more than one only then.
+
+    Raises:
+        BadInput: saying how many there are.
+    """
+    if expect is None and found > 1:
+        raise BadInput(f"this would act on {found} {what}: look at them with dry_run=True, then say expect={found}")
+    if expect is not None and expect != found:
+        raise BadInput(f"this would act on {found} {what}, not on {expect}: look again with dry_run=True")
+
+
+def check_names(names: object, field: str) -> None:
+    """Check names that are given as several.
+
+    Raises:
+        BadInput: it is one text, or one of them is none that can be a name.
+    """
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise BadInput(f"{field} must be several names, as in [{shown(names)}], not one")
+    for name in names:
+        check_text(name, field, printable=False)
 
 
 def call_back(port: Port, name: str, callback: Callable[..., None], *given: str) -> None:

@@ -45,6 +45,8 @@ class StepBegun(Entry, frozen=True):
     digest: int
     attempt: int = 1
     """More than 1 if an earlier call of this step was cut away: no number is given twice."""
+    arguments: msgspec.Raw = _NULL
+    """By the names of the parameters, where they are recorded."""
 
 
 class StepCompleted(Entry, frozen=True):
@@ -349,6 +351,14 @@ class ProgressNoted(Entry, frozen=True):
     kind, role, word = 40, MARK, "progress"
     done: float
     of: float | None = None
+
+
+class ResultKept(Entry, frozen=True):
+    """What a call returned that could not be interrupted when the run was cancelled; `resume` hands it to the code."""
+
+    kind, role, word = 45, MARK, "result kept"
+    attempt: int
+    result: msgspec.Raw
 
 
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.errors import JoinError
 from holdfast.payloads.errors import cause_of, members_of, own
@@ -11,22 +13,32 @@ _ORIGIN = "__holdfast_origin__"
 _MAX_ERRORS = 1000
 
 
-def located(error: BaseException, location: str, attempts: int = 0) -> BaseException:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of the call that an error came from."""
+
+    attempts: int = 0
+    """How often it was tried, if it is a step."""
+    call: Any = field(default=None, compare=False, repr=False)
+    """What a dead letter tells of it, see `Verb.failed_call`."""
+
+
+def located(error: BaseException, location: str, attempts: int = 0, call: Any = None) -> BaseException:
     """Return an error that remembers the location of the call that raises it, and how often that was tried."""
     try:
-        setattr(error, _ORIGIN, (location, attempts))
+        setattr(error, _ORIGIN, (location, Origin(attempts, call)))
     except Exception:  # noqa: S110  # an exception that takes no attributes does not say where it came from
         pass
     return error
 
 
-def origins(error: BaseException) -> dict[str, int]:
-    """Return the locations of the calls an error came from, nearest first, each with how often it was tried.
+def origins(error: BaseException) -> dict[str, Origin]:
+    """Return the locations of the calls an error came from, nearest first, each with what is known of it.
 
     There are none if the code itself raised it.
     Looks at what caused it, at what was being handled when it was raised, and at the members of groups and joins.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Origin] = {}
     seen: set[int] = set()
     waiting = [error]
     while waiting and len(seen) < _MAX_ERRORS:

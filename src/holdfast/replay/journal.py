@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from holdfast.changes import step_name
-from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import DuplicateName, HistoryMismatch, RunBlocked
 from holdfast.payloads.codec import ErrorData, error_from_data
@@ -41,6 +40,7 @@ from holdfast.replay.past import (
     pauses_of,
     unseen_of,
 )
+from holdfast.replay.run_info import RunInfo
 from holdfast.replay.turn import Turn
 from holdfast.replay.verbs import Gate, Verb
 
@@ -59,20 +59,6 @@ __all__ = [
 CANCEL = "*"
 NAMES = "!"
 _NO_ACTIVITIES: Mapping[str, Any] = {}
-
-
-class RunInfo(NamedTuple):
-    """What workflow code may know about its own run."""
-
-    id: str
-    workflow: str
-    generation: int
-    seed: int
-    key: int
-    reopens: int = 0
-    """How often the run was let go on after it had ended."""
-    deadline: Instant | None = None
-    """When the run is cut off."""
 
 
 class Compensation:

@@ -36,6 +36,8 @@ class RecordedStep(NamedTuple):
     """How many facts follow the call: as many as were yet to be applied when the code made it."""
     passed: bool
     """Whether the code is known to have gone on since the end."""
+    failed: bool = False
+    """Whether it failed for good."""
 
 
 class Past:
@@ -79,7 +81,7 @@ class Past:
         """Yield the steps right under a prefix that the code has not called yet, in order of call."""
         if not self.calls:
             return
-        ends = {row.location: row.seq for row in self.facts if row.kind in entries.STEP_ENDS}
+        ends = {row.location: row for row in self.facts if row.kind in entries.STEP_ENDS}
         facts = [row.seq for row in self.facts]
         added = (row.seq for (_, kind), row in self.marks.items() if kind == entries.CompensationAdded.kind)
         acted = max(*(row.seq for row in self.calls.values()), 0, *added)
@@ -91,7 +93,8 @@ class Past:
             ):
                 name, end = names.path(location[len(prefix) :]), ends.get(location)
                 left = len(facts) - bisect_right(facts, row.seq)
-                yield RecordedStep(name, end is not None, left, end is not None and end < acted)
+                failed = end is not None and end.kind == entries.StepFailure.kind
+                yield RecordedStep(name, end is not None, left, end is not None and end.seq < acted, failed)
 
     def remove(self, location: str) -> None:
         """Forget everything at a location and under it."""

@@ -13,7 +13,7 @@ from holdfast.contract.rows import EntryRow
 from holdfast.contract.turns import Send, StartChild, TurnEffects
 from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay.entry import Entry
-from holdfast.replay.failures import origins
+from holdfast.replay.failures import Origin, origins
 
 LogLine = tuple[int, str, tuple[Any, ...], str]
 T = TypeVar("T")
@@ -37,8 +37,8 @@ class Outcome(NamedTuple):
     error: ErrorData | None = None
     failed: tuple[str, ...] = ()
     """The locations of the calls that the error came from, the nearest first."""
-    attempts: int = 0
-    """How often the first of them was tried, if it is a step."""
+    origin: Origin = Origin()
+    """What is known of the first of them."""
     compensation: list[dict[str, Any]] | None = None
     """What was undone, in that order, each with name, status (completed or failed), attempts and error."""
 
@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
 def failure(error: BaseException) -> Outcome:
     """Return the end of a run whose code raised."""
     failed = origins(error)
-    attempts = next(iter(failed.values()), 0)
-    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), attempts=attempts)
+    origin = next(iter(failed.values()), Origin())
+    return Outcome(Ending.FAILED, error=error_to_data(error), failed=tuple(failed), origin=origin)
 
 
 class Turn:

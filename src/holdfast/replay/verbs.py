@@ -96,8 +96,12 @@ class Verb(asyncio.Future[Any]):
 
     def set_exception(self, exception: type | BaseException, /) -> None:
         if isinstance(exception, BaseException):
-            located(exception, self.location, self.attempt)
+            located(exception, self.location, self.attempt, self.failed_call(exception))
         super().set_exception(exception)
+
+    def failed_call(self, error: BaseException) -> Any:
+        """Return what a dead letter tells of a call that fails; not the verb, which would live as long as its error."""
+        return None
 
     def forget(self) -> None:
         """Stop waiting: called once, when the fact has come or the code gave up."""

@@ -15,13 +15,22 @@ from typing import IO, Any, Self
 import msgspec
 
 from holdfast.errors import CannotMove
-from holdfast.stores.sql.tables import Row
+from holdfast.stores.sql.tables import Row, Value
 from holdfast.transfer.output import NewFile
 
 FORMAT = 1
 
 MOST = 256 << 20
 """How many bytes a line may have; a file with a longer one was not written by us."""
+
+LATER: Mapping[tuple[str, str], Value] = {
+    ("dead_letters", "failures"): 0,
+    ("dead_letters", "arguments"): None,
+    ("dead_letters", "compensation"): 0,
+    ("dead_letters", "idempotent"): 0,
+    ("results", "failed_step"): None,
+}
+"""Columns that came after the first schema, each after those that its table had, and what rows hold from before it."""
 
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 _GZIP = b"\x1f\x8b"
@@ -117,6 +126,8 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path)
+        self._later: dict[str, list[Value]] = {}
+        """What the columns of a table hold that the file does not have yet."""
 
     def check(self, known: Mapping[str, Sequence[tuple[str, str]]]) -> tuple[Header, Footer]:
         """Read the whole file and return what it says of itself; `known` are the tables and the types of their columns.
@@ -132,6 +143,8 @@ class Reader:
                 types = self._types(header, known)
                 continue
             table, *row = self._row(number, line) or [None]
+            if table in types:
+                row += self._later.get(table, ())
             if table not in types or len(row) != len(types[table]) or not all(map(_fits, row, types[table])):
                 raise self._damaged(number)
         if header is None or self.footer.rows.get("runs", 0) != header.runs:
@@ -147,7 +160,7 @@ class Reader:
         for number, line in self._lines():
             if number > 1:
                 table, *row = self._row(number, line)
-                yield table, tuple(row)
+                yield table, (*row, *self._later.get(table, ()))
         if self.footer.sha256 != sha256:
             raise CannotMove(f"{self.path}: the file was changed while it was read")
 
@@ -200,8 +213,9 @@ class Reader:
             if not ours or not set(columns) <= set(ours):
                 what = next((f"{table}.{column}" for column in columns if ours and column not in ours), table)
                 raise CannotMove(f"{self.path}: written by a newer holdfast, which has {what}; upgrade this one")
-            if columns != ours:
+            if columns != ours[: len(columns)] or any((table, later) not in LATER for later in ours[len(columns) :]):
                 raise CannotMove(f"{self.path}: written by holdfast {header.version}, whose {table} were others")
+            self._later[table] = [LATER[table, later] for later in ours[len(columns) :]]
         return {table: [_TYPES[kind] for _, kind in known[table]] for table in header.tables}
 
     def _row(self, number: int, line: bytes) -> list[Any]:

@@ -10,19 +10,51 @@ from typing import Any
 
 import msgspec
 
-from holdfast.clock import Instant, new_id
+from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import Status
-from holdfast.contract.turns import CommitTurn, NewLetter, Renewal, RunEnd, Send, State, TurnEffects, Wait
+from holdfast.contract.turns import CommitTurn, Evidence, NewLetter, Renewal, RunEnd, Send, State, TurnEffects, Wait
 from holdfast.engine.runs.ends import Rules, end_of
+from holdfast.engine.runs.letters import letter_of_run
 from holdfast.engine.runs.resident import PAUSING, Aside, Resident
+from holdfast.engine.runs.trail import trail_of
 from holdfast.engine.steps.keys import leave_of, takes
 from holdfast.events import Events
+from holdfast.replay.cuts import only_undoes
 from holdfast.replay.execution import first_entries
 from holdfast.replay.turn import Ending, Turn
 
 _MAX_WAITS = 5
 _NOTHING_ASIDE = Aside()
+
+
+def only_plain_steps(resident: Resident, turn: Turn) -> bool:
+    """Whether a turn did nothing but complete steps and begin plain ones, so that the run's row stays as it is.
+
+    This is what nearly all turns do. If it is so the steps are noted as active.
+    """
+    journal = resident.execution.journal
+    if (
+        resident.written[0] is not Status.RUNNING
+        or resident.row_stale
+        or resident.aside is not None
+        or resident.waiting
+        or resident.phase
+        or journal.receivers
+        or journal.inbox
+        or journal.cancelling is not None
+        or journal.compensating
+        or journal.run.step_trail
+        or not turn.entries
+        or not (turn.started or resident.active)
+    ):
+        return False
+    for verb in turn.started:
+        if type(verb) is not StepVerb or verb.recalled or not verb.activity.plain:
+            return False
+    for verb in turn.started:
+        resident.active.add(verb.location)
+    return True
 
 
 def commit_of(
@@ -54,12 +86,14 @@ def commit_of(
     else:
         end = end_of(outcome, rules, now)
         if outcome.ending is Ending.FAILED:
-            failed = outcome.failed[0] if outcome.failed else ""
-            path = resident.execution.journal.names.path(failed)
-            letters.append(letter(path, outcome.attempts, end.error or "null"))
+            path = resident.execution.journal.names.path(outcome.failed[0] if outcome.failed else "")
+            end = msgspec.structs.replace(end, failed_step=path, fingerprint=resident.workflow.fingerprint)
+            if not only_undoes(resident.execution.journal.before):
+                letters.append(letter_of_run(outcome, path, end.error or "null"))
     effects = None
-    if not turn.ordinary or begin or letters or aside is not None or _waits_or_keys(resident, turn):
-        effects = _effects_of(resident, turn, begin, rules, now, letters, returned)
+    trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
+    if not turn.ordinary or begin or letters or trail or aside is not None or _waits_or_keys(resident, turn):
+        effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
     if aside.rows_read and resident.phase is not PAUSING:  # a pause stays in the inbox until it is in force
@@ -123,11 +157,6 @@ def waits_of(resident: Resident) -> str:
     return "; ".join(waits)
 
 
-def letter(step: str, attempts: int, error: str) -> NewLetter:
-    """Return a dead letter for work given up on."""
-    return NewLetter(id=new_id(), step=step, attempts=attempts, error=error)
-
-
 # What is rare.
 
 
@@ -149,6 +178,7 @@ def _effects_of(
     now: Instant,
     letters: list[NewLetter],
     returned: Sequence[int],
+    trail: list[Evidence],
 ) -> TurnEffects | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     aside = resident.aside or _NOTHING_ASIDE
@@ -166,7 +196,7 @@ def _effects_of(
             for event in asked.publishes
         ],
         attributes=asked.attributes,
-        evidence=asked.evidence,
+        evidence=[*asked.evidence, *trail],
         replies=asked.replies,
         letters=[*aside.letters, *letters],
         takes=takes((*fresh, *begin)) if fresh or begin else [],

@@ -17,6 +17,7 @@ from holdfast.engine.runs.commit import state_of
 from holdfast.engine.runs.ends import cancelled_end
 from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.resident import Resident
+from holdfast.engine.runs.trail import trail_of
 from holdfast.engine.worker.committer import Committer
 from holdfast.logs import Lines
 from holdfast.payloads import codec
@@ -134,8 +135,10 @@ class Departures:
     ) -> None:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
-        if aside is not None and (aside.keys_given_up or aside.letters):
-            effects = TurnEffects(leaves=list(aside.keys_given_up), letters=list(aside.letters))
+        trail = trail_of(resident, rows)
+        if trail or (aside is not None and (aside.keys_given_up or aside.letters)):
+            keys, letters = (aside.keys_given_up, aside.letters) if aside is not None else ((), ())
+            effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail)
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,

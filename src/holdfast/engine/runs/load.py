@@ -25,6 +25,9 @@ class RunLoader:
         self._registry = registry
         self._guarded = settings.development
         self._grace = micros(settings.cancel_grace)
+        self._records = settings.record_arguments
+        self._trails = settings.step_trail
+        self._propagate = settings.propagate_child_failures
         self._ready: deque[Handle] = deque()
 
     def new(self, run: NewRun, key: int, workflow: Workflow[Any, Any]) -> Resident:
@@ -76,6 +79,9 @@ class RunLoader:
         return self._execution(info, workflow, row.input, begun)
 
     def _execution(self, info: RunInfo, workflow: Workflow[Any, Any], encoded: str, begun: Instant) -> Execution:
+        trail = self._trails or workflow.step_trail
+        if self._records or trail or not self._propagate:
+            info = info._replace(record_arguments=self._records, step_trail=trail, propagate=self._propagate)
         args, kwargs = workflow.decode_input(encoded)
         code = WorkflowCode(workflow, args, kwargs)
         execution = Execution(info, code, self._ready, begun, self._registry.errors, self._guarded)

@@ -90,8 +90,8 @@ class Runs(Protocol):
         """Tell whether an attempt could not finish before this engine stops."""
         ...
 
-    def beat(self, resident: Resident, location: str, progress: str) -> None:
-        """Record that a step reported progress; called from any thread."""
+    def beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
+        """Record that a step reported progress, and tell what came of that; called from any thread."""
         ...
 
     def keep_result(self, kept: KeepResult) -> None:

@@ -5,7 +5,7 @@ Only this room assigns the attributes of a Resident. Other rooms read them, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from holdfast.definitions import Activity, Workflow
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
 from holdfast.replay.execution import Execution
+from holdfast.replay.turn import Turn
 
 T = TypeVar("T")
 Row = tuple[Status, str, Instant | None]
@@ -65,10 +66,12 @@ class Aside:
         "claim_counted",
         "forget_waits",
         "held",
+        "held_end",
         "keys_freed",
         "keys_given_up",
         "letters",
         "next_life",
+        "outlasting",
         "pausing",
         "queued",
         "rows_read",
@@ -109,6 +112,10 @@ class Aside:
         self.next_life: list[EntryRow] | tuple[()] = ()
         """The first entries of the life that follows this one."""
         self.pausing: Pausing | None = None
+        self.outlasting: dict[str, Attempt] = {}
+        """Attempts of a cancelled run that nothing can interrupt: its end waits for them."""
+        self.held_end: Turn | None = None
+        """That end."""
 
     def written(self, pausing: bool) -> None:
         """Forget what went into a commit; what operators asked stays in the inbox until a pause is in force."""
@@ -126,6 +133,7 @@ class Aside:
 
 _NO_VERBS: dict[str, StepVerb] = {}
 _NO_NAMES: frozenset[str] = frozenset()
+_NO_ATTEMPTS: dict[str, Attempt] = {}
 
 
 def _extended(items: list[T] | tuple[()], more: Iterable[T]) -> list[T]:
@@ -233,6 +241,16 @@ class Resident:
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
         return self.aside.queued if self.aside is not None else _NO_VERBS
 
+    @property
+    def outlasting(self) -> dict[str, Attempt]:
+        """Attempts of a cancelled run that nothing can interrupt."""
+        return self.aside.outlasting if self.aside is not None else _NO_ATTEMPTS
+
+    @property
+    def end_is_held(self) -> bool:
+        """Whether the code has ended, and only such attempts are waited for."""
+        return self.aside is not None and self.aside.held_end is not None
+
     def awaits(self, name: str) -> bool:
         """Whether nothing is under way for the run but its wait for a message of this name."""
         journal = self.execution.journal
@@ -244,7 +262,7 @@ class Resident:
     def grace_ends(self) -> Instant | None:
         """When a run that was asked to stop is stopped whatever it is doing; undoing takes the time it takes."""
         journal = self.execution.journal
-        if journal.cancelling is None or journal.compensating:
+        if journal.cancelling is None or (journal.compensating and not self.end_is_held):
             return None
         return journal.cancelling + self.grace
 
@@ -313,6 +331,28 @@ class Resident:
         """Write a dead letter with the next commit."""
         aside = self.set_aside()
         aside.letters = _extended(aside.letters, [letter])
+
+    def outlasts(self, attempt: Attempt) -> None:
+        """Note that an attempt goes on which nothing can interrupt."""
+        self.set_aside().outlasting[attempt.verb.location] = attempt
+
+    def hold_end(self, turn: Turn) -> None:
+        """Keep the end of the run until such attempts have ended."""
+        self.set_aside().held_end = turn
+        self.active.update(self.outlasting)  # not to be let go before that
+
+    def end_held(self) -> Turn | None:
+        """Take the end that was kept."""
+        turn = self.aside.held_end if self.aside is not None else None
+        if self.aside is not None:
+            self.aside.held_end = None
+        return turn
+
+    def add_to_end(self, rows: Sequence[EntryRow]) -> None:
+        """Record more with the end that is kept."""
+        assert self.aside is not None
+        assert self.aside.held_end is not None
+        self.aside.held_end.entries.extend(rows)
 
     def give_up_key(self, key: LeaveKey) -> None:
         """Give up an idempotency key with the next commit."""

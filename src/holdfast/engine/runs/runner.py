@@ -23,12 +23,13 @@ from holdfast.contract.rows import Message, Standing, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, NewRun, StartRun
 from holdfast.definitions import ActivityOptions, Registry
-from holdfast.engine.runs.commit import commit_of
+from holdfast.engine.runs.commit import commit_of, only_plain_steps
 from holdfast.engine.runs.departures import Departures
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.runs.load import RunLoader
 from holdfast.engine.runs.mail import Mail
 from holdfast.engine.runs.news import News
+from holdfast.engine.runs.outlasting import OutlastingCalls
 from holdfast.engine.runs.pauses import Pauses
 from holdfast.engine.runs.ports import Host
 from holdfast.engine.runs.resident import DROPPED, FINISHING, PAUSING, RELEASING, Resident
@@ -96,8 +97,9 @@ class Runner:
         self.rules = Rules.of(events)
         self.clock = clock
         self.stopping = False
-        self.timers = Timers(clock, self._wake_all)
+        self.timers = Timers(clock, self._wake_all, micros(settings.timer_resolution))
         self.attempts = Attempts(self, executor, store, registry.errors)
+        self.outlasting = OutlastingCalls(self)
         self.departures = Departures(self, self.attempts, committer)
         self.pauses = Pauses(self.attempts, self.departures.pause)
         self.mail = Mail(self, self.attempts, self.attempts.queued, self.pauses, committer)
@@ -126,6 +128,8 @@ class Runner:
     def out_of_grace(self, resident: Resident) -> None:
         """Stop a run that did not stop by itself, undoing what it did if that was asked for."""
         journal = resident.execution.journal
+        if self.outlasting.give_up(resident):
+            return
         if journal.undo_asked and journal.compensations:
             self.apply(resident, CANCEL, entries.CancelRequested(True))
         else:
@@ -195,7 +199,7 @@ class Runner:
 
     def advance(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
         """Make a turn durable, then act on it. `begin` are steps whose next attempt the turn counted."""
-        if turn.ordinary and not begin and self._only_plain_steps(resident, turn):
+        if turn.ordinary and not begin and only_plain_steps(resident, turn):
             rows = turn.entries
             commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=rows[-1].at, entries=rows)
             resident.commits += 1
@@ -203,6 +207,10 @@ class Runner:
             return
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
+            return
+        cancelled = turn.outcome is not None and turn.outcome.ending is Ending.CANCELLED
+        if cancelled and self.outlasting.hold(resident, turn):
+            self._schedule(resident)
             return
         again = [verb for verb in begin if verb.settled or verb.skipped]
         if again and turn.outcome is None:
@@ -213,33 +221,6 @@ class Runner:
         else:
             done = partial(self._committed, resident, turn, begin)
             self._committer.submit(some_commit, self.attempts.queued.then_tell(resident, some_commit, done), resident)
-
-    def _only_plain_steps(self, resident: Resident, turn: Turn) -> bool:
-        """Whether a turn did nothing but complete steps and begin plain ones, so that the run's row stays as it is.
-
-        This is what nearly all turns do. If it is so the steps are noted as active.
-        """
-        journal = resident.execution.journal
-        if (
-            resident.written[0] is not Status.RUNNING
-            or resident.row_stale
-            or resident.aside is not None
-            or resident.waiting
-            or resident.phase
-            or journal.receivers
-            or journal.inbox
-            or journal.cancelling is not None
-            or journal.compensating
-            or not turn.entries
-            or not (turn.started or resident.active)
-        ):
-            return False
-        for verb in turn.started:
-            if type(verb) is not StepVerb or verb.recalled or not verb.activity.plain:
-                return False
-        for verb in turn.started:
-            resident.active.add(verb.location)
-        return True
 
     def _commit(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb]) -> CommitTurn | None:
         """Note what a turn sets going, and return what to commit for it."""
@@ -321,7 +302,8 @@ class Runner:
 
     def _act_on(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb], outcome: Committed) -> None:
         for verb in turn.abandoned:
-            self.attempts.stop(resident, verb.location, "cancelled")
+            if not self.outlasting.keep(resident, verb.location):
+                self.attempts.stop(resident, verb.location, "cancelled")
         if resident.phase is RELEASING:
             if not resident.commits:
                 due = self.clock.now() if outcome.messages or outcome.refused else resident.written[2]
@@ -390,6 +372,8 @@ class Runner:
 
     def _schedule(self, resident: Resident) -> None:
         due = resident.next_due()
+        if due is not None:
+            due = self.timers.kept(due)
         if due is not None and (resident.scheduled is None or due < resident.scheduled):
             resident.schedule(due)
             self.timers.add(due, resident)
@@ -431,19 +415,21 @@ class Runner:
         left = self.deadline - self._loop.time()
         return left <= (micros(settings.timeout) / 1e6 if settings.timeout else 0.0)
 
-    def beat(self, resident: Resident, location: str, progress: str) -> None:
-        """Record that a step reported progress; called from any thread."""
+    def beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
+        """Record that a step reported progress, and tell what came of that; called from any thread."""
         if get_ident() == self._thread:
-            self._beat(resident, location, progress)
+            self._beat(resident, location, progress, told)
         else:
-            self._loop.call_soon_threadsafe(self._beat, resident, location, progress)
+            self._loop.call_soon_threadsafe(self._beat, resident, location, progress, told)
 
-    def _beat(self, resident: Resident, location: str, progress: str) -> None:
-        if resident.phase < FINISHING:
-            self.reporter.progress(resident, location, progress)
-            at = self.clock.now()
-            beat = Beat(key=resident.key, epoch=resident.epoch, location=location, at=at, detail=progress)
-            self._committer.submit(beat, lambda outcome: None)  # best effort: a lost heartbeat is harmless
+    def _beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
+        if resident.phase >= FINISHING:
+            told(None)
+            return
+        self.reporter.progress(resident, location, progress)
+        at = self.clock.now()
+        beat = Beat(key=resident.key, epoch=resident.epoch, location=location, at=at, detail=progress)
+        self._committer.submit(beat, told)  # unless a body waits for it, a lost heartbeat is harmless
 
     def keep_result(self, kept: KeepResult) -> None:
         """Keep the late result of a step under its idempotency key."""
@@ -462,7 +448,7 @@ class Runner:
     def hand_back_all(self) -> None:
         """On an orderly stop: give every run up, with the attempts it has under way."""
         for resident in list(self.residents.values()):
-            if not resident.phase:
+            if not resident.phase and not self.outlasting.give_up(resident):
                 self.departures.hand_back(resident)
 
     def drop_all(self) -> None:
@@ -483,6 +469,8 @@ class Runner:
             del self.residents[resident.key], self.ids[resident.id]
             self.host.ended(resident.id, None)  # perhaps: callers that wait for it are not told by this worker any more
         self.attempts.stop_all(resident, "the run left this worker")
+        if resident.aside is not None:
+            self.outlasting.drop(resident, "the run left this worker")
         stubborn = len(LIMBO)
         resident.execution.drop()
         if len(LIMBO) > stubborn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -20,7 +20,7 @@ from holdfast.contract.rows import Claim
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import NotReady
-from holdfast.engine.runs.commit import letter
+from holdfast.engine.runs.letters import letter_of_step
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
 from holdfast.engine.steps.admission import asking, not_ready
@@ -39,7 +39,6 @@ from holdfast.errors import (
     StepSkipped,
     UndecodablePayload,
 )
-from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data, qualified_name
 from holdfast.payloads.errors import tamed
 from holdfast.policy import Retry, asked_delay
@@ -285,13 +284,14 @@ class Attempts:
         if verb.activity.watched:
             resident.call_back(verb, context)
 
-    def _progress(self, context: StepContext, detail: str) -> None:
+    def _progress(self, context: StepContext, detail: str, told: Callable[[object], None]) -> None:
         """Make durable that a step reported progress; called from any thread."""
         resident, verb = self._runs.ids.get(context.run_id), context.verb
-        if resident is None or verb is None or resident.execution.journal is not verb.journal:
-            return
-        if resident.phase < FINISHING and not is_done(verb):
-            self._runs.beat(resident, verb.location, detail)
+        gone = resident is None or verb is None or resident.execution.journal is not verb.journal
+        if resident is None or verb is None or gone or resident.phase >= FINISHING or is_done(verb):
+            told(None)
+        else:
+            self._runs.beat(resident, verb.location, detail, told)
 
     def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
         """Keep a result that came after its attempt was given up, for the next attempt to find."""
@@ -390,14 +390,15 @@ class Attempts:
             return
         if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
             data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
-        verb.failures += 1
+        failures = verb.failures + 1
         hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
-        if hopeless or not policy.allows(raised, verb.failures):
+        if hopeless or not policy.allows(raised, failures):
             if hopeless or not policy.is_retryable(raised):
                 data = msgspec.structs.replace(data, retryable=False)
             self._end(resident, verb, entries.StepFailure(verb.attempt, data))
             return
-        retry_at = now + micros(policy.delay(verb.failures, self._draw()))
+        verb.failures = failures
+        retry_at = now + micros(policy.delay(failures, self._draw()))
         step = resident.execution.journal.names.path(verb.location)
         _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
         verb.settled = True
@@ -433,9 +434,7 @@ class Attempts:
             self._give_up_key(resident, verb, self._runs.clock.now(), result)
         on_its_own = verb.on_its_own or verb.location.startswith("^")
         if on_its_own and result is None and isinstance(fact, entries.StepFailure):
-            path = resident.execution.journal.names.path(verb.location)
-            failure = letter(path, fact.attempt, codec.encode(fact.error).decode())
-            resident.add_letter(failure)
+            resident.add_letter(letter_of_step(verb, fact))
         if resident.phase is PAUSING:
             pausing = resident.pausing
             assert pausing is not None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
@@ -103,7 +104,7 @@ class StepContext:
         attempt: int,
         verb: StepVerb | None = None,
         clock: Clock | None = None,
-        report: Callable[[StepContext, str], None] | None = None,
+        report: Report | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -111,7 +112,7 @@ class StepContext:
         self.verb = verb
         self.clock = clock
         self.beat: Callable[[], None] = _nothing
-        self.report: Callable[[StepContext, str], None] = report or _no_report
+        self.report: Report = report or _no_report
 
     @property
     def signal(self) -> CancelSignal:
@@ -176,17 +177,19 @@ class StepContext:
         """
         return self.verb.idempotency_key() if self.verb is not None else f"{self.run_id}:{self.step}"
 
-    def heartbeat(self, progress: object = None) -> None:
+    def heartbeat(self, progress: object = None) -> Heartbeat:
         """Report progress; without it an activity with a heartbeat_timeout is given up.
 
         When it last did, and what it said (anything JSON carries), is recorded at most once a second and shown by
-        `run.steps()`.
+        `run.steps()`. Awaited, it is recorded in any case, and durable when that returns.
         """
         self.beat()
+        made = Heartbeat(self, progress)
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY:
             self._reported = now
-            self.report(self, codec.encode(progress, f"the progress of step {self.step!r}").decode())
+            made.report()
+        return made
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -195,8 +198,48 @@ class StepContext:
         return logging.LoggerAdapter(_logger, extra)
 
 
-def _no_report(context: StepContext, progress: str) -> None:
+class Heartbeat:
+    """Progress that a body reported; a body on the event loop may await that it is durable."""
+
+    __slots__ = ("_asked", "_context", "_durable", "_error", "_progress", "_waiting")
+
+    def __init__(self, context: StepContext, progress: object) -> None:
+        self._context = context
+        self._progress = progress
+        self._asked = self._durable = False
+        self._error: Exception | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    def report(self) -> None:
+        """Ask for it to be recorded."""
+        self._asked = True
+        context = self._context
+        said = codec.encode(self._progress, f"the progress of step {context.step!r}").decode()
+        context.report(context, said, self._told)
+
+    def _told(self, outcome: object) -> None:
+        self._durable = True
+        self._error = outcome if isinstance(outcome, Exception) else None
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self._asked:
+            self.report()
+        if not self._durable:
+            self._waiting = asyncio.get_running_loop().create_future()
+            yield from self._waiting
+        if self._error is not None:
+            raise self._error
+
+
+Report = Callable[["StepContext", str, Callable[[object], None]], None]
+"""Records progress, and tells what came of that, on the event loop."""
+
+
+def _no_report(context: StepContext, progress: str, told: Callable[[object], None]) -> None:
     """In a child process, progress only keeps the step alive."""
+    told(None)
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.context.steps import OUTLIVED, SUSPECT_AFTER, StepVerb
+from holdfast.context.steps import OUTLIVED, SUSPECT_AFTER, FailedCall, StepVerb
 from holdfast.contract.rows import Claim
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
@@ -27,7 +27,7 @@ DOUBTFUL = 10
 that kills slowly, or beside another that kills, is convicted too."""
 
 
-def convicted(verb: StepVerb) -> bool:
+def convicted(verb: StepVerb | FailedCall) -> bool:
     """Tell whether a step was lost with its process so often that it fails."""
     limit = verb.activity.settings.retry.crash_limit
     # A limit of one or two says that the step must not run again, whatever killed it.

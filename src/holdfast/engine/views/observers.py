@@ -19,6 +19,7 @@ from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.payloads.errors import error_text, loggable
+from holdfast.replay.cuts import only_undoes
 from holdfast.replay.entry import UNCOUNTED, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
 from holdfast.replay.turn import Ending, Turn
 from holdfast.replay.turn import Outcome as TurnOutcome
@@ -227,7 +228,7 @@ class Reporter:
         if outcome.ending.value in TERMINAL:
             data = {"error": outcome.error.brief()} if outcome.error else {}
             self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
-            if outcome.ending is Ending.FAILED:
+            if outcome.ending is Ending.FAILED and not only_undoes(resident.execution.journal.before):
                 self.tell("deadletter.added", resident, {"kind": "work", **data}, at)
 
     def _status(self, resident: Resident, at: Instant | None) -> None:

@@ -52,6 +52,8 @@ class Run:
     """How often it was let go on after it had ended."""
     compensation: list[dict[str, Any]] | None = None
     """What was undone when it failed: name, status, attempts and error of each, in that order."""
+    failed_step: str | None = None
+    """The path of the step, child or wait whose failure ended it; None if it has not failed, or its own code raised."""
 
 
 def run_of(row: RunRow) -> Run:
@@ -83,4 +85,5 @@ def run_of(row: RunRow) -> Run:
         attributes=codec.decode(row.attributes),
         reopened=row.reopens,
         compensation=codec.decode(row.compensation) if row.compensation is not None else None,
+        failed_step=row.failed_step or None,
     )

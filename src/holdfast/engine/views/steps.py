@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from holdfast.changes import step_name
 from holdfast.clock import Instant, to_datetime
+from holdfast.context.references import find_activity
 from holdfast.context.steps import key_for
 from holdfast.contract.rows import EntryRow
-from holdfast.definitions import Workflow
+from holdfast.definitions import Activity, Registry, Workflow
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
@@ -55,6 +57,20 @@ class Step:
     """When the body of the present attempt last reported progress."""
     progress: Any = field(default=None, repr=False)
     """What it said."""
+    run_id: str = ""
+    created_at: datetime | None = None
+    """When the code called it."""
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: timedelta | None = None
+    """As the activity says that it is run with now, and so are the two before; None also where this engine cannot tell
+    the activity from the name of the step."""
+    arguments: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What it was called with, by name, where that is recorded: `@activity(record_arguments=True)`, or for all."""
+
+
+ActivityOf = Callable[[str], Activity[..., Any] | None]
+"""Returns the activity that a step of this name runs, None where that is not known."""
 
 
 def steps_of(
@@ -63,6 +79,7 @@ def steps_of(
     beats: Mapping[str, tuple[Instant, str]] = MappingProxyType({}),
     ended: Instant | None = None,
     generation: int = 0,
+    activity_of: ActivityOf = lambda name: None,
 ) -> list[Step]:
     """Return the steps of a history in order of their first call.
 
@@ -85,7 +102,9 @@ def steps_of(
             steps[row.location] = replace(step, **change(step, decode_entry(row.kind, row.data), to_datetime(row.at)))
     for location, step in steps.items():
         named = names.path(calls.get(location.partition("/")[0]) or location)
-        steps[location] = replace(step, idempotency_key=key_for(run_id, generation, named, undone))
+        settings = _settings(activity_of(step.name))
+        key = key_for(run_id, generation, named, undone)
+        steps[location] = replace(step, run_id=run_id, idempotency_key=key, **settings)
     for location, (at, detail) in beats.items():
         if location in steps:
             steps[location] = replace(steps[location], heartbeat_at=to_datetime(at), progress=codec.decode(detail))
@@ -162,13 +181,55 @@ def progress_of(workflow: Workflow[Any, Any], steps: list[Step]) -> Progress | N
     return Progress(index, name, total, (index + 1) / total, done, len(completed), reported)
 
 
+def state_of(input: str, rows: list[EntryRow]) -> dict[str, Any] | None:
+    """Return what a sequence has accumulated, None if this is not the input of one.
+
+    As it merges what its activities return: in the order of their calls, mappings only.
+    """
+    given = codec.decode(input)
+    if not isinstance(given, dict) or given.keys() != {"input", "begin_at"} or not isinstance(given["input"], dict):
+        return None
+    state = dict(given["input"])
+    results = {row.location: decode_entry(row.kind, row.data) for row in rows if row.kind == entries.StepCompleted.kind}
+    for row in rows:
+        if row.kind == entries.StepBegun.kind and row.location in results and not is_undoing(row.location):
+            result = codec.decode(bytes(results[row.location].result))
+            state.update(result if isinstance(result, dict) else {})
+    return state
+
+
+def activities_of(registry: Registry, workflow: str, version: str) -> ActivityOf:
+    """Return what finds the activities of a workflow by the names of their steps."""
+    if workflow not in registry.names():
+        return registry.activities.get
+    definition = registry.get(workflow, version)
+    listed = {activity.name: activity for activity in definition.listed}
+
+    @cache
+    def find(name: str) -> Activity[..., Any] | None:
+        return listed.get(name) or find_activity(definition.function, name) or registry.activities.get(name)
+
+    return find
+
+
+def _settings(activity: Activity[..., Any] | None) -> dict[str, Any]:
+    if activity is None:
+        return {}
+    settings = activity.settings
+    return {
+        "priority": settings.priority,
+        "max_attempts": settings.retry.max_attempts,
+        "timeout": settings.timeout or None,
+    }
+
+
 def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
-    at = to_datetime(row.at)
+    at, call = to_datetime(row.at), decode_entry(row.kind, row.data)
     return Step(
         path=path,
         name=step_name(path),
         status="running",
-        attempts=decode_entry(row.kind, row.data).attempt,
+        attempts=call.attempt,
         failures=earlier.failures,
         skips=earlier.skips,
         started_at=at,
@@ -180,6 +241,8 @@ def _begun(path: str, row: EntryRow, earlier: Earlier) -> Step:
         error=None,
         idempotency_key="",
         compensation=is_undoing(row.location),
+        created_at=at,
+        arguments=codec.decode(bytes(call.arguments)),
     )
 
 
@@ -262,6 +325,7 @@ _CHANGES: dict[int, Callable[[Step, Any, datetime], dict[str, Any]]] = {
     entries.AttemptLost.kind: _attempt_lost,
     entries.AttemptSkipped.kind: _attempt_skipped,
     entries.StepCompleted.kind: _completed,
+    entries.ResultKept.kind: _completed,
     entries.StepFailure.kind: _failed,
     entries.Cancelled.kind: _cancelled,
     entries.Reopened.kind: _reopened,

@@ -22,6 +22,7 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.engine.worker.background import hide
 from holdfast.errors import BadData, Contended, OutcomeUnknown, StoreBusy, StoreError, StoreFull
+from holdfast.policy import Retry
 
 _logger = logging.getLogger("holdfast.engine")
 
@@ -116,8 +117,10 @@ class Committer:
     `idle` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
     """
 
-    def __init__(self, store: Store, idle: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, idle: Callable[[], bool], retry: Retry | None = None) -> None:
         self._store = store
+        self._retry = retry
+        """How a commit is tried again that the store was too busy for; None: see `_RETRIES`."""
         self._idle = idle
         self._loop = asyncio.get_running_loop()
         self._ready: Collection[object] = getattr(self._loop, "_ready", (None,))
@@ -353,17 +356,14 @@ class Committer:
             try:
                 return await self._store.apply(operations)
             except (StoreBusy, StoreFull) as error:
-                outlasted = tries >= len(_RETRIES) and (
-                    isinstance(error, StoreFull) or self._loop.time() - began > _OUTLAST
-                )
-                if outlasted or self.hurry or isinstance(error, Contended):
+                if self._outlasted(tries, began, error) or self.hurry or isinstance(error, Contended):
                     raise
                 _logger.warning("the store cannot commit, trying again: %s", error)
             self._resting = batch
             self._withdrawn.clear()
             self._loop.call_soon(self._take_back, self._unwanted)
             try:
-                async with asyncio.timeout(_RETRIES[min(tries, len(_RETRIES) - 1)]):
+                async with asyncio.timeout(self._pause(tries)):
                     await self._withdrawn.wait()
             except TimeoutError:
                 pass
@@ -373,6 +373,18 @@ class Committer:
                 return []
             operations = [operation for operation, _, _ in batch]
         raise AssertionError("unreachable")
+
+    def _outlasted(self, tries: int, began: float, error: StoreError) -> bool:
+        """Tell whether a commit was tried often enough."""
+        if self._retry is not None:
+            return self._retry.max_attempts is not None and tries + 1 >= self._retry.max_attempts
+        return tries >= len(_RETRIES) and (isinstance(error, StoreFull) or self._loop.time() - began > _OUTLAST)
+
+    def _pause(self, tries: int) -> float:
+        """Return for how many seconds the store is left alone after so many tries."""
+        if self._retry is not None:
+            return self._retry.delay(tries + 1).total_seconds()
+        return _RETRIES[min(tries, len(_RETRIES) - 1)]
 
 
 def _is_one_of(operation: Operation, unwanted: Sequence[object]) -> bool:

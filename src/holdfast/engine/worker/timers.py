@@ -15,8 +15,9 @@ _LONGEST_SLEEP = 3600.0
 class Timers:
     """Calls `wake` with the runs whose time has come; the caller checks that they still want to be woken."""
 
-    def __init__(self, clock: Clock, wake: Callable[[Sequence[Resident]], None]) -> None:
+    def __init__(self, clock: Clock, wake: Callable[[Sequence[Resident]], None], resolution: int = 0) -> None:
         self._clock = clock
+        self._resolution = resolution
         self._wake = wake
         self._heap: list[tuple[Instant, int, Resident]] = []
         self._count = 0
@@ -29,6 +30,10 @@ class Timers:
         heapq.heappush(self._heap, (due, self._count, resident))
         if self._armed is None or due < self._armed:
             self._arm()
+
+    def kept(self, due: Instant) -> Instant:
+        """Return when a run is woken that is due at an instant: at the end of the span in which that lies."""
+        return -(-due // self._resolution) * self._resolution if self._resolution else due
 
     def next(self) -> Instant | None:
         """Return the earliest instant at which a run in memory is to be woken."""

@@ -85,7 +85,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks()
         self.executor = Executor(self._loop, settings.max_steps, settings.max_threads, limits, around)
-        self.committer = Committer(store, self.executor.idle)
+        self.committer = Committer(store, self.executor.idle, settings.storage_retry)
         reporter = Reporter(observers, clock)
         self.runner = Runner(
             self, registry, settings, clock, store, self.committer, self.executor, events, reporter, limits, queues,

@@ -64,7 +64,7 @@ class PostgresClaims:
                     rows = await found([await statements.execute("claim_stuck", (worker, now, key))])
                 break
             await statements.write("block_poison", [(key, now)])
-            await statements.write("put_results", [(key, None, POISON_ERROR, None)])
+            await statements.write("put_results", [(key, None, POISON_ERROR, None, None)])
         await connection.execute("COMMIT")
         return rows
 

@@ -118,7 +118,10 @@ class Batch(BatchRows):
                 )
             case Purge():
                 return await self._audited(
-                    operation.audit, operation.what, operation.at, await PurgeRules(self).apply(operation)
+                    operation.audit,
+                    operation.run or operation.what,
+                    operation.at,
+                    await PurgeRules(self).apply(operation),
                 )
             case PutSchedule() | PauseSchedule() | DropSchedule():
                 outcome = await ScheduleRules(self).apply(operation)
@@ -337,7 +340,7 @@ class Batch(BatchRows):
             messages = await self._unread_beyond(run, state.seen)
             self._obey(run, [message.kind for message in messages if message.kind in FROM_OPERATOR], at)
         if state.error is not None:
-            self._results[run.key] = (None, state.error, None)
+            self._results[run.key] = (None, state.error, None, None)
         if state.released:
             run.owner = None
         if run.status == state.status and run.status in (Status.BLOCKED, Status.PAUSED):
@@ -368,11 +371,11 @@ class Batch(BatchRows):
     async def end(self, run: StoredRun, end: RunEnd) -> None:
         """End a run: what it has not read goes where its rules say, and its parent is told."""
         self.touch(run, end.at)
-        run.status, run.ended = end.status, end.at
+        run.status, run.ended, run.fingerprint = end.status, end.at, end.fingerprint
         run.owner = run.due = None
         run.wait = run.lost = ""
         run.claims = 0
-        self._results[run.key] = (end.output, end.error, end.compensation)
+        self._results[run.key] = (end.output, end.error, end.compensation, end.failed_step)
         if run.inbox:
             unread = await self.unread(run)
             # A run that did not complete may be let go on, and finds then what it has not read.
@@ -393,7 +396,7 @@ class Batch(BatchRows):
             run.side_rows = 0
             self.touch(run, end.at)  # publishing what was unread may have written the run before this
         if run.reopens:
-            await self.letters.settle(run)
+            await self.letters.settle(run, end.compensation is not None)
         parent = run.parent_key and await self.run(run.parent_key)
         if parent and parent.ended is None:
             self.put(parent, InboxKind.CHILD_ENDED, run.id, "", end.payload, end.at)

@@ -30,7 +30,8 @@ class LetterRules:
 
     def work(self, run: StoredRun, letter: NewLetter, at: Instant) -> None:
         """Keep a step that was given up on."""
-        row = (letter.id, run.id, run.workflow, letter.step, letter.attempts, letter.error, at, run.key)
+        said = (letter.failures, letter.arguments, int(letter.compensation), int(letter.idempotent))
+        row = (letter.id, run.id, run.workflow, letter.step, letter.attempts, letter.error, at, run.key, *said)
         self._work.append(row)
 
     def event(self, message: Message, target: StoredRun | None, at: Instant) -> None:
@@ -38,14 +39,17 @@ class LetterRules:
         run, workflow, status = (target.id, target.workflow, str(target.status)) if target is not None else ("", "", "")
         self._events.append((new_id(), run, workflow, message.name, message.payload, status, message.at, at))
 
-    async def settle(self, run: StoredRun) -> None:
-        """Note how a run ended whose letters were replayed."""
+    async def settle(self, run: StoredRun, undone: bool) -> None:
+        """Note how a run ended whose letters were replayed; `undone` tells that it undid what it had done."""
+        if undone:
+            await self._batch.flush()
+            await self._batch.statements.write("settle_compensations", [(run.id,)])
         await self._batch.statements.write("settle_letters", [(run.id, str(run.status))])
 
-    async def replayed(self, run: StoredRun, at: Instant) -> None:
-        """Note that a run goes on, which deals with its letters."""
+    async def replayed(self, run: StoredRun, at: Instant, undoing: bool) -> None:
+        """Note that a run goes on, which deals with its letters, or only with those of its compensations."""
         await self._batch.flush()
-        await self._batch.statements.write("replay_letters", [(run.id, at)])
+        await self._batch.statements.write("replay_letters", [(run.id, at, int(undoing))])
 
     async def is_open(self, letter: str) -> bool:
         """Tell whether a letter was not dealt with yet."""

@@ -61,7 +61,7 @@ class OperatorRules:
 
     async def _request_cancel(self, operation: RequestCancel) -> Outcome:
         run = await self._batch.named(operation.target)
-        if run is None or run.ended is not None:
+        if run is None or run.ended is not None or run.status == Status.COMPENSATING:  # it is ending already
             return Refused(Status(run.status) if run else None)
         row = await self._cancel(run, operation)
         return Delivered(run.key, run.owner, row)
@@ -199,7 +199,9 @@ class OperatorRules:
         await batch.flush()
         statements = batch.statements
         await statements.write("archive_entries", [(run.key, run.reopens, operation.cut)])
-        await statements.write("cut_keys", [(run.key, operation.cut)])
+        for activity, key, location in await statements.read("keys_cut", [(run.key, operation.cut)]):
+            if location not in operation.kept:
+                await statements.write("delete_key", [(activity, key)])
         await statements.write("cut_entries", [(run.key, operation.cut)])
         await statements.write("delete_results", [(run.key,)])
         if operation.entries:
@@ -218,7 +220,7 @@ class OperatorRules:
         batch.consume(run, [message.n for message in kept])
         for message in (*operation.messages, *kept):
             batch.put_row(run, message, operation.at)
-        await batch.letters.replayed(run, operation.at)
+        await batch.letters.replayed(run, operation.at, operation.undoing)
 
     # The rest.
 

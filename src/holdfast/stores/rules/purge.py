@@ -43,6 +43,8 @@ class PurgeRules:
             count = await statements.change("purge_tombstones", (purge.at, limit))
             self._batch.forget_runs()
             return Done(count + await statements.change("purge_event_ids", (purge.before, limit)))
+        if purge.what == "evidence":
+            return Done(await self._batch.trails.purge(purge.run))
         raise ValueError(f"nothing is called {purge.what!r}")
 
     async def _runs(self, purge: Purge) -> Done:

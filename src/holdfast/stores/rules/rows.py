@@ -48,7 +48,7 @@ class BatchRows:
         self._new: dict[int, StoredRun] = {}
         self._changed: dict[int, StoredRun] = {}
         self._inputs: dict[int, str] = {}
-        self._results: dict[int, tuple[str | None, str | None, str | None]] = {}
+        self._results: dict[int, tuple[str | None, ...]] = {}
         self._forgotten: dict[int, None] = {}
         self._trims: list[Row] = []
         self._entries: list[Row] = []

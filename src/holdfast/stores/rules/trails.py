@@ -38,6 +38,11 @@ class TrailRules:
             self._evidence.append((run, n + 1, item.id, item.kind, item.data, item.at, previous, digest))
             self._ends[run] = (n + 1, digest)
 
+    async def purge(self, run: str) -> int:
+        """Delete all that a run put on record."""
+        self._ends.pop(run, None)
+        return await self._batch.statements.change("purge_evidence", (run,))
+
     async def _end(self, statement: str, trail: str, row: Row) -> tuple[int, str]:
         end = self._ends.get(trail)
         if end is None:

@@ -145,7 +145,7 @@ def _of_run(record: type, key: str) -> Table:
 TABLES: Mapping[str, Table] = {
     "runs": Table(RUN, ("key",)),
     "inputs": _table("run int, input text", "run"),
-    "results": _table("run int, output text, error text, compensation text", "run"),
+    "results": _table("run int, output text, error text, compensation text, failed_step text", "run"),
     "entries": _of_run(EntryRow, "location seq"),
     "archive": _table(
         "run int, reopens int, seq int, location text, kind int, at int, data text", "run reopens seq location"
@@ -198,6 +198,7 @@ LISTS: Mapping[str, str] = {
             "output": "results.output",
             "error": "results.error",
             "compensation": "results.compensation",
+            "failed_step": "results.failed_step",
             "parent": "runs.parent_id",
             "attributes": "{attributes}",
         },

@@ -95,7 +95,7 @@ def _next_stuck(db: apsw.Connection, worker: str, now: Instant, known: str) -> l
         if claims <= 2 * POISON_TRIALS:
             break
         db.execute(SQL["block_poison"], (key, now))
-        db.execute(SQL["put_results"], (key, None, POISON_ERROR, None))
+        db.execute(SQL["put_results"], (key, None, POISON_ERROR, None, None))
     if due and db.execute(SQL["stuck_running"], (worker,)).fetchall():
         return []
     return due

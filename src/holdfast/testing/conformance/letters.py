@@ -42,15 +42,16 @@ class LetterConformance:
     """Work given up on."""
 
     async def test_a_letter_tells_what_was_given_up_on_and_with_which_input(self, store: Store) -> None:
-        """S4-23, B9: run, step, attempts, error and input, in the commit that gives up."""
+        """S4-23, S0-9, B9, B34: run, step, attempts, error, input, arguments, in the commit that gives up."""
         run = await started(store, input='{"amount":5}')
-        letter = NewLetter(id="l1", step="charge", attempts=3, error='{"type":"X"}')
+        said = {"failures": 2, "arguments": '{"order":7}', "compensation": True, "idempotent": True}
+        letter = NewLetter(id="l1", step="charge", attempts=3, error='{"type":"X"}', **said)  # type: ignore[arg-type]
         await one(store, extra(run.key, at=NOW + 5, letters=[letter]), Committed)
         assert await store.letters(LetterFilter()) == [
             LetterRow(
                 id="l1", kind="work", run=run.id, workflow="order", step="charge", name="", attempts=3,
                 error='{"type":"X"}', payload='{"amount":5}', target_status="", sent=None, at=NOW + 5,
-                acknowledged=None, outcome="",
+                acknowledged=None, outcome="", **said,  # type: ignore[arg-type]
             )
         ]  # fmt: skip
 

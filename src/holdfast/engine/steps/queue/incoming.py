@@ -8,7 +8,7 @@ what it still says is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -274,12 +274,13 @@ class TaskRunner:
 
     # Progress, and what became of it meanwhile.
 
-    def _report(self, held: HeldTask, context: StepContext, progress: str) -> None:
+    def _report(self, held: HeldTask, context: StepContext, progress: str, told: Callable[[object], None]) -> None:
         """Make durable that a body reported progress; called from any thread."""
-        self._executor.loop.call_soon_threadsafe(self._beat, held, progress)
+        self._executor.loop.call_soon_threadsafe(self._beat, held, progress, told)
 
-    def _beat(self, held: HeldTask, progress: str) -> None:
+    def _beat(self, held: HeldTask, progress: str, told: Callable[[object], None]) -> None:
         if self._running.get(held.place) is not held:
+            told(None)
             return
         task, at = held.task, self._runner.clock.now()
         if self._observers.listen(held.task.run_id):
@@ -298,6 +299,7 @@ class TaskRunner:
         )
 
         def done(outcome: Outcome | Exception) -> None:
+            told(outcome)
             if isinstance(outcome, Fenced):
                 self._give_up(held)
 

@@ -53,10 +53,11 @@ INSERT INTO inputs ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
 ON CONFLICT (run) DO UPDATE SET input = excluded.input;
 
 -- name: put_results
--- rows: run int, output text, error text, compensation text
+-- rows: results
 -- The output or error of runs.
 INSERT INTO results ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
-ON CONFLICT (run) DO UPDATE SET output = excluded.output, error = excluded.error, compensation = excluded.compensation;
+ON CONFLICT (run) DO UPDATE SET output = excluded.output, error = excluded.error, compensation = excluded.compensation,
+    failed_step = excluded.failed_step;
 
 -- name: forget_entries
 -- rows: run int

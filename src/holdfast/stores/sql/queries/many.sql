@@ -193,9 +193,10 @@ INSERT INTO archive (run, reopens, seq, location, kind, at, data)
 SELECT run, CAST($2 AS BIGINT), seq, location, kind, at, data FROM entries WHERE run = $1 AND seq >= $3
 ON CONFLICT (run, reopens, seq, location) DO UPDATE SET kind = excluded.kind, at = excluded.at, data = excluded.data;
 
--- name: cut_keys
--- What steps that are cut away left under their idempotency keys: they shall run again.
-DELETE FROM idempotency_keys WHERE run = $1 AND location IN (SELECT location FROM entries WHERE run = $1 AND seq >= $2);
+-- name: keys_cut
+-- The idempotency keys of steps that are cut away: they shall run again.
+SELECT activity, key, location FROM idempotency_keys
+WHERE run = $1 AND location IN (SELECT location FROM entries WHERE run = $1 AND seq >= $2);
 
 -- name: cut_entries
 -- Cut it away.
@@ -206,12 +207,12 @@ DELETE FROM entries WHERE run = $1 AND seq >= $2;
 DELETE FROM results WHERE run = $1;
 
 -- name: insert_work_letters
--- rows: id text, run text, workflow text, step text, attempts int, error text, at int, key int
+-- rows: id text, run text, workflow text, step text, attempts int, error text, at int, key int, failures int, arguments text, compensation int, idempotent int
 -- Work given up on, with the input of its run.
 INSERT INTO dead_letters (id, kind, run, workflow, step, name, attempts, error, payload, target_status, sent, at,
-                          acknowledged, outcome)
+                          acknowledged, outcome, failures, arguments, compensation, idempotent)
 SELECT new.id, 'work', new.run, new.workflow, new.step, '', new.attempts, new.error, inputs.input, '', NULL, new.at,
-       NULL, ''
+       NULL, '', new.failures, new.arguments, new.compensation, new.idempotent
 FROM {rows} AS new {join} inputs ON inputs.run = new.key WHERE TRUE ON CONFLICT DO NOTHING;
 
 -- name: insert_event_letters
@@ -226,10 +227,17 @@ WHERE TRUE ON CONFLICT DO NOTHING;
 -- What became of replaying the letters of a run.
 UPDATE dead_letters SET outcome = $2 WHERE run = $1 AND kind = 'work' AND outcome = 'replayed';
 
+-- name: settle_compensations
+-- All was undone that could be: a compensation that was replayed and has no other letter has completed.
+UPDATE dead_letters SET outcome = 'completed'
+WHERE run = $1 AND kind = 'work' AND outcome = 'replayed' AND compensation = 1 AND NOT EXISTS (
+    SELECT 1 FROM dead_letters AS newer
+    WHERE newer.run = $1 AND newer.step = dead_letters.step AND newer.compensation = 1 AND newer.outcome = '');
+
 -- name: replay_letters
--- The run goes on: its letters are being dealt with.
+-- The run goes on: its letters ($3 = 1: only those of its compensations) are being dealt with.
 UPDATE dead_letters SET outcome = 'replayed', acknowledged = coalesce(acknowledged, $2)
-WHERE run = $1 AND kind = 'work' AND outcome = '';
+WHERE run = $1 AND kind = 'work' AND outcome = '' AND ($3 = 0 OR compensation = 1);
 
 -- name: get_letter
 -- One letter that has not been replayed.
@@ -246,6 +254,10 @@ UPDATE dead_letters SET acknowledged = $2 WHERE id = $1 AND acknowledged IS NULL
 -- name: delete_letter
 -- Forget it.
 DELETE FROM dead_letters WHERE id = $1;
+
+-- name: purge_evidence
+-- All that a run put on record; an operator asked for it.
+DELETE FROM evidence WHERE run = $1;
 
 -- name: last_audit
 -- The end of the chain.

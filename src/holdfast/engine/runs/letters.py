@@ -1,0 +1,47 @@
+"""Dead letters of work: what a step that was given up on was called with, and how often it was tried."""
+
+from __future__ import annotations
+
+from holdfast.clock import new_id
+from holdfast.context.steps import FailedCall, StepVerb, arguments_of
+from holdfast.contract.turns import NewLetter
+from holdfast.engine.steps.suspects import convicted
+from holdfast.errors import KeyConflict, StepSkipped
+from holdfast.payloads import codec
+from holdfast.payloads.codec import qualified_name
+from holdfast.replay.entry import StepFailure
+from holdfast.replay.location import is_undoing
+from holdfast.replay.turn import Outcome
+
+_NOT_TRIED = frozenset({qualified_name(StepSkipped), qualified_name(KeyConflict)})
+"""Failures for which no body ran."""
+
+
+def letter_of_run(outcome: Outcome, step: str, error: str) -> NewLetter:
+    """Return the letter of a run that failed, `step` being the path of the call that it failed by."""
+    call = outcome.origin.call
+    if not isinstance(call, FailedCall):
+        return NewLetter(id=new_id(), step=step, attempts=outcome.origin.attempts, error=error)
+    return _letter(call, step, outcome.origin.attempts, error)
+
+
+def letter_of_step(verb: StepVerb, failure: StepFailure) -> NewLetter:
+    """Return the letter of a compensation, or of a step that the code does not wait for, that failed."""
+    step, error = verb.journal.names.path(verb.location), codec.encode(failure.error).decode()
+    call = FailedCall(
+        verb.activity, verb.args, verb.kwargs, verb.failures, verb.crashes, verb.outlived, failure.error.type
+    )
+    return _letter(call, step, failure.attempt, error, compensation=is_undoing(verb.location))
+
+
+def _letter(call: FailedCall, step: str, attempts: int, error: str, *, compensation: bool = False) -> NewLetter:
+    return NewLetter(
+        id=new_id(),
+        step=step,
+        attempts=attempts,
+        error=error,
+        failures=call.failures + (not convicted(call) and call.error not in _NOT_TRIED),
+        arguments=arguments_of(call.activity.function, call.args, call.kwargs),
+        compensation=compensation,
+        idempotent=call.activity.settings.idempotent,
+    )

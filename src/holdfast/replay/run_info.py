@@ -1,0 +1,27 @@
+"""What is known of a run from its beginning: its name, its numbers, and how its engine treats it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.clock import Instant
+
+
+class RunInfo(NamedTuple):
+    """What workflow code may know about its own run."""
+
+    id: str
+    workflow: str
+    generation: int
+    seed: int
+    key: int
+    reopens: int = 0
+    """How often the run was let go on after it had ended."""
+    deadline: Instant | None = None
+    """When the run is cut off."""
+    record_arguments: bool = False
+    """Whether the arguments of its steps are recorded."""
+    step_trail: bool = False
+    """Whether each end of a step is put on record, apart from the history."""
+    propagate: bool = True
+    """Whether the failure of a child that is awaited is raised, unless its call says so itself."""
