@@ -303,7 +303,7 @@ async def test_every_act_is_on_record_with_its_reason(make_engine):
     await engine.dead_letters.replay(letter.id, **why)
     with pytest.raises(RunFailed):
         await engine.get("fails").result()
-    await engine.dead_letters.replay_all(confirm=True, **why)
+    await engine.dead_letters.replay_all(**why)
     with pytest.raises(RunFailed):
         await engine.get("fails").result()
     newest = (await engine.dead_letters.list())[0]
