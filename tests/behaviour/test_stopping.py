@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Engine, HoldfastError, Retry, Status, activity, step_context, workflow
 from holdfast.testing import TestEngine
@@ -273,6 +273,47 @@ async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(m
     assert attempts == [1]
     steps = await third.get(run.id).steps()
     assert [(step.attempts, step.skips) for step in steps] == [(1, 0), (1, 0)]
+
+
+@restarts
+async def test_a_step_whose_commit_is_in_flight_when_the_engine_stops_is_not_counted(make_engine):
+    """S2-8 B1 It would have begun with the answer, which comes when the run is handed back already."""
+    begun, release = asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    async def first() -> None:
+        begun.set()
+        await release.wait()
+
+    async def second() -> int:
+        attempts.append(step_context().attempt)
+        return step_context().attempt
+
+    @workflow
+    async def two(ctx: Context) -> int:
+        await ctx.step(first)
+        return await ctx.step(second)
+
+    engine = await make_engine(two)
+    run = await engine.start(two)
+    await begun.wait()
+    held = engine.faults.hold()
+    release.set()
+    await held.happened()
+    residents = engine._working().runner.residents
+    stopping = asyncio.ensure_future(engine.stop())
+    await eventually(lambda: not residents)
+    held.release()
+    await stopping
+    client = await make_engine(two, clock=engine.jumping, run_workflows=False)
+    steps = await client.get(run.id).steps()
+    assert [(step.name, step.status, step.attempts) for step in steps] == [
+        ("first", "completed", 1),
+        ("second", "pending", 0),
+    ]
+    third = await make_engine(two, clock=engine.jumping)
+    assert await third.get(run.id).result() == 1
+    assert attempts == [1]
 
 
 @restarts

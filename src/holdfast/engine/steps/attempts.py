@@ -335,6 +335,13 @@ class Attempts:
             elif attempt.inside is None:  # what is inside a transaction may still be committed
                 notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
             self.stop(resident, location, "the worker stops")
+        if resident.commits:
+            told = {location for location, _ in notes}
+            notes += [
+                (location, entries.AttemptSkipped(STOPPED, self._runs.clock.now()))
+                for location in sorted(resident.active - told)
+                if _counted(resident.execution.journal.open.get(location))
+            ]
         return notes
 
     # Ending.
@@ -476,6 +483,13 @@ class Attempts:
         resident.active.discard(verb.location)
         self.call_back(resident, verb, self.context(resident, verb))
         self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
+
+
+def _counted(verb: object) -> bool:
+    """Whether this is a step whose attempt the commit in flight counts, and that would begin with its answer."""
+    if not isinstance(verb, StepVerb) or is_done(verb) or verb.settled or verb.skipped:
+        return False
+    return verb.activity.queue is None and not verb.activity.settings.transaction
 
 
 def _retryable(policy: Retry, data: ErrorData) -> bool:
