@@ -397,11 +397,22 @@ async def test_a_callback_that_raises_is_told_and_stops_nothing(desk: Desk, capl
 
 async def test_a_callback_that_could_not_be_called_is_refused_before_anything_goes(desk: Desk) -> None:
     """B19"""
-
-    async def later(letter: str) -> None: ...
-
     await desk.port.fail("order-1", "d1")
     desk.port.clock.advance(timedelta(days=1))
     with pytest.raises(BadInput, match="on_purged"):
-        await desk.letters.purge(older_than=timedelta(0), acknowledged_only=False, on_purged=later)  # type: ignore[arg-type]
+        await desk.letters.purge(older_than=timedelta(0), acknowledged_only=False, on_purged="archive")  # type: ignore[arg-type]
     assert len(await desk.letters.list()) == 1
+
+
+async def test_a_callback_of_a_purge_may_be_async(desk: Desk) -> None:
+    """S0-38, S0-39, S0-59: it is awaited for each letter, before the purge returns."""
+    purged: list[str] = []
+
+    async def archive(letter: str) -> None:
+        await asyncio.sleep(0)
+        purged.append(letter)
+
+    await desk.port.fail("order-1", "d1", "d2")
+    desk.port.clock.advance(timedelta(days=1))
+    assert await desk.letters.purge(older_than=timedelta(0), acknowledged_only=False, on_purged=archive) == 2
+    assert sorted(purged) == ["d1", "d2"]

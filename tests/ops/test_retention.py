@@ -250,6 +250,27 @@ async def test_a_callback_that_raises_is_told_and_stops_nothing(
     assert "on_purged" in caplog.text
 
 
+async def test_what_is_told_of_a_purge_may_be_async_and_do_io(
+    port: PlainPort, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S0-39, S0-59, B19: awaited before the sweep goes on; what it raises changes nothing."""
+    purged: list[str] = []
+
+    async def clean_up(what: str, id: str) -> None:
+        await asyncio.sleep(0)
+        purged.append(id)
+        if id == "one":
+            raise OSError("the bucket is gone")
+
+    await ended(port, "one", "two")
+    port.clock.advance(DAY * 31)
+    assert (await sweeper(port, completed=DAY, on_purged=clean_up).sweep())["completed"] == 2
+    assert sorted(purged) == ["one", "two"]
+    assert [change.data["error"] for change in port.told if change.type == "callback.error"] == [
+        "OSError: the bucket is gone"
+    ]
+
+
 async def test_two_who_sweep_at_once_count_each_row_once(port: PlainPort) -> None:
     """S0-59"""
     await ended(port, *(f"r{number}" for number in range(30)))

@@ -12,7 +12,7 @@ from holdfast.changes import Change, step_name
 from holdfast.clock import micros, to_datetime
 from holdfast.contract.operations import Acknowledge, Done, Purge, Refused, ReplayEvent
 from holdfast.contract.rows import LetterFilter, LetterRow
-from holdfast.definitions import check_plain, check_run_id
+from holdfast.definitions import check_run_id
 from holdfast.errors import (
     BadInput,
     CannotReopen,
@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.events import Events
-from holdfast.ops.port import Port, audited, call_back, check_expected, check_names, check_who
+from holdfast.ops.port import Port, audited, call_back, check_callback, check_expected, check_names, check_who
 from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
@@ -347,7 +347,7 @@ class DeadLetters:
         older_than: timedelta,
         acknowledged_only: bool = True,
         kind: Kind | None = None,
-        on_purged: Callable[[str], None] | None = None,
+        on_purged: Callable[[str], object] | None = None,
         by: str | None = None,
         reason: str = "",
     ) -> int:
@@ -357,11 +357,11 @@ class DeadLetters:
             older_than: the age from which they go.
             acknowledged_only: False deletes also those that were not acknowledged or replayed.
             kind: `work` or `event`; both when left out.
-            on_purged: is called with the id of each. What it raises is logged, told as `callback.error`, and changes
-                nothing.
+            on_purged: is called, plain or async, with the id of each. What it raises is logged, told as
+                `callback.error`, and changes nothing.
         """
         _check_kind(kind)
-        check_plain(on_purged, "on_purged")
+        check_callback(on_purged, "on_purged")
         now, total = self._port.clock.now(), 0
         before = now - micros(older_than, "older_than")
         for what in (kind,) if kind is not None else _KINDS:
@@ -373,7 +373,7 @@ class DeadLetters:
             self._port.notify(Change(type="purged", at=to_datetime(now), data={"dead_letters": total}))
         return total
 
-    async def _purge(self, purge: Purge, on_purged: Callable[[str], None] | None) -> int:
+    async def _purge(self, purge: Purge, on_purged: Callable[[str], object] | None) -> int:
         total = 0
         while True:
             outcome = await self._port.apply(purge)
@@ -381,7 +381,7 @@ class DeadLetters:
             total += outcome.count
             if on_purged is not None:
                 for letter_id in outcome.ids:
-                    call_back(self._port, "on_purged", on_purged, letter_id)
+                    await call_back(self._port, "on_purged", on_purged, letter_id)
             if outcome.count < purge.limit:
                 return total
             await asyncio.sleep(0)

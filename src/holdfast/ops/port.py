@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
@@ -94,13 +95,27 @@ def check_names(names: object, field: str) -> None:
         check_text(name, field, printable=False)
 
 
-def call_back(port: Port, name: str, callback: Callable[..., None], *given: str) -> None:
-    """Call a callback of the user's; what it raises is logged and told as `callback.error`, and changes nothing else.
+def check_callback(callback: object, field: str) -> None:
+    """Refuse what cannot be called back, plain or async.
+
+    Raises:
+        BadInput: it is neither None nor a function.
+    """
+    if callback is not None and not callable(callback):
+        raise BadInput(f"{field} must be a function, not {shown(callback)}")
+
+
+async def call_back(port: Port, name: str, callback: Callable[..., object], *given: str) -> None:
+    """Call a callback of the user's, and await it if it is async.
+
+    What it raises is logged and told as `callback.error`, and changes nothing else.
 
     The `data` of that change has the callback's name, the error and what it was given.
     """
     try:
-        callback(*given)
+        made = callback(*given)
+        if inspect.isawaitable(made):
+            await made
     except Exception as error:
         _logger.warning("the callback %s raised for %s", name, " ".join(given), exc_info=True)
         told = f"{type(error).__name__}: {codec.error_to_data(error).message}"

@@ -13,17 +13,16 @@ from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, Instant, micros, to_datetime
 from holdfast.contract.operations import Done, Purge
 from holdfast.contract.rows import Status
-from holdfast.definitions import check_plain
 from holdfast.errors import BadInput
 from holdfast.events import Events
-from holdfast.ops.port import Port, call_back
+from holdfast.ops.port import Port, call_back, check_callback
 
 _logger = logging.getLogger("holdfast.ops")
 
 _AGES = (
     "completed", "failed", "cancelled", "dead_letters", "acknowledged_dead_letters", "events", "ids",
 )  # fmt: skip
-OnPurged = Callable[[str, str], None]
+OnPurged = Callable[[str, str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +41,9 @@ class Retention:
         on_start: whether to sweep when the engine opens, too.
         batch: how many rows to delete in one transaction.
         pause: how long to give way between two transactions.
-        on_purged: is called with what was purged (`completed`, `failed`, `cancelled`, `dead_letters` or `events`) and
-            its id, after it is gone. What it raises is logged, told as `callback.error`, and changes nothing.
+        on_purged: is called, plain or async, with what was purged (`completed`, `failed`, `cancelled`, `dead_letters`
+            or `events`) and its id, after it is gone. What it raises is logged, told as `callback.error`, and changes
+            nothing.
     """
 
     completed: timedelta | None = timedelta(days=30)
@@ -69,7 +69,7 @@ class Retention:
         size: object = self.batch
         if not isinstance(size, int) or not 1 <= size <= 10_000:
             raise BadInput(f"batch must be a whole number between 1 and 10,000, not {size!r}")
-        check_plain(self.on_purged, "on_purged")
+        check_callback(self.on_purged, "on_purged")
 
 
 class Sweeper:
@@ -136,16 +136,16 @@ class Sweeper:
             outcome = await self._port.apply(purge)
             assert isinstance(outcome, Done)
             total += outcome.count
-            self._tell(kind, outcome.ids)
+            await self._tell(kind, outcome.ids)
             if outcome.count < purge.limit:
                 break
             await self._rest(self._retention.pause)
         return total
 
-    def _tell(self, kind: str, ids: tuple[str, ...]) -> None:
+    async def _tell(self, kind: str, ids: tuple[str, ...]) -> None:
         if self._retention.on_purged is not None:
             for id in ids:
-                call_back(self._port, "on_purged", self._retention.on_purged, kind, id)
+                await call_back(self._port, "on_purged", self._retention.on_purged, kind, id)
 
     async def _rest(self, duration: timedelta) -> None:
         """Give way for a while, or until `stop`."""
