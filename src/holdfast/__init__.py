@@ -3,7 +3,7 @@
 from holdfast import logs, system  # noqa: F401  # what they do is done when they are imported
 from holdfast.changes import Change
 from holdfast.context.api import Break, Context, Continue, Winner
-from holdfast.context.run_context import current_context
+from holdfast.context.current import current_context
 from holdfast.contract.rows import Status
 from holdfast.definitions import NotReady, activity, workflow
 from holdfast.engine.engine import Engine

@@ -12,7 +12,6 @@ Linux is what holdfast is tested on. On Windows it is not supported, and importi
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import sys
@@ -87,6 +86,8 @@ def _boot_id() -> str:
 def _sysctl(name: bytes) -> str:
     """Return what macOS says under a name, empty if it says nothing."""
     with suppress(OSError, AttributeError):
+        import ctypes  # on macOS only
+
         library = ctypes.CDLL(None)
         value, size = ctypes.create_string_buffer(256), ctypes.c_size_t(256)
         if library.sysctlbyname(name, value, ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import unquote
 
 from holdfast.errors import BadInput
 
@@ -100,6 +99,8 @@ def _escaped(letter: str) -> str:
 
 def passwords(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the passwords in addresses of databases, as written and as meant; long ones first."""
+    from urllib.parse import unquote  # for errors only
+
     found = {
         word
         for argument in arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,29 @@ def test_a_step_takes_no_more_of_the_processor_beside_the_raw_figure(tmp_path: P
         if min(ratios) <= RATIO * MORE:
             return
     pytest.fail(f"a step took {min(ratios):.1f} times the raw unit, it was {RATIO}: {ratios}")
+
+
+IMPORT = 1.6
+"""How many times as much as its dependencies, asyncio and logging with them, importing holdfast may take."""
+NOISE = 1.15
+"""How much worse is a failure: a machine that is busy keeps less of it at hand."""
+OUTSIDE = "asyncio, logging, inspect, dataclasses, apsw, msgspec, cronsim, click"
+
+
+def imported(modules: str) -> float:
+    """Return how much of the processor an interpreter has used when it has imported something."""
+    code = f"import {modules}, time; print(time.process_time())"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def test_importing_holdfast_takes_little_more_than_importing_what_it_needs() -> None:
+    """A command, a test or a serverless function pays for it each time; the best of many, in turns."""
+    ours, theirs = [imported("holdfast")], [imported(OUTSIDE)]
+    for _ in range(40):
+        ours.append(imported("holdfast"))
+        theirs.append(imported(OUTSIDE))
+        if len(ours) > 5 and min(ours) <= IMPORT * NOISE * min(theirs):
+            return
+    pytest.fail(f"{min(ours) * 1000:.0f} ms beside {min(theirs) * 1000:.0f} ms")

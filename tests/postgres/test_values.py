@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from tests.support.postgres_cases import Open, elsewhere
 
-from holdfast.context.waits import check_message_id
 from holdfast.contract.operations import (
     Committed,
     Delivered,
     Operation,
 )
 from holdfast.contract.turns import RunOptions, StartRun, TakeKey
+from holdfast.definitions import check_message_id
 from holdfast.engine.worker.committer import Committer
 from holdfast.errors import BadData, BadInput, CannotOpen
 from holdfast.stores.postgres.connections import ReconnectingConnection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -338,6 +339,17 @@ def circles() -> list[frozenset[str]]:
 
 def test_modules_do_not_import_each_other_in_a_circle_but_those_named_here():
     assert circles() == sorted(CIRCLES, key=sorted)
+
+
+def test_importing_holdfast_loads_nothing_that_only_workers_errors_and_views_need():
+    """A program that declares workflows, or starts runs, does not wait for what it does not use."""
+    code = "import sys; before = {*sys.modules}; import holdfast; print(*{*sys.modules} - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    ours = ("engine.worker.worker", "replay.journal", "replay.loop", "context.steps", "determinism.check", "transfer")
+    views = ("engine.views.timeline", "engine.views.steps", "engine.views.history", "cli.main", "stores.sqlite.store")
+    others = ("difflib", "ctypes", "zoneinfo", "sysconfig", "psycopg", "pydantic")
+    unwanted = {*(f"holdfast.{name}" for name in (*ours, *views)), *others}
+    assert sorted(unwanted & set(loaded)) == []
 
 
 def test_the_public_names_are_few_sorted_and_there():

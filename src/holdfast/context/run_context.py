@@ -27,12 +27,8 @@ from holdfast.replay.verbs import error_of, never_awaited
 _LOGGER = logging.getLogger("holdfast.workflow")
 
 
-def current_context() -> Context | None:
-    """Return the Context of the workflow code that is running, from however deep inside a library.
-
-    It is that of the branch or iteration in which the code runs. None in steps, in the handlers of queries, and where
-    no workflow runs.
-    """
+def context_here() -> Context | None:
+    """Return the Context of the workflow code that is running; see `current_context`."""
     loop: Any = _running_loop()
     scope = SCOPE.get(None)
     if type(loop) is not RunLoop or loop.home is None or scope is None or scope is QUERY:
@@ -347,4 +343,4 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         journal.turn.log(line)
 
 
-__all__ = ["RunContext", "Verb", "current_context"]
+__all__ = ["RunContext", "Verb", "context_here"]

@@ -14,7 +14,7 @@ from holdfast.clock import FAR_FUTURE, Instant, micros
 from holdfast.context.api import MISSING, Request
 from holdfast.contract.rows import TERMINAL
 from holdfast.contract.turns import EventRule, PublishEvent, Send
-from holdfast.definitions import check_run_id
+from holdfast.definitions import check_message_id, check_run_id
 from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, QueueFull, ReceiveTimeout, RunTerminal
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
@@ -22,7 +22,6 @@ from holdfast.replay.entry import encode_entry
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer, is_done
-from holdfast.texts import check_text
 
 _REFUSALS = ("missing", "full", *sorted(TERMINAL))
 
@@ -216,12 +215,6 @@ def send(journal: Journal, scope: Scope, target: str, name: str, payload: object
     journal.open[location] = verb
     journal.turn.start(verb)
     return verb
-
-
-def check_message_id(message_id: object) -> None:
-    """Refuse what cannot be the id of a message or event; None is left to be made up."""
-    if message_id is not None:
-        check_text(message_id, "id", printable=False)
 
 
 def publish(journal: Journal, scope: Scope, name: str, payload: object, event_id: str | None) -> PublishVerb:

@@ -12,6 +12,7 @@ from holdfast.definitions.functions import is_async as is_async
 from holdfast.definitions.functions import options_given as options_given
 from holdfast.definitions.functions import source_line as source_line
 from holdfast.definitions.names import DEFAULT_QUEUE as DEFAULT_QUEUE
+from holdfast.definitions.names import check_message_id as check_message_id
 from holdfast.definitions.names import check_queue as check_queue
 from holdfast.definitions.names import check_run_id as check_run_id
 from holdfast.definitions.registry import Registry as Registry

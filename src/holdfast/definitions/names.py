@@ -35,3 +35,9 @@ def check_queue(queue: str, where: str) -> str:
         BadInput: it is not 1 to 255 printable characters.
     """
     return check_text(queue, where)
+
+
+def check_message_id(message_id: object) -> None:
+    """Refuse what cannot be the id of a message or event; None is left to be made up."""
+    if message_id is not None:
+        check_text(message_id, "id", printable=False)

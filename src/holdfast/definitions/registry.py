@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Container, Iterable
 from typing import Any
 
 from holdfast.definitions.activities import Activity, as_activity
 from holdfast.definitions.functions import source_line
 from holdfast.definitions.workflows import Workflow
-from holdfast.determinism.check import require_deterministic
 from holdfast.errors import DefinitionError, UnknownWorkflow
 from holdfast.payloads import codec
 
@@ -51,6 +49,9 @@ class Registry:
                 f"{source_line(other)} and {source_line(definition)}; rename one, or give it another version"
             )
         if definition.check:
+            # Not before: a program that only declares workflows, or starts them elsewhere, has no use for it.
+            from holdfast.determinism.check import require_deterministic
+
             require_deterministic(definition.function)
         self._versions[definition.name, definition.version] = definition
         self._workflows[definition.name] = definition
@@ -80,6 +81,8 @@ class Registry:
         """
         found = self._versions.get((name, version or "")) or self._workflows.get(name)
         if found is None:
+            import difflib  # for this error only
+
             close = difflib.get_close_matches(name, self._workflows, n=1)
             hint = f" - did you mean {close[0]!r}?" if close else "; pass it to Engine(workflows=[...])"
             raise UnknownWorkflow(f"unknown workflow {name!r}{hint}")

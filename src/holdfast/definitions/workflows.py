@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import sys
-import sysconfig
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -282,6 +281,8 @@ def _files_used(function: Callable[..., Any]) -> set[str]:
         if isinstance(name, str):
             modules.add(name)
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    import sysconfig  # for fingerprints only, which an engine takes when it opens
+
     installed = tuple(sysconfig.get_paths().values())
     return {path for path in files if path and path.endswith(".py") and not path.startswith(installed)}
 

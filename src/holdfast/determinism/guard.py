@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import sysconfig
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -174,9 +173,14 @@ _INTERPRETER = frozenset(
     | {"pdb", "pkgutil", "tokenize", "traceback", "warnings", "zipimport", "zoneinfo"}
 )
 _HOLDFAST = os.path.normcase(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))
+# As sysconfig has it, which would read the whole configuration of the interpreter for it.
+_LIBRARY = os.path.join(sys.platlibdir, "python{}.{}".format(*sys.version_info))
 _STANDARD = tuple(
     os.path.normcase(os.path.join(folder, ""))
-    for folder in {os.path.dirname(os.__file__), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    for folder in {
+        os.path.dirname(os.__file__),
+        *(os.path.join(home, _LIBRARY) for home in (sys.base_prefix, sys.base_exec_prefix, sys.exec_prefix)),
+    }
 )
 _INSTALLED = tuple(os.path.normcase(f"{os.sep}{name}{os.sep}") for name in ("site-packages", "dist-packages"))
 

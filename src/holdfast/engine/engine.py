@@ -34,7 +34,6 @@ from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.health import Health, HealthProbe
-from holdfast.engine.views.messages import Unread, queued
 from holdfast.engine.views.observers import Observers, ToTell, Watch
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.worker.garbage import collecting
@@ -53,6 +52,7 @@ from holdfast.stores import open_store
 from holdfast.texts import check_text
 
 if TYPE_CHECKING:
+    from holdfast.engine.views.messages import Unread
     from holdfast.engine.worker.worker import Worker
     from holdfast.transfer.backup import Backup
 
@@ -346,6 +346,8 @@ class Engine(StartsRuns, Looking):
         elif after:
             raise BadInput("queued_events(after=...) needs the name whose next page is wanted")
         check_limit(limit)
+        from holdfast.engine.views.messages import queued
+
         return queued(await self.store.events(name, after, limit))
 
     # Acting on runs.

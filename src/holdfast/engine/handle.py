@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,24 +14,19 @@ from holdfast.clock import micros
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.follow import follow
-from holdfast.engine.client.reopen import Redo
-from holdfast.engine.views.history import HistoryEntry, readable
-from holdfast.engine.views.messages import Unread, unread
 from holdfast.engine.views.run import Run, run_of
-from holdfast.engine.views.steps import (
-    Progress,
-    Step,
-    activities_of,
-    progress_of,
-    progress_of_code,
-    state_of,
-    steps_of,
-)
-from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data
+
+# What shows a run in detail is imported by the methods that show it: most programs never do.
+if TYPE_CHECKING:
+    from holdfast.engine.client.reopen import Redo
+    from holdfast.engine.views.history import HistoryEntry
+    from holdfast.engine.views.messages import Unread
+    from holdfast.engine.views.steps import Progress, Step
+    from holdfast.engine.views.timeline import TimelineItem
 
 R = TypeVar("R")
 
@@ -144,6 +139,8 @@ class RunHandle(Generic[R]):
     @patient
     async def messages(self) -> list[Unread]:
         """Return what was sent to the run and its code has not received yet, oldest first, with its content."""
+        from holdfast.engine.views.messages import unread
+
         row = await self._client.row(self.id)
         return unread((await self._client.store.inboxes({row.key: 0}))[row.key])
 
@@ -263,12 +260,16 @@ class RunHandle(Generic[R]):
     @patient
     async def history(self) -> list[HistoryEntry]:
         """Return the run's history, oldest fact first."""
+        from holdfast.engine.views.history import readable
+
         row = await self._client.row(self.id)
         return readable(await self._client.store.history(row.key))
 
     @patient
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
+        from holdfast.engine.views.steps import activities_of, steps_of
+
         row, store = await self._client.row(self.id), self._client.store
         known = activities_of(self._client.registry, row.workflow, row.version)
         rows, beats = await store.history(row.key), await store.beats(row.key)
@@ -280,12 +281,16 @@ class RunHandle(Generic[R]):
 
         Any process can read it, without the code. None if the run is not of a sequence.
         """
+        from holdfast.engine.views.steps import state_of
+
         row = await self._client.row(self.id)
         return state_of(row.input, await self._client.store.history(row.key))
 
     @patient
     async def progress(self) -> Progress:
         """Return how far the run has come: by the list of a sequence or graph, by what code says or has done."""
+        from holdfast.engine.views.steps import progress_of, progress_of_code, steps_of
+
         row, store, registry = await self._client.row(self.id), self._client.store, self._client.registry
         rows = await store.history(row.key)
         steps = steps_of(self.id, rows, await store.beats(row.key), row.ended, row.generation)
@@ -297,6 +302,8 @@ class RunHandle(Generic[R]):
     @patient
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""
+        from holdfast.engine.views.timeline import timeline
+
         row, store = await self._client.row(self.id), self._client.store
         return timeline(
             row,

@@ -368,7 +368,17 @@ STEP_ENDS = frozenset({StepCompleted.kind, StepFailure.kind})
 BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
 
 encoder = msgspec.json.Encoder()
-_decoders: dict[int, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(cls) for kind, cls in KINDS.items()}
+
+
+class _Decoders(dict[int, "msgspec.json.Decoder[Any]"]):
+    """The decoder of each kind, made when it is first needed: a run meets few of them, and a program may meet none."""
+
+    def __missing__(self, kind: int) -> msgspec.json.Decoder[Any]:
+        decoder = self[kind] = msgspec.json.Decoder(KINDS[kind])
+        return decoder
+
+
+_decoders = _Decoders()
 
 
 def encode_entry(entry: Entry) -> str:

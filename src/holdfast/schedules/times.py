@@ -15,11 +15,9 @@ An interval counts from its anchor in real time and knows no time zone.
 
 from __future__ import annotations
 
-import zoneinfo
 from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 
@@ -202,6 +200,8 @@ def _last_tick(spec: ScheduleSpec, known: Instant, now: Instant) -> Instant:
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC  # which needs no database of time zones, and is what cronsim is fastest with
+    import zoneinfo
+
     try:
         return zoneinfo.ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -209,6 +209,8 @@ def _zone(name: str) -> tzinfo:
         if not known:
             reason = "this machine has no time zone database; install your system's tzdata, or `pip install tzdata`"
         else:
+            from difflib import get_close_matches  # for this error only
+
             by_lower = {zone.lower(): zone for zone in sorted(known)}
             close = get_close_matches(name.lower(), by_lower, n=1)
             hint = f"did you mean {by_lower[close[0]]!r}?" if close else "use an IANA name such as 'Europe/Berlin'"

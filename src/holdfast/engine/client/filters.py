@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.clock import from_datetime
-from holdfast.context.notes import encode_attributes
 from holdfast.contract.rows import RunFilter, Status
 from holdfast.errors import BadInput
 from holdfast.texts import check_text, shown
@@ -34,6 +33,8 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
     for moment in ("created_from", "created_until"):
         if wanted.get(moment) is not None:
             wanted[moment] = from_datetime(wanted[moment], moment)
+    from holdfast.context.notes import encode_attributes  # a program that only starts runs does not need it
+
     wanted["attributes"] = {
         name: value if value is not None else "null"
         for name, value in encode_attributes(wanted.get("attributes") or {}).items()

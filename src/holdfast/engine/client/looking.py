@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from holdfast.contract.rows import TERMINAL, RunFilter, RunRow, Status
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Linked
 from holdfast.engine.views.run import Run, run_of
-from holdfast.engine.views.steps import Step, activities_of, steps_of
 from holdfast.errors import BadInput
 from holdfast.patience import patient
 from holdfast.texts import check_text
+
+if TYPE_CHECKING:
+    from holdfast.engine.views.steps import Step
 
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
 _OVER = frozenset({"completed", "failed", "cancelled"})
@@ -70,6 +73,8 @@ class Looking(Linked):
         return await self._link.store.runs(which)
 
     async def _open_steps(self, rows: list[RunRow]) -> list[Step]:
+        from holdfast.engine.views.steps import activities_of, steps_of
+
         found: list[Step] = []
         runs = {row.key: row for row in rows}
         for history in await self._link.store.load(list(runs)):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.clock import new_id
-from holdfast.context.waits import check_message_id
 from holdfast.contract.operations import Delivered, Outcome, Published, Refused, SendMessage
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.turns import PublishEvent
-from holdfast.definitions import check_run_id
+from holdfast.definitions import check_message_id, check_run_id
 from holdfast.engine.client.link import Link
-from holdfast.engine.runs.arrivals import a_slice
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
 from holdfast.payloads import codec
-from holdfast.replay.execution import Execution
 from holdfast.replay.location import check_name
+
+if TYPE_CHECKING:
+    from holdfast.replay.execution import Execution
 
 
 class Messaging:
@@ -145,6 +145,8 @@ class Messaging:
 
     async def _replayed(self, row: RunRow) -> Execution:
         """Return a run that is brought to where its history ends, in slices, only to be asked and dropped."""
+        from holdfast.engine.runs.arrivals import a_slice  # a worker has loaded it
+
         history = await self._link.store.history(row.key)
         execution, loop = self._link.worker.runner.loader.look_into(row, history), asyncio.get_running_loop()
         while await from_callback(lambda: execution.begin_some(history, (), None, a_slice(loop))) is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, from_datetime, micros, to_datetime
-from holdfast.context.notes import encode_attributes
 from holdfast.contract.operations import (
     Done,
     Outcome,
@@ -24,7 +24,6 @@ from holdfast.contract.operations import (
 from holdfast.contract.rows import RunRow, Status
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
-from holdfast.engine.client.reopen import Reopener
 from holdfast.engine.runs.ends import Rules, cancelled_end
 from holdfast.errors import (
     BadData,
@@ -40,6 +39,9 @@ from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
 from holdfast.payloads.codec import ErrorData
 from holdfast.texts import shown
+
+if TYPE_CHECKING:
+    from holdfast.engine.client.reopen import Reopener
 
 Action = Literal["cancel", "terminate", "pause", "resume", "retry"]
 
@@ -85,8 +87,14 @@ class RunControl:
         self._link = link
         self._registry = registry
         self._rules = rules
-        self.reopener = Reopener(link, registry, self._tell)
         """Lets runs go on that have ended."""
+
+    @cached_property
+    def reopener(self) -> Reopener:
+        """What lets runs that have ended go on; loaded when that is asked for."""
+        from holdfast.engine.client.reopen import Reopener
+
+        return Reopener(self._link, self._registry, self._tell)
 
     # Stopping.
 
@@ -174,6 +182,8 @@ class RunControl:
 
     async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], by: str | None, reason: str) -> None:
         """Set searchable attributes of a run; None removes one."""
+        from holdfast.context.notes import encode_attributes
+
         encoded = encode_attributes(attributes)
         audit = audited(self._link, by, "set attributes", reason=reason or None, names=sorted(encoded))
         operation = SetAttributes(

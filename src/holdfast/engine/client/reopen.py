@@ -9,12 +9,10 @@ import msgspec
 
 from holdfast.changes import step_name
 from holdfast.clock import Instant
-from holdfast.context.children import derived_id
 from holdfast.contract.operations import Done, KeyHeld, Refused, Reopen
 from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
-from holdfast.engine.views.steps import activities_of
 from holdfast.errors import CannotReopen, UniqueConflict
 from holdfast.ops.dead_letters import DeadLetter, NotSafe
 from holdfast.ops.port import audited, check_who
@@ -206,6 +204,8 @@ class Reopener:
 
     async def _refuse_restarts(self, row: RunRow, cut: Cut) -> None:
         """Refuse a cut after which the run would start a child again whose id the code gave, and which is there."""
+        from holdfast.context.children import derived_id
+
         for child_id, path in cut.restarted:
             derived = {derived_id(row.id, row.generation, reopens, path) for reopens in range(row.reopens + 1)}
             if child_id not in derived and await self._link.store.get(child_id) is not None:
@@ -238,6 +238,8 @@ class Reopener:
         """
         if row.error is not None and not codec.decode(row.error, ErrorData).retryable:
             raise NotSafe("its failure says that trying again is of no use")
+        from holdfast.engine.views.steps import activities_of
+
         activity_of = activities_of(self._registry, row.workflow, row.version)
         for redone in cut.redone:
             name = step_name(redone.path)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
-from holdfast.context.notes import encode_attributes
 from holdfast.contract.operations import Existing, KeyHeld, Outcome
 from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
@@ -57,7 +56,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
         for field, end in ((begin, begins or 0), ("timeout", (begins or now) + longest)):
             if end > FAR_FUTURE:
                 raise InvalidDuration(f"{field} ends after the year 9999")
-        attributes = encode_attributes(self.attributes or {})
+        attributes = _encoded(self.attributes) if self.attributes else {}
         options = RunOptions(
             begins=begins,
             timeout=longest or None,
@@ -105,6 +104,13 @@ class StartKeywords(TypedDict, total=False):
     actor: str | None
     tenant: str | None
     connection: object
+
+
+def _encoded(attributes: Mapping[str, Any]) -> dict[str, str | None]:
+    # What runs say about themselves comes with the verbs of workflow code, which a program that only starts runs lacks.
+    from holdfast.context.notes import encode_attributes
+
+    return encode_attributes(attributes)
 
 
 _OF_THE_START = {"id", "connection"}

@@ -11,12 +11,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock, to_datetime
-from holdfast.context.steps import StepVerb
 from holdfast.errors import HoldfastError
 from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.context.steps import StepVerb
 
 _NOTHING_SAID: Mapping[str, Any] = MappingProxyType({})
 STEP: ContextVar[StepContext] = ContextVar("holdfast_step")

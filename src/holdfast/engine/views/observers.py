@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.changes import Change
@@ -351,6 +350,8 @@ def _check_types(types: Iterable[str]) -> frozenset[str]:
     for unknown in sorted(wanted - TYPES, key=str):
         if unknown in ("run.pending", "run.running"):
             raise BadInput(f"an engine does not tell of {unknown!r}: follow one run with run.watch()")
+        from difflib import get_close_matches  # for this error only
+
         near = get_close_matches(str(unknown), TYPES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(TYPES))}"
         raise BadInput(f"no change is of type {unknown!r}; {hint}")

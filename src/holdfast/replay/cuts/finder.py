@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from holdfast.clock import Instant
@@ -210,6 +209,8 @@ class CutFinder:
         calls = {self.names.path(row.location): row for row in self.calls.values() if not is_undoing(row.location)}
         call = calls.get(path)
         if call is None:
+            from difflib import get_close_matches  # for this error only
+
             near = get_close_matches(path, calls, 3)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             listed = ", ".join(list(calls)[:_MAX_LISTED]) or "none"

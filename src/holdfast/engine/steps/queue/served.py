@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.context.references import referred
 from holdfast.definitions import Activity, Registry, Workflow, check_queue, source_line
 from holdfast.errors import BadInput, DefinitionError
 
@@ -82,6 +81,8 @@ def _known_activities(registry: Registry) -> dict[str, Activity[..., Any]]:
 
 def _activities_of(workflow: Workflow[Any, Any]) -> Iterator[Activity[..., Any]]:
     """Go through the activities with a queue that a workflow lists, or that its code refers to."""
+    from holdfast.context.references import referred
+
     named = (value for value, _ in referred(workflow.function)) if not workflow.listed else ()
     for value in (*workflow.listed, *named):
         if isinstance(value, Activity) and value.queue is not None:
