@@ -84,7 +84,7 @@ WITH RECURSIVE shared AS MATERIALIZED ({shared}), known AS MATERIALIZED (
         WHERE runs.ended IS NULL AND runs.owner = workers.id AND runs.due <= $2 AND runs.claims = 0
         AND runs.workflow IN (SELECT known.workflow FROM known)
         ORDER BY runs.due LIMIT $3 * 2
-    ) AS found WHERE workers.state = 'dead'
+    ) AS found WHERE workers.state <> 'live'
 ), ranked AS (
     SELECT key, priority, due, row_number() OVER (PARTITION BY priority, workflow ORDER BY due, key) AS place FROM waiting
 ), chosen AS MATERIALIZED (
@@ -139,7 +139,7 @@ SELECT min(due) FROM (
             AND runs.workflow IN (SELECT known.workflow FROM known) AND {free})
     UNION ALL
     SELECT (SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.owner = workers.id
-            AND runs.workflow IN (SELECT known.workflow FROM known)) FROM workers WHERE workers.state = 'dead'
+            AND runs.workflow IN (SELECT known.workflow FROM known)) FROM workers WHERE workers.state <> 'live'
 ) AS dues;
 
 -- name: next_due_of_any
