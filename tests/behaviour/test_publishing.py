@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.support.event_cases import HOUR, queued, restarts, take
+from tests.support.waiting import LONG
 
 from holdfast import Context, Event, workflow
 from holdfast.errors import BadInput, NotSerializable, QueueFull
@@ -138,7 +140,7 @@ async def test_a_full_queue_refuses_the_publisher(make_engine):
 @pytest.mark.parametrize("mode", ["memory"])
 async def test_ten_thousand_events_of_a_name_wait_unless_said_otherwise(make_engine):
     """B23 S2-35"""
-    engine = await make_engine(take)
+    engine = await make_engine(take, call_patience=timedelta(seconds=5 * LONG))
     await asyncio.gather(*(engine.publish("price", number) for number in range(10_000)))
     with pytest.raises(QueueFull):
         await engine.publish("price", 10_000)

@@ -206,7 +206,7 @@ async def test_a_run_waits_quietly_while_both_engines_are_idle(make_engine):
 async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tmp_path):
     """S2-10 No read per waiting result: their ends are looked for together, and those of runs here are simply told."""
     database = str(tmp_path / "one.db")
-    worker = await make_engine(ask, quick, database=database)
+    worker = await make_engine(ask, quick, database=database, patience=timedelta(seconds=5 * LONG))
     asked = worker.faults.watch("standings")
     client = await make_engine(ask, database=f"sqlite:///{database}", clock=worker.jumping, run_workflows=False)
     runs = [await client.start(ask) for _ in range(300)]

@@ -12,6 +12,7 @@ from holdfast.contract.rows import Claim, Task
 from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
 from holdfast.stores.postgres.database import BEGIN, Database
 from holdfast.stores.postgres.statements import encoded, found
+from holdfast.stores.rules.claims import with_deaths
 from holdfast.stores.sql.tables import record_of
 
 
@@ -35,7 +36,11 @@ class PostgresClaims:
                 lambda connection: self._take_stuck(connection, worker, now, known),
                 twice=False,
             )
-        return [record_of(Claim, row[1:]) for row in sorted(rows)]
+        claims = [record_of(Claim, row[1:]) for row in sorted(rows)]
+        if any(claim.died is not None for claim in claims):
+            [(deaths,)] = await self._database.ask("recent_deaths")
+            return with_deaths(claims, int(deaths or 0))
+        return claims
 
     async def tasks(self, worker: str, limit: int, queues: Sequence[str], activities: Sequence[str]) -> list[Task]:
         """Take attempts from queues; see Store.claim_tasks."""

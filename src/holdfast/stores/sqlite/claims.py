@@ -10,6 +10,7 @@ import apsw
 from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
 from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
+from holdfast.stores.rules.claims import with_deaths
 from holdfast.stores.sql.tables import record_of
 from holdfast.stores.sqlite.statements import MANY, SQL, json_rows
 
@@ -45,7 +46,11 @@ def claim(
         return []
     db.execute(SQL["take_runs"], (worker, now, json_rows([key for _, _, key, _, _, _ in due])))
     taken = json_rows([(key, lost, status, at) for _, at, key, _, lost, status in due])
-    return [record_of(Claim, row) for row in db.execute(MANY["taken_runs"], (taken,))]
+    claims = [record_of(Claim, row) for row in db.execute(MANY["taken_runs"], (taken,))]
+    if any(claim.died is not None for claim in claims):
+        [(deaths,)] = db.execute(SQL["recent_deaths"])
+        return with_deaths(claims, deaths)
+    return claims
 
 
 def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[str]) -> bool:

@@ -11,6 +11,10 @@ WHERE ended IS NULL AND owner = $1 AND status IN ('pending', 'running', 'cancell
 SELECT id FROM runs
 WHERE ended IS NULL AND owner = $1 AND status IN ('pending', 'running', 'cancelling', 'compensating', 'paused') ORDER BY key;
 
+-- name: recent_deaths
+-- How many workers died of late.
+SELECT count(*) FROM workers WHERE state = 'dead';
+
 -- name: prune_dead
 -- Workers that died a while ago and that no open run names.
 DELETE FROM workers WHERE state = 'gone'
