@@ -112,7 +112,7 @@ class Aside:
         self.next_life: list[EntryRow] | tuple[()] = ()
         """The first entries of the life that follows this one."""
         self.pausing: Pausing | None = None
-        self.outlasting: dict[str, Attempt] = {}
+        self.outlasting: dict[str, Attempt] | None = None
         """Attempts of a cancelled run that nothing can interrupt: its end waits for them."""
         self.held_end: Turn | None = None
         """That end."""
@@ -244,7 +244,7 @@ class Resident:
     @property
     def outlasting(self) -> dict[str, Attempt]:
         """Attempts of a cancelled run that nothing can interrupt."""
-        return self.aside.outlasting if self.aside is not None else _NO_ATTEMPTS
+        return (self.aside.outlasting if self.aside is not None else None) or _NO_ATTEMPTS
 
     @property
     def end_is_held(self) -> bool:
@@ -334,7 +334,10 @@ class Resident:
 
     def outlasts(self, attempt: Attempt) -> None:
         """Note that an attempt goes on which nothing can interrupt."""
-        self.set_aside().outlasting[attempt.verb.location] = attempt
+        aside = self.set_aside()
+        if aside.outlasting is None:
+            aside.outlasting = {}
+        aside.outlasting[attempt.verb.location] = attempt
 
     def hold_end(self, turn: Turn) -> None:
         """Keep the end of the run until such attempts have ended."""
