@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ async def _of_undoing(books: Books, engine: Engine, run: Run) -> list[str]:
         return []  # purged while we looked
     added, ended = undoing(history)
     wrong = []
-    if ended != added[::-1][: len(ended)]:
+    if not _in_order(added, ended, run.reopened):
         wrong.append(f"registered {added}, undone {ended}")
     if run.status is Status.COMPLETED and ended:
         wrong.append(f"completed, but undone {ended}")
@@ -135,6 +136,15 @@ async def _of_undoing(books: Books, engine: Engine, run: Run) -> list[str]:
     if (expected := _registered(books, run)) != added:
         wrong.append(f"its commits registered {expected}, its history has {added}")
     return wrong
+
+
+def _in_order(added: list[str], ended: list[str], reopened: int) -> bool:
+    """Whether what was undone was so in reverse; each time it is reopened, what failed to be undone may be once more."""
+    places = [added.index(each) for each in ended if each in added]
+    if not reopened:
+        return ended == added[::-1][: len(ended)]
+    turns = sum(later > earlier for earlier, later in pairwise(places))
+    return len({*places}) == len(ended) and turns <= reopened
 
 
 def _registered(books: Books, run: Run) -> list[str]:
