@@ -139,7 +139,7 @@ async def _of_undoing(books: Books, engine: Engine, run: Run) -> list[str]:
 
 
 def _in_order(added: list[str], ended: list[str], reopened: int) -> bool:
-    """Whether what was undone was so in reverse; each time it is reopened, what failed to be undone may be once more."""
+    """Whether what was undone was so in reverse; each reopening lets what failed to be undone be undone once more."""
     places = [added.index(each) for each in ended if each in added]
     if not reopened:
         return ended == added[::-1][: len(ended)]
