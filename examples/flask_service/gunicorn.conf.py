@@ -9,7 +9,7 @@ threads = 4
 
 def post_fork(server: Any, worker: Any) -> None:
     """Open the engine in a process that was just forked."""
-    from app import call  # type: ignore[import-not-found]  # gunicorn finds it beside this file
+    from app import call  # gunicorn finds it beside this file
 
     call.open()
 
