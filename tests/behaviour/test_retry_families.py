@@ -10,9 +10,10 @@ import pytest
 from tests.support.acts_cases import Flaky, Gate, moments
 from tests.support.waiting import eventually
 
-from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, workflow
+from holdfast import ChildFailed, Context, Retry, RunFailed, Status, activity, step_context, workflow
 from holdfast.contract.operations import Purge
 from holdfast.errors import CannotReopen
+from holdfast.testing.invariants import violations
 
 restarts = pytest.mark.parametrize("mode", ["file", "evict"])
 
@@ -364,3 +365,40 @@ async def test_a_retry_keeps_what_completed_beside_the_step_that_failed(make_eng
     )
     assert await run.result() == "bad after"
     assert gates.begun == ["slow"], "what was called before the failure keeps its result"
+
+
+async def test_a_result_that_came_after_a_reopening_is_kept_through_one_that_cuts_further_back(make_engine):
+    """B8 B1 What is kept of the step tells of attempts that follow one another, though the first were cut away."""
+    release, attempts = asyncio.Event(), []
+
+    async def quick(name: str) -> str:
+        return name
+
+    @activity(retry=Retry(max_attempts=2))
+    async def slow() -> str:
+        await release.wait()
+        attempts.append(step_context().attempt)
+        if len(attempts) < 3:
+            raise ConnectionError
+        return "slow"
+
+    @workflow
+    async def fan(ctx: Context) -> list[str]:
+        return await asyncio.gather(ctx.step("first", quick, "1"), ctx.step("second", quick, "2"), ctx.step(slow))
+
+    async def others_ended() -> bool:
+        return [step.status for step in await run.steps()][:2] == ["completed"] * 2
+
+    engine = await make_engine(fan)
+    run = await engine.start(fan)
+    await eventually(others_ended)
+    release.set()
+    await fails(run, "ConnectionError")
+    await run.rerun(from_step="second")
+    assert await run.result() == ["1", "2", "slow"]
+    await run.rerun(from_step="first")
+    assert await run.result() == ["1", "2", "slow"]
+    assert attempts == [1, 2, 3]
+    assert await violations(engine.store) == []
+    [step] = [step for step in await run.steps() if step.name == "slow"]
+    assert (step.status, step.attempts, step.failures) == ("completed", 3, 2)

@@ -228,16 +228,17 @@ class CutFinder:
         gone = self.rows[len(before) :]
         open_calls = {row.location: row for row in before if row.kind in entries.CALLS}
         results = self._results(gone, open_calls, how, named)
+        told = _told(gone, results)
         now = max(at, before[-1].at) if before else at
         marks: list[tuple[str, int, str]] = [
             (location, entries.Reopened.kind, encode_entry(mark))
-            for location, mark in self._marks(how, open_calls, gone, {row.location for row in results})
+            for location, mark in self._marks(how, open_calls, gone, told)
         ]
         if results:
             marks.append(("!", entries.Withheld.kind, encode_entry(entries.Withheld())))
             # What a call returned after the code had given it up is its end now.
             ends = {entries.ResultKept.kind: entries.StepCompleted.kind}
-            marks += [(row.location, ends.get(row.kind, row.kind), row.data) for row in self._told(gone, results)]
+            marks += [(row.location, ends.get(row.kind, row.kind), row.data) for row in told]
         appended = [EntryRow(location, seq + n, kind, now, data) for n, (location, kind, data) in enumerate(marks)]
         kept = tuple(row.location for row in results)
         messages, children, unheard = self._others(gone, open_calls, how, named)
@@ -280,16 +281,6 @@ class CutFinder:
             and not any(row.location == place or inside(row.location, place) for place in places)
         ]
 
-    def _told(self, gone: list[EntryRow], results: list[EntryRow]) -> list[EntryRow]:
-        """Return the ends of steps with what went before them after the cut: attempts, failures, skips."""
-        kept = {row.location: row.seq for row in results}
-        return [
-            row
-            for row in gone
-            if row.seq == kept.get(row.location)
-            or (row.seq < kept.get(row.location, 0) and row.kind in OF_STEPS and row.kind != entries.Reopened.kind)
-        ]
-
     def _ran(self) -> list[Any]:
         """Return the compensations that ran, whatever came of them."""
         ran = self._places_run()
@@ -316,14 +307,20 @@ class CutFinder:
                 yield Redone(path, "" if covers(taken_back, path) else doubt_of(last[location]))
 
     def _marks(
-        self, how: str, open_calls: dict[str, EntryRow], gone: list[EntryRow], kept: set[str]
+        self, how: str, open_calls: dict[str, EntryRow], gone: list[EntryRow], told: list[EntryRow]
     ) -> list[tuple[str, entries.Reopened]]:
-        """Return the marks of a reopening: one for each step that is tried again, and what the run no longer has."""
-        lost = lost_in(gone)
+        """Return the marks of a reopening: one for each step that is tried again, and what the run no longer has.
+
+        A step whose result is kept has one, too, if the beginning of what led to it is cut away.
+        """
+        beginnings: dict[str, int] = {}
+        for row in told:
+            beginnings.setdefault(row.location, row.seq)
+        lost = lost_in(row for row in gone if row.seq < beginnings.get(row.location, row.seq + 1))
         again = [
             location
             for location, call in open_calls.items()
-            if call.kind == entries.StepBegun.kind and location in lost and location not in kept
+            if call.kind == entries.StepBegun.kind and location in lost
         ]
         cut, undone = self._before()
         for location, earlier in lost.items():
@@ -333,8 +330,8 @@ class CutFinder:
         for path in self._taken_back():
             undone[path] = undone.get(path, 0) + 1
         first, *others = again or ["!"]
-        told = entries.Reopened(how, lost.get(first, Earlier()), cut, undone)
-        return [(first, told), *((location, entries.Reopened(how, lost[location])) for location in others)]
+        mark = entries.Reopened(how, lost.get(first, Earlier()), cut, undone)
+        return [(first, mark), *((location, entries.Reopened(how, lost[location])) for location in others)]
 
     def _before(self) -> tuple[dict[str, Earlier], dict[str, int]]:
         """Return what reopenings so far have cut away, and what was undone before them."""
@@ -449,3 +446,15 @@ class CutFinder:
 
 def _seq(row: EntryRow) -> int:
     return row.seq
+
+
+def _told(gone: list[EntryRow], results: list[EntryRow]) -> list[EntryRow]:
+    """Return results that are kept, with what led to each since its step was last reopened: attempts and failures."""
+    ends = {row.location: row.seq for row in results}
+    last = {row.location: row.seq for row in gone if row.kind == entries.Reopened.kind}
+    return [
+        row
+        for row in gone
+        if row.seq == ends.get(row.location)
+        or (last.get(row.location, 0) < row.seq < ends.get(row.location, 0) and row.kind in OF_STEPS)
+    ]
