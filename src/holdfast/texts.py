@@ -58,13 +58,13 @@ def refuse_text(
         raise error(f"{wanted}, not {f'of class {type(text).__name__}' if secret else shown(text)}")
     if not text:
         raise error(f"{wanted}, and is empty")
+    if len(text) > longest:
+        raise error(f"{wanted}, and has {len(text):,}{'' if secret else f': {shown(text)}'}")
     for place, letter in enumerate(text):
         if not _storable(letter) or (printable and not letter.isprintable()):
             what = "is not printable" if _storable(letter) else "cannot be stored"
             given = "" if secret else f", not {shown(text)}"
             raise error(f"{wanted}{given}: U+{ord(letter):04X} at position {place} {what}")
-    if len(text) > longest:
-        raise error(f"{wanted}, and has {len(text):,}{'' if secret else f': {shown(text)}'}")
 
 
 def _storable(letter: str) -> bool:
