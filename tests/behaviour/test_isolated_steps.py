@@ -189,6 +189,26 @@ def test_only_functions_at_the_top_of_a_module_are_importable():
     assert importable(max) == ("builtins", "max")
 
 
+@pytest.mark.parametrize(
+    ("ending", "found"),
+    [
+        ('if __name__ == "__main__":\n    show()', True),
+        ('def main():\n    show()\n\n\nif "__main__" == __name__:\n    main()', True),
+        ("show()", False),
+        ("if show:\n    show()", False),
+    ],
+)
+def test_a_suspect_of_the_main_script_runs_in_a_child_only_if_the_script_may_be_run_again(tmp_path, ending, found):
+    """B1 A script says so by its guard; without one its engine would be opened a second time by the child."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from holdfast.engine.steps.child_process import importable\n\n\n"
+        f"def show():\n    print(importable(show), importable(show, asked=False))\n\n\n{ending}\n"
+    )
+    out = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=True, text=True).stdout
+    assert out == f"('__main__', 'show') {('__main__', 'show') if found else None}\n"
+
+
 async def pids_in(marker: Path) -> list[int]:
     while not marker.exists():  # noqa: ASYNC110  # what is waited for happens in another process or thread
         await asyncio.sleep(0.005)

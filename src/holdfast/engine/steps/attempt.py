@@ -123,7 +123,7 @@ class Attempt:
 
     def isolate(self) -> None:
         """Run a suspect in a child process, if its function can be found there."""
-        if self.kind != "process" and not self.inside and importable(self.activity.function, main=False) is not None:
+        if self.kind != "process" and not self.inside and importable(self.activity.function, asked=False) is not None:
             self.isolated = True
             self.kind = "process"
 

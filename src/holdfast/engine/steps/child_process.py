@@ -7,8 +7,10 @@ dies with it, and it ends itself when its parent is gone. See `isolated_child` f
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import signal
@@ -36,16 +38,17 @@ _CHILD = (
 Report = Callable[[bytes | None, ErrorData | BaseException | None], None]
 
 
-def importable(function: Callable[..., Any], main: bool = True) -> tuple[str, str] | None:
+def importable(function: Callable[..., Any], asked: bool = True) -> tuple[str, str] | None:
     """Return module and qualified name under which a child process finds a function, None if it cannot.
 
-    A function of the main script is found by running that script again under another name, which only `main` allows.
+    A function of the main script is found by running that script again under another name. Where the user has not
+    `asked` for a child process, the script must say that this does no harm, by `if __name__ == "__main__":`.
     """
     target = inspect.unwrap(function)
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if not module or not name or "<" in name:
         return None
-    if module == "__main__" and not (main and _main_place() != ("", "")):
+    if module == "__main__" and (_main_place() == ("", "") or not (asked or _main_is_guarded())):
         return None
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -221,3 +224,14 @@ def _main_place() -> tuple[str, str]:
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None)
     return (os.path.abspath(path) if path and spec is None else "", spec.name if spec is not None else "")
+
+
+@functools.cache
+def _main_is_guarded() -> bool:
+    """Tell whether the main script starts its work under `if __name__ == "__main__":`, so that it can be run again."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules["__main__"]))
+    except (OSError, TypeError, SyntaxError, ValueError):  # no source, or another language
+        return False
+    tests = [statement.test for statement in tree.body if isinstance(statement, ast.If)]
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for test in tests for node in ast.walk(test))

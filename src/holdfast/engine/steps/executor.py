@@ -181,7 +181,7 @@ class Executor:
             return True
         if verb.activity.settings.transaction:
             return False
-        return verb.suspect and not verb.in_process and importable(verb.activity.function, main=False) is not None
+        return verb.suspect and not verb.in_process and importable(verb.activity.function, asked=False) is not None
 
     def released(self, attempt: Attempt) -> None:
         """Take back an attempt's place."""
