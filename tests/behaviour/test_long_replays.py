@@ -53,6 +53,19 @@ async def short(ctx: Context, x: int) -> int:
     return await ctx.step(echo, x)
 
 
+async def replaying(make_engine: Any, burner: Burner) -> Any:
+    """Return an engine that is about to replay a long run, which then ends."""
+    long = long_workflow(burner)
+    engine = await make_engine(long, short)
+    run = await engine.start(long, id="long")
+    await eventually(lambda: _waits(run))
+    await engine.stop()
+    burner.on = True
+    engine = await make_engine(long, short)
+    await engine.get("long").send("go")
+    return engine
+
+
 async def rounds_during(burner: Burner) -> tuple[int, int]:
     """Count the rounds of the event loop between the first and the last fact that is replayed."""
     await eventually(lambda: burner.burnt)
@@ -69,14 +82,7 @@ async def rounds_during(burner: Burner) -> tuple[int, int]:
 async def test_the_event_loop_gets_its_round_while_a_long_history_is_replayed(make_engine):
     """At least every few facts of 2 ms each, counted; another run is started and completed meanwhile."""
     burner = Burner()
-    long = long_workflow(burner)
-    engine = await make_engine(long, short)
-    run = await engine.start(long, id="long")
-    await eventually(lambda: _waits(run))
-    await engine.stop()
-    burner.on = True
-    engine = await make_engine(long, short)
-    await engine.get("long").send("go")
+    engine = await replaying(make_engine, burner)
     _rounds, slices = await rounds_during(burner)
     assert slices >= STEPS * BURN / 0.01 / 2
     assert await engine.execute(short, 7) == 7
@@ -88,14 +94,7 @@ async def test_the_event_loop_gets_its_round_while_a_long_history_is_replayed(ma
 async def test_other_runs_go_on_while_a_long_history_is_replayed(make_engine):
     """One that is started after the replay began has ended before it is over."""
     burner = Burner()
-    long = long_workflow(burner)
-    engine = await make_engine(long, short)
-    run = await engine.start(long, id="long")
-    await eventually(lambda: _waits(run))
-    await engine.stop()
-    burner.on = True
-    engine = await make_engine(long, short)
-    await engine.get("long").send("go")
+    engine = await replaying(make_engine, burner)
     await eventually(lambda: burner.burnt)
     assert await engine.execute(short, 7) == 7
     assert burner.burnt < STEPS

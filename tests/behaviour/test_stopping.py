@@ -239,9 +239,8 @@ async def stop_meanwhile(engine: Any, release: asyncio.Event) -> None:
     await stopping
 
 
-@restarts
-async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(make_engine):
-    """S2-8 B1 Its call is recorded, its body never began: no engine says that it runs, and it keeps its number."""
+def two_steps() -> tuple[asyncio.Event, asyncio.Event, list[int], Any]:
+    """Return events that the first step has begun and may end, the attempts of the second, and their workflow."""
     begun, release = asyncio.Event(), asyncio.Event()
     attempts: list[int] = []
 
@@ -258,6 +257,13 @@ async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(m
         await ctx.step(first)
         return await ctx.step(second)
 
+    return begun, release, attempts, two
+
+
+@restarts
+async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(make_engine):
+    """S2-8 B1 Its call is recorded, its body never began: no engine says that it runs, and it keeps its number."""
+    begun, release, attempts, two = two_steps()
     engine = await make_engine(two, stop_grace=timedelta(seconds=LONG))
     run = await engine.start(two)
     await begun.wait()
@@ -278,22 +284,7 @@ async def test_a_step_that_becomes_ready_while_the_engine_stops_is_not_counted(m
 @restarts
 async def test_a_step_whose_commit_is_in_flight_when_the_engine_stops_is_not_counted(make_engine):
     """S2-8 B1 It would have begun with the answer, which comes when the run is handed back already."""
-    begun, release = asyncio.Event(), asyncio.Event()
-    attempts: list[int] = []
-
-    async def first() -> None:
-        begun.set()
-        await release.wait()
-
-    async def second() -> int:
-        attempts.append(step_context().attempt)
-        return step_context().attempt
-
-    @workflow
-    async def two(ctx: Context) -> int:
-        await ctx.step(first)
-        return await ctx.step(second)
-
+    begun, release, attempts, two = two_steps()
     engine = await make_engine(two)
     run = await engine.start(two)
     await begun.wait()
