@@ -22,7 +22,7 @@ import servers  # type: ignore[import-not-found, unused-ignore]  # noqa: E402  #
 
 @dataclass(frozen=True)
 class Database:
-    """Where an empty database comes from, for each measurement anew."""
+    """Where an empty database comes from, for each measurement again."""
 
     database: Callable[[], AbstractContextManager[str]]
 

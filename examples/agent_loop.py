@@ -4,7 +4,7 @@
 
 The model is a stub; put a real one into `ask_model`. Its answers and the tool calls are recorded: kill the program and
 run it again, and no recorded answer is asked for twice. It may ask the model so many times, use so many tokens, take so
-long; and all agents together ask it two at a time. Remove agent.db to begin anew.
+long; and all agents together ask it two at a time. Remove agent.db to begin again.
 """
 
 import asyncio

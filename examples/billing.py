@@ -5,7 +5,7 @@
 Each month is one iteration of a durable loop: sleep until the day, look for a new price, charge. A card that has
 expired is tried again after days. Nothing but the clock is made up: with `Engine` in place of `TestEngine` the same
 workflow takes its three years. Kill the program and run it again: no month that was recorded is charged twice. Remove
-billing.db to begin anew.
+billing.db to begin again.
 """
 
 import asyncio

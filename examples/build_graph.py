@@ -3,7 +3,7 @@
     python examples/build_graph.py
 
 A node is a function; its parameters are named after the nodes whose results it wants. Kill the program when you like
-and run it again: what was built stays built. Remove build.db to begin anew.
+and run it again: what was built stays built. Remove build.db to begin again.
 """
 
 import asyncio

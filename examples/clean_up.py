@@ -4,7 +4,7 @@
 
 Every second it deletes the files of a folder that are older than a day, until none is left; a real one would say
 cron="0 3 * * *". The schedule is in the database: kill the program and run it again, and the clean-up that was cut off
-goes on, the tick that was missed is made up for. Remove clean-up.db and clean-up.files to begin anew.
+goes on, the tick that was missed is made up for. Remove clean-up.db and clean-up.files to begin again.
 """
 
 import asyncio

@@ -310,7 +310,7 @@ async def prove(theatre: Theatre, show: Show, run: RunHandle[Shipped], result: S
         tries = ", ".join(map(str, begun))
         show.text(f"{step:<10}{len(begun):>14}{len(finished):>17}{len(recorded(step)):>18}   {tries}")
     slept = [fact.at for fact in history if fact.path == "sleep"]
-    # Begun anew by the last process it would have ended no earlier than a whole sleep after that process came back.
+    # Begun again by the last process it would have ended no earlier than a whole sleep after that process came back.
     slept_once = len(slept) == 2 and slept[0] + COOLING_OFF <= slept[1] < back + COOLING_OFF
     keys = {line["key"] for line in theatre.effects if line["step"] == "charge"}
     checks = {
@@ -322,7 +322,7 @@ async def prove(theatre: Theatre, show: Show, run: RunHandle[Shipped], result: S
         and all(bodies(step, "begun") == [1] for step in STEPS if step != "charge"),
         "its crash is in the history, and both attempts had the same idempotency key": len(keys) == 1
         and any((fact.path, fact.kind) == ("charge", "attempt lost") for fact in history),
-        f"the sleep of {COOLING_OFF.total_seconds():g} s went on through the kill: not shorter, not anew": slept_once,
+        f"the sleep of {COOLING_OFF.total_seconds():g} s went on through the kill, not begun again": slept_once,
         f"the result is right: {asdict(result)}": result == EXPECTED,
     }
     show.text()

@@ -9,7 +9,7 @@
 
 Nobody looks into a record before there are an offer and a signature. Every transition leaves evidence that nobody can
 change unnoticed. Kill it whenever you like and run it again: nothing is done or put on record twice. Remove housing.db
-to begin anew. The services are stubs that go by words in the applicant's id; this is an example, not legal advice.
+to begin again. The services are stubs that go by words in the applicant's id; this is an example, not legal advice.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ The night starts a child for each account, waits for all of them, and reports wh
 here: the bank answers for one account only at the second try, which is nothing to report, and it does not know another
 one, which is; that child has failed, and waits as a dead letter for an operator. At most three ask the bank at once.
 Kill the program whenever you like and run it again: no statement that was recorded is written twice. Remove nightly.db
-to begin anew.
+to begin again.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
     python examples/order.py
 
 Kill it whenever you like and run it again: it goes on where it was, and nothing that was recorded is done twice. A
-second run of the finished program shows the recorded result. Remove order.db to begin anew.
+second run of the finished program shows the recorded result. Remove order.db to begin again.
 """
 
 import asyncio

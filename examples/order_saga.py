@@ -5,7 +5,7 @@
 Three orders: a kettle, which is shipped; a piano, which no carrier takes, so that the money is given back and the piano
 goes back on its shelf: in reverse order, each once; and an organ, whose money cannot even be given back, because the
 card was closed. The organ goes back on its shelf all the same, and the refund is a dead letter, for an operator. Kill
-the program whenever you like, also while it undoes something, and run it again. Remove saga.db to begin anew.
+the program whenever you like, also while it undoes something, and run it again. Remove saga.db to begin again.
 """
 
 import asyncio

@@ -4,7 +4,7 @@
 
 The photo is looked at at once, uploaded when there is a network, announced when there is a network and enough battery,
 and then deleted from the phone. Each activity is given all that is known so far, and what it returns is added. Kill the
-program whenever you like and run it again: it goes on with the activity it was at. Remove photo.db to begin anew.
+program whenever you like and run it again: it goes on with the activity it was at. Remove photo.db to begin again.
 """
 
 import asyncio

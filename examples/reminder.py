@@ -4,8 +4,8 @@
     python examples/reminder.py --stop     sends the message that ends it early, from another terminal
 
 Each life of the run reminds once, computes the next time from the last one, so that it does not drift, sleeps until
-then or until somebody says stop, and begins anew. Kill it and run it again: a reminder whose time came meanwhile is
-sent at once. Remove reminder.db to begin anew.
+then or until it is told to stop, and begins again. Kill it and run it again: a reminder whose time came meanwhile is
+sent at once. Remove reminder.db to begin again.
 """
 
 import asyncio

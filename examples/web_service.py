@@ -9,7 +9,7 @@
 
 Any process answers for any order: what is known of it is in the database. Kill one of them, or both, and start the
 service again: orders go on where they were, and nothing that was recorded is done twice. Remove orders.db to begin
-anew.
+again.
 """
 
 import asyncio

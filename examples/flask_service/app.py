@@ -10,7 +10,7 @@
 
 The engine is made here, before the fork, which opens nothing; `gunicorn.conf.py` opens it in each process after the
 fork. Kill one of them, or all, and start the service again: orders go on where they were, and nothing that was recorded
-is done twice. Remove orders.db to begin anew.
+is done twice. Remove orders.db to begin again.
 """
 
 import os

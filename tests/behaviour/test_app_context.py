@@ -1,4 +1,4 @@
-"""The app's own context: asked anew before each attempt and each condition, readable on the step's context."""
+"""The app's own context: asked again before each attempt and each condition, readable on the step's context."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_body_reads_what_the_app_says(make_engine, phone):
     assert await engine.execute(second) == [True, 0.5, {"is_connected": True, "battery_level": 0.5, "asked": 2}]
 
 
-async def test_it_is_asked_anew_for_each_attempt_and_each_condition(make_engine, phone):
+async def test_it_is_asked_again_for_each_attempt_and_each_condition(make_engine, phone):
     """S0-12 B10 A condition that said no is asked again with what is true then; so is each retry."""
     seen: list[Any] = []
 

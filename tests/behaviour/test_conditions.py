@@ -133,7 +133,7 @@ async def test_an_activity_waits_for_the_network(make_engine):
 
 
 async def test_an_activity_waits_for_its_delay_across_restarts(make_engine, mode):
-    """S0-28 S0-26 Exactly so long, from the call on; a replay does not begin to count anew."""
+    """S0-28 S0-26 Exactly so long, from the call on; a replay does not begin to count again."""
     work = sequence("work", [body, step(body, name="later", run_when=conditions.after_delay(HOUR))])
     engine = await make_engine(work, start=START)
     run = await engine.start(work, {}, id="r")

@@ -52,7 +52,7 @@ async def test_a_run_goes_on_under_the_same_id_with_an_empty_history(make_engine
 
 
 async def test_fifty_generations_leave_a_history_of_one(make_engine):
-    """S2-32 The history does not grow, however often the run begins anew."""
+    """S2-32 The history does not grow, however often the run begins again."""
     engine = await make_engine(count)
     run = await engine.start(count, 0, 50)
     assert await run.result() == 50
@@ -60,7 +60,7 @@ async def test_fifty_generations_leave_a_history_of_one(make_engine):
     assert len(await run.history()) == 3
 
 
-async def test_a_generation_that_does_nothing_but_begin_anew(make_engine):
+async def test_a_generation_that_does_nothing_but_begin_again(make_engine):
     """S2-32 Also in the very first turn, with no step before it, fifty times."""
 
     @workflow
@@ -92,7 +92,7 @@ async def test_messages_that_were_not_read_are_kept_for_the_next_generation(make
     assert await run.result() == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_message_sent_while_the_run_begins_anew_is_not_lost(make_engine):
+async def test_a_message_sent_while_the_run_begins_again_is_not_lost(make_engine):
     """S2-32 S2-30 G7 Messages arrive at every moment of a hundred renewals; each is taken once."""
 
     @workflow
@@ -171,7 +171,7 @@ async def test_it_works_from_deep_inside(make_engine):
     assert await engine.execute(deep, 0) == "stage 3"
 
 
-async def test_code_that_swallows_everything_begins_anew_all_the_same(make_engine):
+async def test_code_that_swallows_everything_begins_again_all_the_same(make_engine):
     """S2-32 `except BaseException` around the call, and steps after it, change nothing."""
     bodies: list[int] = []
 
@@ -300,7 +300,7 @@ async def test_a_restart_in_a_later_generation_goes_on_there(make_engine):
     assert bodies == [0, 1, 2, 3, 4]
 
 
-async def test_a_run_that_begins_anew_can_be_cancelled(make_engine):
+async def test_a_run_that_begins_again_can_be_cancelled(make_engine):
     """S2-32 B7 A cancel reaches whichever generation is there."""
 
     @workflow
@@ -317,7 +317,7 @@ async def test_a_run_that_begins_anew_can_be_cancelled(make_engine):
     assert await run.status() is Status.CANCELLED
 
 
-async def test_a_cancelled_run_does_not_begin_anew(make_engine):
+async def test_a_cancelled_run_does_not_begin_again(make_engine):
     """B7 S2-32 Cleanup that calls continue_as_new does not undo the cancel."""
 
     @workflow
@@ -336,7 +336,7 @@ async def test_a_cancelled_run_does_not_begin_anew(make_engine):
     assert (await run.describe()).input == {"number": 0}
 
 
-async def test_a_child_that_begins_anew_still_answers_its_parent(make_engine):
+async def test_a_child_that_begins_again_still_answers_its_parent(make_engine):
     """S2-32 G10 The parent waits for the run, not for one generation of it."""
 
     @workflow
@@ -347,7 +347,7 @@ async def test_a_child_that_begins_anew_still_answers_its_parent(make_engine):
     assert await engine.execute(parent) == 5
 
 
-async def test_sends_and_children_of_the_turn_that_begins_anew_are_not_lost(make_engine):
+async def test_sends_and_children_of_the_turn_that_begins_again_are_not_lost(make_engine):
     """S2-32 S2-24 What the old generation asked for in its last turn still happens, once."""
 
     @workflow

@@ -596,7 +596,7 @@ async def test_a_step_that_was_undone_runs_again_though_it_has_a_key(make_engine
     assert ran == ["charge", "refund", "charge"]
 
 
-async def test_an_effect_that_was_undone_is_done_anew_for_the_next_run(make_engine):
+async def test_an_effect_that_was_undone_is_done_again_for_the_next_run(make_engine):
     """B17 B14 The order is placed again after the first run refunded it: the receipt of the first is worth nothing."""
     till, refunded = Till(), list[str]()
     till.gate.set()
@@ -617,7 +617,7 @@ async def test_an_effect_that_was_undone_is_done_anew_for_the_next_run(make_engi
     assert (len(refunded), len(till.paid)) == (1, 2)
 
 
-async def test_an_effect_that_is_undone_by_a_run_that_was_retried_is_done_anew_too(make_engine):
+async def test_an_effect_that_is_undone_by_a_run_that_was_retried_is_done_again_too(make_engine):
     """B17 B14 It was made before the run first failed, and undone after somebody let the run go on."""
     till, broken = Till(), [True]
     till.gate.set()

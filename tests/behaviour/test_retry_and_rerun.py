@@ -209,8 +209,8 @@ async def test_retry_of_a_run_that_was_undone_does_it_again_from_the_first_undon
     assert log == ["undo pay", "undo reserve"]
 
 
-async def test_retry_of_a_receive_that_timed_out_waits_anew(make_engine):
-    """S0-20 B8 Its deadline is set anew, from the retry on."""
+async def test_retry_of_a_receive_that_timed_out_waits_again(make_engine):
+    """S0-20 B8 Its deadline is set again, from the retry on."""
 
     @workflow
     async def work(ctx: Context) -> str:
@@ -637,7 +637,7 @@ async def test_rerun_of_everything_gives_back_what_was_sent(make_engine):
 
 
 async def test_rerun_keeps_the_compensations_of_earlier_lives(make_engine):
-    """B8 B17 G11 The run begins its last life anew, and with it what that began with."""
+    """B8 B17 G11 The run begins its last life again, and with it what that began with."""
     body, undone = Flaky(), []
 
     async def undo() -> None:

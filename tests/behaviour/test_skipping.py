@@ -88,7 +88,7 @@ async def test_a_step_may_be_skipped_without_end(make_engine):
 
 
 async def test_too_many_skips_fail_the_step_and_are_a_dead_letter(make_engine):
-    """B10 G12 With the last reason; the body never ran. A retry begins to count anew."""
+    """B10 G12 With the last reason; the body never ran. A retry begins to count again."""
     ready: list[int] = []
 
     @activity(run_when=lambda step: bool(ready) or NotReady("no network", MINUTE), max_skips=2)

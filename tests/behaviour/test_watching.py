@@ -431,7 +431,7 @@ async def test_a_follower_sees_what_people_do_to_the_run(make_engine):
 
 
 async def test_a_follower_sees_the_steps_of_every_life(make_engine):
-    """S0-45 A run that begins anew is still the same run."""
+    """S0-45 A run that begins again is still the same run."""
     body = Flaky()
 
     @workflow

@@ -75,7 +75,7 @@ async def test_a_batch_that_was_not_made_and_asked_for_twice_is_not_taken_for_ma
 async def test_facts_that_arrive_late_do_not_get_into_the_next_life(
     store: PostgresStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G3, G5: they were made again by another way, and the run has begun anew since, at the same epoch."""
+    """G3, G5: they were made again by another way, and the run has begun again since, at the same epoch."""
     monkeypatch.setattr("holdfast.stores.postgres.commits.EXPIRES", 100_000)
     run = await started(store)
     facts = turn(run.key, entries=[entry("a1", 2)])

@@ -150,7 +150,7 @@ def test_the_earliest_of_several_failures_is_the_cut_and_steps_called_before_it_
     assert [tuple(redone) for redone in cut.redone] == [("b", ""), ("open", "it was under way"), ("late", "")]
 
 
-def test_a_wait_that_ran_out_is_called_again_so_that_its_deadline_is_set_anew():
+def test_a_wait_that_ran_out_is_called_again_so_that_its_deadline_is_set_again():
     """S0-20 The same for sends and publishes, which were refused."""
     calls = [
         entries.ReceiveBegun(["approval"], START + 50),
@@ -319,7 +319,7 @@ def test_a_wait_between_a_step_and_its_compensation_changes_nothing():
     assert (cut.seq, [message.id for message in cut.messages]) == (a, ["m"])
 
 
-def test_a_compensated_child_is_started_anew():
+def test_a_compensated_child_is_started_again():
     """B17 A completed child is undone only by a compensation of its parent."""
     story = Story()
     begun = story.add("kid", entries.ChildBegun("kid-1", 0))
@@ -394,7 +394,7 @@ def test_a_run_that_was_ended_from_outside_loses_nothing_when_it_is_resumed():
 
 
 def test_a_rerun_does_the_named_call_and_all_after_it_again():
-    """B8 A step keeps its call, so that its attempts go on counting; other calls are made anew."""
+    """B8 A step keeps its call, so that its attempts go on counting; other calls are made again."""
     story = Story()
     story.step("a")
     _, again = story.step("work#2")

@@ -18,7 +18,7 @@ outside: dict[str, int] = {}
 
 
 @pytest.fixture(autouse=True)
-def anew() -> None:
+def nothing_called() -> None:
     outside.clear()
 
 

@@ -168,7 +168,7 @@ class EventConformance:
         assert await given(store, run) == await given(store, other) == []
         assert (await store.counts()).events == {"news": 1, "other": 1}
 
-    async def test_a_receive_that_waits_anew_waits_for_nothing_else(self, store: Store) -> None:
+    async def test_a_receive_that_waits_again_waits_for_nothing_else(self, store: Store) -> None:
         """Waiting at a place replaces what waited there, in one batch as in two."""
         for together in (False, True):
             run = await started(store)

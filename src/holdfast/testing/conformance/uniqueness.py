@@ -100,7 +100,7 @@ class UniquenessConformance:
         assert (await row(store, "d")).status is Status.PENDING
 
     async def test_a_batch_that_unblocks_knows_who_ended_since(self, store: Store) -> None:
-        """S0-18: what is read anew is read anew for keys, too."""
+        """S0-18: what is read again is read again for keys, too."""
         await store.join("w", LEASE)
         blocked = await started(store)
         await one(store, turn(blocked.key, state=State(status=Status.BLOCKED, seen=0, released=True)), Committed)
