@@ -55,10 +55,11 @@ bench: $(READY) ## Run the benchmark
 stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, about ten minutes)
 	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) tests/simulation
 	@$(BIN)/python -m pytest -q -m slow tests
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --all-modes -k postgres tests/behaviour
 	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
 
 postgres: $(READY) ## Run the tests that use PostgreSQL on another version (POSTGRES=15)
-	@HOLDFAST_POSTGRES=$(or $(POSTGRES),15) $(BIN)/python -m pytest -q -n $(WORKERS) -k "postgres or Postgres" tests
+	@HOLDFAST_POSTGRES=$(or $(POSTGRES),15) $(BIN)/python -m pytest -q -n $(WORKERS) --all-modes -k "postgres or Postgres" tests
 
 coverage: $(READY) ## Run the tests and show the lines and branches they miss
 	@$(BIN)/coverage erase
@@ -70,7 +71,7 @@ clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* htmlcov build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# The environment is kept when it has the same Python version, and made anew when it has another or is broken.
+# The environment is kept when it has the same Python version, and made again when it has another or is broken.
 # pip's output becomes one dot per package; its errors are shown. The stamp is the sign that pip succeeded.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

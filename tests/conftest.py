@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -27,6 +28,15 @@ settings.load_profile("shared machine")
 
 _ROOM_FOR_DATABASES = 4 << 30
 _LONG = ("crash", "examples", "transfer", "postgres", "simulation")
+# These wait in real time, try hundreds of random examples, or start processes by a function of their own.
+_NOT_QUICK = (
+    "test_batches.py",
+    "test_cancelled_stops.py",
+    "test_crashing_steps.py",
+    "test_docs.py",
+    "test_isolated_steps.py",
+    "test_lifespan.py",
+)
 
 leftovers.watch_tasks()
 _before = pytest.StashKey[leftovers.Before]()
@@ -35,6 +45,7 @@ _failed = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out tests that need a server or another process")
+    parser.addoption("--all-modes", action="store_true", help="run every test of behaviour on PostgreSQL, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,9 +72,9 @@ def is_quick(item: pytest.Item) -> bool:
     servers_needed = {"postgres", "oldest_postgres", "newest_server"}.intersection(item.fixturenames)
     starts_processes = {"subprocess", "SCRIPT", "SCRIPTS"}.intersection(item.function.__code__.co_names)
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    if servers_needed or starts_processes or folder in ("crash", "examples", "postgres", "simulation", "transfer"):
+    if servers_needed or starts_processes or folder in _LONG or item.path.name in _NOT_QUICK:
         return False
-    return given.get("mode", "memory") == "memory"
+    return given.get("mode", "memory") == "memory" and getattr(item.cls, "quick", True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -179,3 +190,15 @@ def old_database(oldest_postgres: str) -> Iterator[str]:
 def with_schema(url: str, schema: str) -> str:
     """Return the address of a schema."""
     return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while thousands of tests are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what they are made of out of every later collection of garbage: it stays until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

@@ -21,7 +21,51 @@ from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
 MODES = ("memory", "evict", "postgres")
+ABOVE_THE_STORE = {
+    "activity_callbacks",
+    "activity_priority",
+    "app_context",
+    "asyncio_in_workflows",
+    "background",
+    "branches",
+    "compensation",
+    "conditions",
+    "graphs",
+    "libraries",
+    "loops",
+    "newcomer_mistakes",
+    "observability",
+    "payloads",
+    "progress",
+    "retry_after",
+    "sequences",
+    "skipping",
+    "sleeps",
+    "step_failures",
+    "step_timeouts",
+    "steps",
+    "sync_code",
+}
+"""Files about what happens above the store: they ask no statement of it that another file does not ask on PostgreSQL.
+Their tests run there with --all-modes: `make postgres` and `make stress`."""
+FOLDER = Path(__file__).parent
 STOP_GRACE = timedelta(milliseconds=200)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all-modes"):
+        return
+    left_out = [item for item in items if _is_above_the_store(item)]
+    config.hook.pytest_deselected(items=left_out)
+    gone = {*map(id, left_out)}
+    items[:] = [item for item in items if id(item) not in gone]
+
+
+def _is_above_the_store(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or callspec.params.get("mode") != "postgres":
+        return False
+    return item.path.parent == FOLDER and item.path.stem.removeprefix("test_") in ABOVE_THE_STORE
 
 
 @pytest.fixture(params=MODES)

@@ -49,6 +49,7 @@ class TestSQLiteSetBased(_OnDisk):
     """
 
     inline_limit = 0
+    quick = False
 
 
 @pytest.mark.slow
@@ -95,6 +96,8 @@ class TestOldestPostgres(TestPostgres):
 
 class TestSQLiteInMemory(StoreConformance):
     """S1-36: without a file, for one store alone."""
+
+    quick = False
 
     @pytest.fixture
     def another(self) -> Another:
