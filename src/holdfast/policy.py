@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from holdfast.clock import micros
 from holdfast.errors import BadInput, NonRetryable, RetryAfter, StepTimeout
-from holdfast.payloads.codec import qualified_name
+from holdfast.payloads.codec import ErrorData, qualified_name
 from holdfast.payloads.errors import whole_of
 
 # Where an uncapped backoff stops growing, so that the next try stays within the calendar.
@@ -113,6 +113,12 @@ class Retry:
         A group is worth one if each of its members is.
         """
         return all(map(self._is_retryable, whole_of(error)))
+
+    def refuses_by_name(self, data: ErrorData) -> bool:
+        """Return whether an error that arrived as data, its class perhaps unknown here, is not to be tried again."""
+        names = {data.type, *data.bases}
+        listed = {entry if isinstance(entry, str) else qualified_name(entry) for entry in self.non_retryable}
+        return "NonRetryable" in names or bool(names & listed)
 
     def _is_retryable(self, error: BaseException) -> bool:
         if isinstance(error, NonRetryable) or self._names(error):

@@ -55,6 +55,7 @@ class StepVerb(Verb):
         "crashes",
         "failures",
         "in_process",
+        "kept",
         "lapses",
         "kwargs",
         "outlived",
@@ -70,6 +71,8 @@ class StepVerb(Verb):
     word = "step"
     scope: Scope
     """Where it was called."""
+    kept: entries.Entry | None
+    """Of a step that history knew: what came of its last attempt, if its callbacks may not have been told yet."""
 
     def __init__(
         self,
@@ -118,9 +121,13 @@ class StepVerb(Verb):
     def recall(self, begun: entries.StepBegun) -> None:
         """Take in the attempts history recorded."""
         self.recalled = True
+        self.kept = None
         self.attempt = begun.attempt
         for row in self.journal.tries(self.location):
             mark, not_run = entries.decode_entry(row.kind, row.data), self.skipped
+            self.kept = mark.kept() if row.kind == entries.EndKept.kind else None
+            if self.kept is not None:
+                continue
             self.retry_at = None
             self.skipped = row.kind == entries.AttemptSkipped.kind
             if self.skipped:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 from holdfast.clock import micros
 from holdfast.definitions.functions import (
     Definition,
-    check_plain,
+    check_callback,
     function_name,
     option_error,
     return_type,
@@ -86,7 +86,7 @@ class ActivityOptions:
     def __post_init__(self) -> None:
         for field in ("on_start", "on_success", "on_failure", "on_failed", "on_skipped"):
             callback = getattr(self, field)
-            check_plain(callback, f"{field} of activity {self.name!r}")
+            check_callback(callback, f"{field} of activity {self.name!r}")
         given: object = self.priority
         if not isinstance(given, int) or isinstance(given, bool):
             raise BadInput(f"priority of activity {self.name!r} must be a whole number, not {given!r}")
@@ -225,10 +225,11 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
     of the engine: how many at once, and how often. With a `queue` each attempt waits there for whichever worker serves
     it, `Engine(queues=[...])`, and knows the activity.
 
-    The callbacks are told, once that is durable, that an attempt starts (`on_start(step_context)`), that the step
-    succeeded (`on_success(step_context, result)`), that an attempt failed (`on_failure(step_context, error)`), that the
-    step failed for good (`on_failed`), or was skipped (`on_skipped(step_context, reason)`); what they raise is only
-    reported.
+    The callbacks, plain or async, are told that an attempt starts (`on_start(step_context)`, awaited inside it), and,
+    once that is durable, that the step succeeded (`on_success(step_context, result)`), that an attempt failed
+    (`on_failure(step_context, error)`), that the step failed for good (`on_failed`), or was skipped
+    (`on_skipped(step_context, reason)`). They are awaited before the code, or the next attempt, goes on, and called
+    again if the process dies before that; what they raise is only reported.
     """
 
     def decorate(fn: Callable[..., Any]) -> Activity[Any, Any]:

@@ -42,6 +42,16 @@ def check_plain(callback: Any, where: str) -> None:
         raise BadInput(f"{where} must be a plain function (not `async def`), not {callback!r}")
 
 
+def check_callback(callback: Any, where: str) -> None:
+    """Refuse what cannot be called back, plain or async.
+
+    Raises:
+        BadInput: it is neither None nor a function.
+    """
+    if callback is not None and not callable(callback):
+        raise BadInput(f"{where} must be a function, not {callback!r}")
+
+
 def is_async(function: Any) -> bool:
     """Tell whether calling this makes something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object whose __call__ is async

@@ -361,6 +361,24 @@ class ResultKept(Entry, frozen=True):
     result: msgspec.Raw
 
 
+class EndKept(Entry, frozen=True):
+    """What came of an attempt, before the callbacks of its activity were told; then it is recorded as what it is."""
+
+    kind, role, word = 50, MARK, "end kept"
+    what: int
+    """The kind of the entry that tells it."""
+    entry: msgspec.Raw
+
+    @classmethod
+    def of(cls, entry: Entry) -> EndKept:
+        """Keep an entry."""
+        return cls(entry.kind, msgspec.Raw(encoder.encode(entry)))
+
+    def kept(self) -> Any:
+        """Return the entry that is kept."""
+        return _decoders[self.what].decode(bytes(self.entry))
+
+
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
 FACTS = frozenset(kind for kind, cls in KINDS.items() if cls.role == FACT)
 CALLS = frozenset(kind for kind, cls in KINDS.items() if cls.role == CALL)

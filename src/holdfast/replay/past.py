@@ -22,6 +22,7 @@ ATTEMPT_KINDS = frozenset(
         entries.AttemptFailed.kind,
         entries.AttemptLost.kind,
         entries.AttemptSkipped.kind,
+        entries.EndKept.kind,
         entries.Reopened.kind,
     }
 )

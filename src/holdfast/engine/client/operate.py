@@ -115,7 +115,7 @@ class RunControl:
         if asked and (self._link.observers.listen(run_id) or self._registry.hooked):
             now_is = await self._link.row(run_id)
             if now_is.status is Status.CANCELLED and not now_is.epoch:
-                self._cancelled(now_is)
+                await self._cancelled(now_is)
                 await self._tell("run.cancelled", run_id, status="cancelled")  # it had not begun, so no worker tells
         return asked
 
@@ -131,16 +131,18 @@ class RunControl:
         if ended:
             self._link.worker.forget(run_id)
             if self._registry.hooked:
-                self._cancelled(await self._link.row(run_id))
+                await self._cancelled(await self._link.row(run_id))
             await self._tell("run.cancelled", run_id, status="cancelled", reason=reason or "terminated")
         return ended
 
-    def _cancelled(self, row: RunRow) -> None:
+    async def _cancelled(self, row: RunRow) -> None:
         """Call the hook of a run that ended without its code, so that there is no state to tell."""
         known = row.workflow in self._registry.names()
         hooks = self._registry.get(row.workflow, row.version).hooks if known else None
         if hooks is not None and hooks.on_cancelled is not None:
-            self._link.observers.call(hooks.on_cancelled, row.id, row.id, None)
+            left = self._link.observers.call(hooks.on_cancelled, row.id, row.id, None)
+            if left is not None:
+                await left
 
     # Pausing.
 

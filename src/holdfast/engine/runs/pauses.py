@@ -64,5 +64,5 @@ class Pauses:
 
     def check(self, resident: Resident) -> None:
         """Let a run go once nothing of it is under way."""
-        if resident.phase < FINISHING and not (resident.attempts or resident.commits):
+        if resident.phase < FINISHING and not (resident.attempts or resident.telling or resident.commits):
             self._let_go(resident)

@@ -5,7 +5,9 @@ Only this room assigns the attributes of a Resident. Other rooms read them, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Status
 from holdfast.contract.turns import CommitTurn, LeaveKey, NewLetter, NewTask
-from holdfast.definitions import Activity, Workflow
+from holdfast.definitions import Workflow
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
 from holdfast.replay.execution import Execution
@@ -55,6 +57,29 @@ class Pausing:
         """Whether facts were recorded that the code has not seen."""
 
 
+class Telling:
+    """What the callbacks of an activity are being told of one of its attempts."""
+
+    __slots__ = ("begun", "calls", "durable", "task", "then", "verb")
+
+    def __init__(
+        self,
+        verb: StepVerb,
+        calls: deque[tuple[Callable[..., object], tuple[Any, ...]]],
+        then: Callable[[], None],
+    ) -> None:
+        self.verb = verb
+        self.calls = calls
+        """Those that are still to be called."""
+        self.then = then
+        """What follows once all were."""
+        self.durable = False
+        """Whether history has what they are told."""
+        self.begun = False
+        self.task: asyncio.Task[None] | None = None
+        """One that is awaited."""
+
+
 class Aside:
     """What a run has only at times: made when there is something to put in it, forgotten when there is not.
 
@@ -62,8 +87,8 @@ class Aside:
     """
 
     __slots__ = (
-        "callbacks",
         "claim_counted",
+        "contexts",
         "forget_waits",
         "held",
         "held_end",
@@ -77,6 +102,7 @@ class Aside:
         "rows_read",
         "stale_waits",
         "tasks",
+        "telling",
         "unversioned",
         "withdrawn",
     )
@@ -107,8 +133,10 @@ class Aside:
         """Locations whose key was said to be free before it was known here that they wait for it."""
         self.queued: dict[str, StepVerb] = {}
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
-        self.callbacks: dict[str, tuple[Activity[..., Any], StepContext]] = {}
-        """Steps whose activities are told what becomes of them."""
+        self.contexts: dict[str, StepContext] = {}
+        """Of the attempts under way whose activities are told what comes of them."""
+        self.telling: dict[str, Telling] = {}
+        """What they are being told."""
         self.next_life: list[EntryRow] | tuple[()] = ()
         """The first entries of the life that follows this one."""
         self.pausing: Pausing | None = None
@@ -134,6 +162,7 @@ class Aside:
 _NO_VERBS: dict[str, StepVerb] = {}
 _NO_NAMES: frozenset[str] = frozenset()
 _NO_ATTEMPTS: dict[str, Attempt] = {}
+_NOTHING_TOLD: dict[str, Telling] = {}
 
 
 def _extended(items: list[T] | tuple[()], more: Iterable[T]) -> list[T]:
@@ -240,6 +269,11 @@ class Resident:
     def queued(self) -> dict[str, StepVerb]:
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
         return self.aside.queued if self.aside is not None else _NO_VERBS
+
+    @property
+    def telling(self) -> dict[str, Telling]:
+        """What activities are being told of their attempts."""
+        return self.aside.telling if self.aside is not None else _NOTHING_TOLD
 
     @property
     def outlasting(self) -> dict[str, Attempt]:
@@ -391,8 +425,16 @@ class Resident:
         aside.withdrawn = _extended(aside.withdrawn, locations)
 
     def call_back(self, verb: StepVerb, context: StepContext) -> None:
-        """Remember the activity that is to be told what becomes of a step."""
-        self.set_aside().callbacks[verb.location] = (verb.activity, context)
+        """Remember what the activity of a step shall know that is told what comes of an attempt."""
+        self.set_aside().contexts[verb.location] = context
+
+    def take_context(self, location: str) -> StepContext | None:
+        """Return what was remembered for that."""
+        return self.aside.contexts.pop(location, None) if self.aside is not None else None
+
+    def tell(self, location: str, telling: Telling) -> None:
+        """Note what the activity of a step is being told."""
+        self.set_aside().telling[location] = telling
 
     def schedule(self, due: Instant | None) -> None:
         """Note when the timers wake the run."""

@@ -304,6 +304,8 @@ class Runner:
         for verb in turn.abandoned:
             if not self.outlasting.keep(resident, verb.location):
                 self.attempts.stop(resident, verb.location, "cancelled")
+        if resident.telling and resident.phase < FINISHING:
+            self.attempts.callbacks.begin(resident, turn.entries)
         if resident.phase is RELEASING:
             if not resident.commits:
                 due = self.clock.now() if outcome.messages or outcome.refused else resident.written[2]
@@ -471,6 +473,7 @@ class Runner:
         self.attempts.stop_all(resident, "the run left this worker")
         if resident.aside is not None:
             self.outlasting.drop(resident, "the run left this worker")
+            self.attempts.callbacks.drop(resident)
         stubborn = len(LIMBO)
         resident.execution.drop()
         if len(LIMBO) > stubborn:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from holdfast.context.steps import StepVerb
 from holdfast.definitions import ActivityOptions, NotReady
 from holdfast.engine.steps.context import StepContext
+from holdfast.replay.loop import is_done
 
 
 def not_ready(
@@ -39,3 +41,10 @@ def asking(whom: str, settings: ActivityOptions) -> Iterator[None]:
         with suppress(BaseException):  # a note is not worth losing what was raised
             error.add_note(f"raised by {whom} of activity {settings.name!r}")
         raise
+
+
+def is_counted(verb: object) -> bool:
+    """Whether this is a step whose attempt the commit in flight counts, and that would begin with its answer."""
+    if not isinstance(verb, StepVerb) or is_done(verb) or verb.settled or verb.skipped:
+        return False
+    return verb.activity.queue is None and not verb.activity.settings.transaction

@@ -101,6 +101,9 @@ class Attempt:
     """Takes the result of a thread that came back after its attempt was given up."""
     at_once = False
     """Whether an async body may begin in this very moment, and not in the next round of the event loop."""
+    opening: Callable[[], Coroutine[Any, Any, None] | None] | None = None
+    """Called when it begins, and awaited before its body does: `on_start`."""
+    _opening: asyncio.Task[None] | None = None
     _body: Any = None
     _deadline: asyncio.TimerHandle | None = None
     _heartbeat: asyncio.TimerHandle | None = None
@@ -155,6 +158,21 @@ class Attempt:
         loop = self._executor.loop
         if settings.timeout and self.inside is None:
             self._deadline = loop.call_later(micros(settings.timeout) / 1e6, self._timed_out)
+        left = self.opening() if self.opening is not None else None
+        if left is None:
+            self._go_on()
+        else:
+            self._opening = loop.create_task(left, context=self._executor.context.copy())
+            self._opening.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        if self.finished or task.cancelled():
+            self._task_failed(task)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        settings, loop = self.verb.activity.settings, self._executor.loop
         if settings.heartbeat_timeout:
             self.context.beat = self._beat
             if self.kind != "process":
@@ -175,7 +193,9 @@ class Attempt:
             return
         self.finished = True
         self.context.signal.fire(reason)
-        if self._body is not None:
+        if self._opening is not None and not self._opening.done():
+            self._executor.forsake(self._opening, reason)
+        elif self._body is not None:
             if self.kind == "async":
                 self._executor.forsake(self._body, reason)
             elif self.kind == "thread":

@@ -18,16 +18,16 @@ from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import KeepResult, KeyAnswer
 from holdfast.contract.rows import Claim
 from holdfast.contract.store import Store
-from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import NotReady
 from holdfast.engine.runs.letters import letter_of_step
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
-from holdfast.engine.steps.admission import asking, not_ready
+from holdfast.engine.steps.admission import asking, is_counted, not_ready
 from holdfast.engine.steps.attempt import Attempt
+from holdfast.engine.steps.callbacks import StepCallbacks
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
-from holdfast.engine.steps.keys import key_of, leave_of
+from holdfast.engine.steps.keys import leave_of
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
@@ -39,9 +39,9 @@ from holdfast.errors import (
     StepSkipped,
     UndecodablePayload,
 )
-from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data, qualified_name
+from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
 from holdfast.payloads.errors import tamed
-from holdfast.policy import Retry, asked_delay
+from holdfast.policy import asked_delay
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import OVER_LIMIT, STOPPED
 from holdfast.replay.loop import is_done
@@ -65,6 +65,7 @@ class Attempts:
         self.suspects = Suspects(runs, executor)
         self._draw = random.random
         self._transactions = TransactionalBodies(runs, executor.loop, store, self._left)
+        self.callbacks = StepCallbacks(runs, executor, self.context)
         self.queued = QueuedSteps(runs, self)
         """Those whose attempts are in queues."""
 
@@ -85,6 +86,9 @@ class Attempts:
                 resident.retries[verb.location] = (verb.retry_at, verb)
                 continue
             if verb.location in resident.queued:
+                continue
+            if verb.kept is not None:
+                self.callbacks.again(resident, verb, verb.kept, partial(self._record, resident, verb, verb.kept))
                 continue
             if not verb.settled and not verb.skipped:
                 notes.append((verb.location, self.suspects.counted_loss(verb, claim.lost or "handed back", claim)))
@@ -179,8 +183,11 @@ class Attempts:
     def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
         attempt = Attempt(self._executor, verb, resident, context, self._done)
         resident.attempts[verb.location] = attempt
-        if verb.activity.settings.idempotency_key is not None:
+        settings = verb.activity.settings
+        if settings.idempotency_key is not None:
             attempt.late = partial(self._late, resident.key, verb)
+        if settings.on_start is not None:
+            attempt.opening = partial(self._runs.reporter.observers.call, settings.on_start, resident.id, context)
         return attempt
 
     def context(self, resident: Resident, verb: StepVerb) -> StepContext:
@@ -237,7 +244,7 @@ class Attempts:
             error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
             self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
             return
-        self.put_off(resident, verb, why.reason, now + micros(why.retry_in))
+        self._settle(resident, verb, entries.AttemptSkipped(why.reason, now + micros(why.retry_in)))
 
     def put_off(self, resident: Resident, verb: StepVerb, reason: str, check_at: Instant) -> None:
         """Let a step whose attempt was counted but has not run wait, durably and without a slot."""
@@ -269,9 +276,7 @@ class Attempts:
                 reason = f"{OVER_LIMIT}{settings.limit!r}"
                 asyncio.get_running_loop().call_soon(self.put_off, resident, verb, reason, turn)
                 return self._refuse(resident, attempt)
-        if verb.activity.watched:
-            self.call_back(resident, verb, context)
-            self._runs.reporter.started(resident, verb.location)
+        self.call_back(resident, verb, context)
         return True
 
     def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
@@ -295,11 +300,8 @@ class Attempts:
 
     def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
         """Keep a result that came after its attempt was given up, for the next attempt to find."""
-        key = key_of(verb)
-        if key is not None:
-            settings = verb.activity.settings
-            expires = self._runs.clock.now() + micros(settings.idempotency_ttl)
-            left = LeaveKey(activity=settings.name, key=key, result=result.decode(), expires=expires)
+        left = leave_of(verb, self._runs.clock.now(), result)
+        if left is not None:
             self._runs.keep_result(KeepResult(run=run, leave=left))
 
     def stop_queued(self, resident: Resident) -> None:
@@ -339,8 +341,8 @@ class Attempts:
             told = {location for location, _ in notes}
             notes += [
                 (location, entries.AttemptSkipped(STOPPED, self._runs.clock.now()))
-                for location in sorted(resident.active - told)
-                if _counted(resident.execution.journal.open.get(location))
+                for location in sorted(resident.active - told - resident.telling.keys())
+                if is_counted(resident.execution.journal.open.get(location))
             ]
         return notes
 
@@ -372,7 +374,7 @@ class Attempts:
         if verb.activity.plain and not resident.phase and not verb.recalled:
             self._runs.apply(resident, verb.location, fact)
         else:
-            self._end(resident, verb, fact, result, keep_key)
+            self._end(resident, verb, fact, keep_key)
         return None
 
     def failed(
@@ -398,49 +400,56 @@ class Attempts:
         if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
             data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
         failures = verb.failures + 1
-        hopeless = isinstance(raised, _HOPELESS) or not _retryable(policy, data)
+        hopeless = isinstance(raised, _HOPELESS) or policy.refuses_by_name(data)
         if hopeless or not policy.allows(raised, failures):
             if hopeless or not policy.is_retryable(raised):
                 data = msgspec.structs.replace(data, retryable=False)
             self._end(resident, verb, entries.StepFailure(verb.attempt, data))
             return
-        verb.failures = failures
         retry_at = now + micros(policy.delay(failures, self._draw()))
         step = resident.execution.journal.names.path(verb.location)
         _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
-        verb.settled = True
-        verb.retry_at = retry_at
-        resident.retries[verb.location] = (retry_at, verb)
-        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
-        self._runs.note(resident, note)
+        self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
 
     def _come_back_later(self, resident: Resident, verb: StepVerb, retry_at: Instant, data: ErrorData) -> None:
         """Make an attempt again when a service said so, and let no other step under its limit ask before that."""
         limit = verb.activity.settings.limit
         if limit is not None:
             self._runs.limits.hold(limit, retry_at)
-        verb.settled, verb.retry_at = True, retry_at
-        resident.retries[verb.location] = (retry_at, verb)
-        note = (verb.location, entries.AttemptFailed(verb.attempt, data, retry_at))
-        self._runs.note(resident, note)
+        self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
 
-    def _end(
-        self,
-        resident: Resident,
-        verb: StepVerb,
-        fact: entries.Entry,
-        result: bytes | None = None,
-        keep_key: bool = False,
-    ) -> None:
+    def _settle(self, resident: Resident, verb: StepVerb, entry: entries.Entry) -> None:
+        """Record what came of an attempt, after its activity was told if it wants to be."""
+        if not self.callbacks.hold(resident, verb, entry, partial(self._record, resident, verb, entry)):
+            self._record(resident, verb, entry)
+
+    def _record(self, resident: Resident, verb: StepVerb, entry: entries.Entry) -> None:
+        if isinstance(entry, entries.AttemptSkipped):
+            self.put_off(resident, verb, entry.reason, entry.check_at)
+        elif isinstance(entry, entries.AttemptFailed):
+            verb.failures += not entry.error.postpones
+            verb.settled, verb.retry_at = True, entry.retry_at
+            resident.retries[verb.location] = (entry.retry_at, verb)
+            self._runs.note(resident, (verb.location, entry))
+        else:
+            self._ended(resident, verb, entry)
+
+    def _end(self, resident: Resident, verb: StepVerb, fact: entries.Entry, keep_key: bool = False) -> None:
+        """End a step, after its activity was told if it wants to be."""
+        if not self.callbacks.hold(resident, verb, fact, partial(self._ended, resident, verb, fact, keep_key)):
+            self._ended(resident, verb, fact, keep_key)
+
+    def _ended(self, resident: Resident, verb: StepVerb, fact: entries.Entry, keep_key: bool = False) -> None:
         """Hand a step's end to the code; for a suspect, only after it is durable.
 
         If it is the code that crashes or hangs with this result, the step must not be blamed for ever: the next claims
         then find the result recorded and no progress, and the run is blocked. A run that is pausing only records it.
         """
         if verb.activity.settings.idempotency_key is not None and not keep_key:
+            result = bytes(fact.result) if isinstance(fact, entries.StepCompleted) else None
             self._give_up_key(resident, verb, self._runs.clock.now(), result)
         on_its_own = verb.on_its_own or verb.location.startswith("^")
-        if on_its_own and result is None and isinstance(fact, entries.StepFailure):
+        if on_its_own and isinstance(fact, entries.StepFailure):
             resident.add_letter(letter_of_step(verb, fact))
         if resident.phase is PAUSING:
             pausing = resident.pausing
@@ -483,17 +492,3 @@ class Attempts:
         resident.active.discard(verb.location)
         self.call_back(resident, verb, self.context(resident, verb))
         self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
-
-
-def _counted(verb: object) -> bool:
-    """Whether this is a step whose attempt the commit in flight counts, and that would begin with its answer."""
-    if not isinstance(verb, StepVerb) or is_done(verb) or verb.settled or verb.skipped:
-        return False
-    return verb.activity.queue is None and not verb.activity.settings.transaction
-
-
-def _retryable(policy: Retry, data: ErrorData) -> bool:
-    """Tell whether an error that arrived as data, its class perhaps unknown here, may be retried by its names."""
-    names = {data.type, *data.bases}
-    listed = {entry if isinstance(entry, str) else qualified_name(entry) for entry in policy.non_retryable}
-    return "NonRetryable" not in names and not names & listed

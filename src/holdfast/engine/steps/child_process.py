@@ -23,8 +23,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.steps.arguments import write_arguments
-from holdfast.engine.steps.child_main import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call
+from holdfast.engine.steps.child_main import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
 from holdfast.engine.steps.context import StepContext
 from holdfast.errors import DefinitionError, NotSerializable, StepCrashed
 from holdfast.payloads import codec
@@ -235,3 +234,34 @@ def _main_is_guarded() -> bool:
         return False
     tests = [statement.test for statement in tree.body if isinstance(statement, ast.If)]
     return any(isinstance(node, ast.Name) and node.id == "__name__" for test in tests for node in ast.walk(test))
+
+
+# Arguments on their way to another process: as JSON, and back as the types that a function declares.
+
+
+def write_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], step: str, whom: str
+) -> bytes:
+    """Return arguments as JSON from which `read_arguments` makes equal ones; `whom` they are to reach.
+
+    Raises:
+        DefinitionError: an argument would arrive as something else.
+        NotSerializable: JSON does not carry one.
+    """
+    payload = codec.encode([list(args), kwargs], f"the arguments of step {step!r}")
+    crossed, crossed_named = read_arguments(function, payload)
+    for name, before, after in [
+        *((str(number), *pair) for number, pair in enumerate(zip(args, crossed, strict=True), 1)),
+        *((name, value, crossed_named[name]) for name, value in kwargs.items()),
+    ]:
+        if type(before) is not type(after) or (before != after and codec.encode(before) != codec.encode(after)):
+            raise DefinitionError(
+                f"argument {name} of step {step!r} is a {type(before).__name__} and would reach {whom} "
+                f"as a {type(after).__name__}: annotate the parameter with its type"
+            )
+    return payload
+
+
+def read_arguments(function: Callable[..., Any], payload: bytes | str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments that came as JSON, of the types that a function declares."""
+    return typed_arguments(function, *codec.decode(payload))

@@ -6,26 +6,24 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, to_datetime
-from holdfast.contract.rows import TERMINAL, EntryRow, Status
-from holdfast.definitions import Activity, check_plain
+from holdfast.contract.rows import TERMINAL, Status
+from holdfast.definitions import check_plain
 from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.payloads.errors import error_text, loggable
 from holdfast.replay.cuts import only_undoes
-from holdfast.replay.entry import UNCOUNTED, AttemptFailed, AttemptSkipped, StepCompleted, StepFailure, decode_entry
 from holdfast.replay.turn import Ending, Turn
 from holdfast.replay.turn import Outcome as TurnOutcome
 
 if TYPE_CHECKING:
     from holdfast.engine.runs.resident import Resident
-    from holdfast.engine.steps.context import StepContext
 
 _logger = logging.getLogger("holdfast.engine")
 _MOST_WAITING = 10_000
@@ -34,7 +32,6 @@ _SKIPPED = codec.qualified_name(StepSkipped)
 Callback = Callable[[Change], None]
 ToTell = Callback | Iterable[Callback]
 """One callback or several."""
-Callbacks = dict[str, "tuple[Activity[..., Any], StepContext]"]
 
 TYPES = frozenset(
     {
@@ -139,16 +136,29 @@ class Observers:
             except BaseException as error:
                 self.report(error, callback, change.run_id, {"change": change.type})
 
-    def call(self, callback: Callable[..., object], run_id: str, *args: Any) -> None:
-        """Call a callback of an activity or a workflow; what it raises is only reported."""
+    def call(self, callback: Callable[..., object], run_id: str, *args: Any) -> Coroutine[Any, Any, None] | None:
+        """Call a callback of an activity or a workflow; return what is left to await of it, None if nothing is.
+
+        What it raises is only reported.
+        """
         try:
             made = callback(*args)
-            if inspect.iscoroutine(made):
-                made.close()
-                raise TypeError("it returned a coroutine, which is not awaited: use a plain function")
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            self.report(error, callback, run_id)
+            return None
+        return self._finish(made, callback, run_id) if inspect.isawaitable(made) else None
+
+    async def _finish(self, made: Awaitable[object], callback: Callable[..., object], run_id: str) -> None:
+        try:
+            await made
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # it was stopped from outside, and is called again where the run goes on
             self.report(error, callback, run_id)
 
     def report(
@@ -174,7 +184,7 @@ class Reporter:
     """Tells the observers what a worker does to its runs, each thing once, when it is durable."""
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
-        self._observers = observers
+        self.observers = observers
         self._clock = clock
         self.listeners = observers.callbacks
         """Whom an engine tells of changes; empty where there is nothing to tell."""
@@ -188,11 +198,11 @@ class Reporter:
         **fields: Any,
     ) -> None:
         """Tell of something that happened to a run as a whole, now or at an instant."""
-        if not self._observers.listen(resident.id, type):
+        if not self.observers.listen(resident.id, type):
             return
         if type == "run.started":
             at = resident.execution.loop.origin  # the time of its first entries, which were made before the commit
-        self._observers.notify(
+        self.observers.notify(
             Change(
                 type=type,
                 at=to_datetime(self._clock.now() if at is None else at),
@@ -205,16 +215,14 @@ class Reporter:
 
     def turn(self, resident: Resident, turn: Turn) -> None:
         """Tell of what a committed turn recorded, and of the end it came to."""
-        if resident.aside is not None and resident.aside.callbacks:
-            self._call_back(resident, resident.aside.callbacks, turn.entries)
         at = turn.entries[-1].at if turn.entries else None
-        if not self._observers.listen(resident.id):
-            if turn.outcome is not None and self._observers.alerts:
+        if not self.observers.listen(resident.id):
+            if turn.outcome is not None and self.observers.alerts:
                 self._end(resident, turn.outcome, at)
             return
         journal = resident.execution.journal
         for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
-            self._observers.notify(change)
+            self.observers.notify(change)
             if change.type == "compensation.failed":
                 self.tell("deadletter.added", resident, {"kind": "work", **change.data}, at, step=change.step)
         if turn.outcome is None:
@@ -236,31 +244,7 @@ class Reporter:
             resident.announce()
             self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
 
-    # The callbacks of activities and workflows.
-
-    def started(self, resident: Resident, location: str) -> None:
-        """Tell an activity that an attempt of it starts."""
-        activity, context = resident.set_aside().callbacks[location]
-        self._call(resident, activity.settings.on_start, context)
-
-    def _call_back(self, resident: Resident, callbacks: Callbacks, rows: Sequence[EntryRow]) -> None:
-        for row in rows:
-            activity, context = callbacks.get(row.location, (None, None))
-            if activity is None:
-                continue
-            settings, entry = activity.settings, decode_entry(row.kind, row.data)
-            if isinstance(entry, StepCompleted):
-                self._call(resident, settings.on_success, context, activity.decode(bytes(entry.result)))
-            elif isinstance(entry, AttemptFailed):
-                self._call(resident, settings.on_failure, context, entry.error)
-            elif isinstance(entry, StepFailure):
-                if entry.error.type != _SKIPPED:  # no attempt failed: none was made
-                    self._call(resident, settings.on_failure, context, entry.error)
-                self._call(resident, settings.on_failed, context, entry.error)
-            elif isinstance(entry, AttemptSkipped) and not entry.reason.startswith(UNCOUNTED):
-                self._call(resident, settings.on_skipped, context, entry.reason)
-            if isinstance(entry, StepCompleted | StepFailure):
-                callbacks.pop(row.location, None)
+    # The hooks of workflows.
 
     def state_of(self, resident: Resident) -> Any:
         """Return what a run that ends has accumulated, for the hooks of its workflow."""
@@ -271,7 +255,7 @@ class Reporter:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            self._observers.report(error, resident.workflow.function, resident.id)
+            self.observers.report(error, resident.workflow.function, resident.id)
             return None
 
     def ended(self, resident: Resident, status: str, state: Any, error: ErrorData | None) -> None:
@@ -289,7 +273,10 @@ class Reporter:
     def _call(self, resident: Resident, callback: Callable[..., object] | None, *args: Any) -> None:
         if callback is None:
             return
-        self._observers.call(callback, resident.id, *args)
+        left = self.observers.call(callback, resident.id, *args)
+        if left is not None:
+            left.close()
+            self.observers.report(TypeError("it returned something to await, which is not awaited"), callback)
 
     def progress(self, resident: Resident, location: str, progress: str) -> None:
         """Tell that a step reported progress."""

@@ -90,7 +90,13 @@ def steps_of(
     cut: dict[str, Earlier] = {}
     undone: dict[str, int] = {}
     steps: dict[str, Step] = {}
+    kept: dict[str, EntryRow] = {}
+    """What came of attempts, before their callbacks were told."""
     for row in rows:
+        if row.kind == entries.EndKept.kind:
+            kept[row.location] = row
+        elif row.location in kept:
+            del kept[row.location]
         if row.kind == entries.Reopened.kind:
             mark = decode_entry(row.kind, row.data)
             cut, undone = mark.cut or cut, mark.undone or undone
@@ -100,6 +106,10 @@ def steps_of(
         elif row.location in steps and (change := _CHANGES.get(row.kind)):
             step = steps[row.location]
             steps[row.location] = replace(step, **change(step, decode_entry(row.kind, row.data), to_datetime(row.at)))
+    for location, row in kept.items():
+        if location in steps:
+            step, mark = steps[location], decode_entry(row.kind, row.data)
+            steps[location] = replace(step, **_CHANGES[mark.what](step, mark.kept(), to_datetime(row.at)))
     for location, step in steps.items():
         named = names.path(calls.get(location.partition("/")[0]) or location)
         settings = _settings(activity_of(step.name))

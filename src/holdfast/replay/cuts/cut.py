@@ -89,6 +89,14 @@ def lost_in(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
     return lost
 
 
+def unkept(row: EntryRow) -> EntryRow:
+    """Return what came of a step whose callbacks were being told, as the entry that it would have become."""
+    if row.kind != entries.EndKept.kind:
+        return row
+    mark = decode_entry(row.kind, row.data)
+    return row._replace(kind=mark.what, data=bytes(mark.entry).decode())
+
+
 def doubt_of(last: EntryRow) -> str:
     """Return why it is not known that the last attempt of a step had no effect, by the last that history has of it."""
     entry = decode_entry(last.kind, last.data)

@@ -19,7 +19,7 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
-from holdfast.replay.cuts.cut import OF_STEPS, UNDO, Cut, Point, Redone, covers, doubt_of, lost_in, summed
+from holdfast.replay.cuts.cut import OF_STEPS, UNDO, Cut, Point, Redone, covers, doubt_of, lost_in, summed, unkept
 from holdfast.replay.entry import Earlier, decode_entry, encode_entry
 from holdfast.replay.location import DEADLINE, inside, is_undoing
 from holdfast.replay.past import names_of
@@ -272,9 +272,10 @@ class CutFinder:
         places = [*undone, *self._ended_by(), *([named] if named else [])]
         kinds = {entries.StepCompleted.kind, entries.ResultKept.kind}
         kinds |= {entries.StepFailure.kind} if how == "rerun" else set()
+        ended = {row.location for row in gone if row.kind in entries.STEP_ENDS}
         return [
             row
-            for row in gone
+            for row in (unkept(each) if each.location not in ended else each for each in gone)
             if row.kind in kinds
             and row.location in open_calls
             and not is_undoing(row.location)
@@ -450,11 +451,11 @@ def _seq(row: EntryRow) -> int:
 
 def _told(gone: list[EntryRow], results: list[EntryRow]) -> list[EntryRow]:
     """Return results that are kept, with what led to each since its step was last reopened: attempts and failures."""
-    ends = {row.location: row.seq for row in results}
+    ends = {row.location: row for row in results}
     last = {row.location: row.seq for row in gone if row.kind == entries.Reopened.kind}
     return [
-        row
+        end if row.seq == end.seq else row
         for row in gone
-        if row.seq == ends.get(row.location)
-        or (last.get(row.location, 0) < row.seq < ends.get(row.location, 0) and row.kind in OF_STEPS)
+        if (end := ends.get(row.location)) is not None
+        and (row.seq == end.seq or (last.get(row.location, 0) < row.seq < end.seq and row.kind in OF_STEPS))
     ]

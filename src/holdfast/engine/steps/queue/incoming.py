@@ -24,8 +24,8 @@ from holdfast.contract.turns import LeaveKey
 from holdfast.definitions import Activity
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.steps.admission import not_ready
-from holdfast.engine.steps.arguments import read_arguments
 from holdfast.engine.steps.attempt import Attempt
+from holdfast.engine.steps.child_process import read_arguments
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
@@ -192,9 +192,12 @@ class TaskRunner:
         attempt = held.attempt = Attempt(self._executor, work, held, context, self._done)
         if call.own_key is not None:
             attempt.late = partial(self._late, held)
-        self._executor.run(attempt, partial(self._admit, context))
+        on_start = work.activity.settings.on_start
+        if on_start is not None:
+            attempt.opening = partial(self._observers.call, on_start, task.run_id, context)
+        self._executor.run(attempt, self._admit)
 
-    def _admit(self, context: StepContext, attempt: Attempt) -> bool:
+    def _admit(self, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it."""
         held: HeldTask = attempt.owner
         settings, runner = attempt.verb.activity.settings, self._runner
@@ -209,8 +212,6 @@ class TaskRunner:
         if end is not None:
             self._finish(held, end)
             return False
-        if settings.on_start is not None:
-            self._observers.call(settings.on_start, held.task.run_id, context)
         return True
 
     # Ending.

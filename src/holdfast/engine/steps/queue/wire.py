@@ -10,7 +10,7 @@ from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.turns import NewTask
 from holdfast.engine.steps.admission import asking
-from holdfast.engine.steps.arguments import write_arguments
+from holdfast.engine.steps.child_process import write_arguments
 from holdfast.payloads.codec import ErrorData
 
 _MOST_PRIORITY = 2**31 - 1
