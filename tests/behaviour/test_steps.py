@@ -288,13 +288,13 @@ async def test_threads_are_reused_and_bounded(make_engine):
     now, most = 0, 0
     lock = threading.Lock()
 
-    @activity(timeout=timedelta(milliseconds=400), retry=Retry.never)
+    @activity(timeout=timedelta(milliseconds=800), retry=Retry.never)
     def work(number: int) -> int:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.03)
+        time.sleep(0.05)
         with lock:
             now -= 1
         return number
