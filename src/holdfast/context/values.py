@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
+
+import msgspec
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -19,30 +20,26 @@ class _Missing:
 MISSING: Any = _Missing()
 
 
-@dataclass(frozen=True, slots=True)
-class Continue(Generic[S]):
+class Continue(msgspec.Struct, Generic[S], frozen=True):
     """What a loop's body returns to go on with a new state."""
 
     state: S = None  # type: ignore[assignment]  # a loop without state
 
 
-@dataclass(frozen=True, slots=True)
-class Break(Generic[T]):
+class Break(msgspec.Struct, Generic[T], frozen=True):
     """What a loop's body returns to end the loop with a value."""
 
     value: T = None  # type: ignore[assignment]  # a loop without a result
 
 
-@dataclass(frozen=True, slots=True)
-class Winner(Generic[T]):
+class Winner(msgspec.Struct, Generic[T], frozen=True):
     """The first branch of a race to complete, and its value."""
 
     winner: str
     value: T
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[T]):
+class Request(msgspec.Struct, Generic[T], frozen=True):
     """A message whose sender waits for an answer: give it to `ctx.reply`."""
 
     payload: T

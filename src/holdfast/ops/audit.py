@@ -41,8 +41,7 @@ _PAGE = 1000
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Something an operator did: the `n`th of all, to a run, a dead letter, a schedule or a kind of rows."""
 
     n: int
@@ -65,8 +64,7 @@ class EvidenceRecord:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What checking a chain found: so many rows hold, up to the hash `last`; the row `broken_at` does not."""
 
     ok: bool

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
+import msgspec
+
 from holdfast.changes import Change, step_name
 from holdfast.clock import micros, to_datetime
 from holdfast.contract.operations import Acknowledge, Done, Purge, Refused, ReplayEvent
@@ -83,8 +85,7 @@ class DeadLetter:
         return step_name(self.step)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayReport:
+class ReplayReport(msgspec.Struct, frozen=True):
     """What became of replaying many: the ids of those replayed, and why others were not.
 
     With `dry_run` only `matched` is filled.
@@ -92,8 +93,8 @@ class ReplayReport:
 
     matched: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ()
-    failed: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    skipped: dict[str, str] = msgspec.field(default_factory=dict)
     """Those that were left alone, because it is not known to be safe, and why."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from holdfast.contract.rows import RunRow, Standing
 from holdfast.contract.store import Store
@@ -25,8 +26,7 @@ class Patience(Protocol):
     def __call__(self, coming: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """The side of an engine that looks at runs, talks to them and acts on them."""
 
     link: Link

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.changes import Change
 from holdfast.contract.rows import TERMINAL, Status
 
 
-@dataclass(frozen=True, slots=True)
-class LifespanReport:
+class LifespanReport(msgspec.Struct, frozen=True):
     """What `engine.run(lifespan=...)` did: runs ended and steps completed or failed, and how many runs are open."""
 
     completed: int

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, from_datetime, micros, to_datetime
@@ -46,20 +47,18 @@ if TYPE_CHECKING:
 Action = Literal["cancel", "terminate", "pause", "resume", "retry"]
 
 
-@dataclass(frozen=True, slots=True)
-class BulkReport:
+class BulkReport(msgspec.Struct, frozen=True):
     """What acting on many runs came to; with `dry_run` only `matched` is filled."""
 
     matched: list[str]
-    changed: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    changed: list[str] = msgspec.field(default_factory=list)
+    unchanged: list[str] = msgspec.field(default_factory=list)
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    skipped: dict[str, str] = msgspec.field(default_factory=dict)
     """Runs that a retry of many leaves alone, because it is not known to be safe, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(msgspec.Struct, frozen=True):
     """What `recover()` found: workers declared dead, blocked runs to try again, whether runs waited for a worker."""
 
     dead_workers: int

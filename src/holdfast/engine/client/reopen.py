@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -37,8 +36,7 @@ _DEEPEST_FAMILY = 50
 FindCut = Callable[[list[EntryRow], Instant, str], Cut]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redo:
+class Redo(msgspec.Struct, frozen=True, kw_only=True):
     """What letting a run go on does again; all else keeps its results."""
 
     run_id: str
@@ -48,7 +46,7 @@ class Redo:
     """The paths of steps that had begun and are done again; more may follow them, as the code goes."""
     children: tuple[str, ...] = ()
     """The ids of child runs that go on with it, or are started again."""
-    unsure: dict[str, str] = field(default_factory=dict)
+    unsure: dict[str, str] = msgspec.field(default_factory=dict)
     """Of these steps, those of which it is not known that their last attempt had no effect, and why."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.contract.store import Store
@@ -21,8 +22,7 @@ _LATE = timedelta(seconds=1)
 _NAP = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is. `ok` is True when there are no `reasons` against it; the rest is for people and graphs."""
 
     ok: bool

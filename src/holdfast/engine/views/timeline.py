@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -21,14 +20,13 @@ from holdfast.replay.past import names_of
 Detail = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineItem:
+class TimelineItem(msgspec.Struct, frozen=True):
     """One thing that happened: when, what, at which call of the run (empty: to the run itself), and more about it."""
 
     at: datetime
     what: str
     where: str
-    detail: Detail = field(default_factory=dict)
+    detail: Detail = msgspec.field(default_factory=dict)
 
 
 def timeline(

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+import msgspec
 
 from holdfast.clock import Clock, Instant, new_id
 from holdfast.contract.operations import Delivered, Unblock
@@ -43,8 +44,7 @@ _NAMED = 20
 """How many runs are named when they are taken over."""
 
 
-@dataclass(frozen=True)
-class Listeners:
+class Listeners(msgspec.Struct, frozen=True):
     """What an engine is told by its worker."""
 
     run_ended: Callable[[str, Standing | None], None]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.contract.rows import EntryRow, Message
 from holdfast.replay import entry as entries
@@ -30,8 +31,7 @@ class Redone(NamedTuple):
     """Why it is not known that its last attempt had no effect; empty where that is known."""
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """Where a run is cut and what it then needs: facts with this `seq` and later ones go, `entries` are appended.
 
     `messages` were consumed by facts that go and are to be queued again. `children` ended failed or cancelled, are

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message
@@ -37,7 +38,7 @@ def cut_for_retry(rows: list[EntryRow], at: Instant, run_id: str = "") -> Cut:
     past = CutFinder(rows, run_id)
     points = past.failures() + past.undone()
     if not points:
-        return replace(past.cut(past.end(), "retry", at), collected=tuple(past.collected()))
+        return msgspec.structs.replace(past.cut(past.end(), "retry", at), collected=tuple(past.collected()))
     return past.cut(min(points), "retry", at)
 
 
