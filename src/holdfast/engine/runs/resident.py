@@ -133,9 +133,9 @@ class Aside:
         """Locations whose key was said to be free before it was known here that they wait for it."""
         self.queued: dict[str, StepVerb] = {}
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
-        self.contexts: dict[str, StepContext] = {}
+        self.contexts: dict[str, StepContext] | None = None
         """Of the attempts under way whose activities are told what comes of them."""
-        self.telling: dict[str, Telling] = {}
+        self.telling: dict[str, Telling] | None = None
         """What they are being told."""
         self.next_life: list[EntryRow] | tuple[()] = ()
         """The first entries of the life that follows this one."""
@@ -273,7 +273,7 @@ class Resident:
     @property
     def telling(self) -> dict[str, Telling]:
         """What activities are being told of their attempts."""
-        return self.aside.telling if self.aside is not None else _NOTHING_TOLD
+        return (self.aside.telling if self.aside is not None else None) or _NOTHING_TOLD
 
     @property
     def outlasting(self) -> dict[str, Attempt]:
@@ -426,15 +426,18 @@ class Resident:
 
     def call_back(self, verb: StepVerb, context: StepContext) -> None:
         """Remember what the activity of a step shall know that is told what comes of an attempt."""
-        self.set_aside().contexts[verb.location] = context
+        aside = self.set_aside()
+        aside.contexts = {**(aside.contexts or {}), verb.location: context}
 
     def take_context(self, location: str) -> StepContext | None:
         """Return what was remembered for that."""
-        return self.aside.contexts.pop(location, None) if self.aside is not None else None
+        contexts = self.aside.contexts if self.aside is not None else None
+        return contexts.pop(location, None) if contexts else None
 
     def tell(self, location: str, telling: Telling) -> None:
         """Note what the activity of a step is being told."""
-        self.set_aside().telling[location] = telling
+        aside = self.set_aside()
+        aside.telling = {**(aside.telling or {}), location: telling}
 
     def schedule(self, due: Instant | None) -> None:
         """Note when the timers wake the run."""
