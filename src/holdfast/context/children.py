@@ -100,6 +100,7 @@ def child(
             at=journal.loop.now,
             parent=Parent(journal.run.key, journal.run.id, location),
             options=options,
+            hooked=isinstance(workflow, Workflow) and workflow.told_of_cancels,
         )
         taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
         child = StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken)

@@ -8,7 +8,17 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
-from holdfast.contract.turns import Audit, CommitTurn, EventRule, LeaveKey, NewRun, PublishEvent, RunEnd, StartRun
+from holdfast.contract.turns import (
+    Audit,
+    CommitTurn,
+    EventRule,
+    LeaveKey,
+    NewLetter,
+    NewRun,
+    PublishEvent,
+    RunEnd,
+    StartRun,
+)
 
 
 class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +44,8 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
 class RequestCancel(msgspec.Struct, frozen=True, kw_only=True):
     """Mark a run `cancelling` and tell its owner through the inbox; so are its children that are cancelled with it.
 
-    A run that never began ends at once; `payload` is what its parent is then told. `compensate` asks it to undo.
+    A run that never began ends at once, unless it is `hooked`; `payload` is what its parent is then told. `compensate`
+    asks it to undo. Refused for a run that is decided or compensating: it is ending already.
     """
 
     target: str
@@ -47,10 +58,16 @@ class RequestCancel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Terminate(msgspec.Struct, frozen=True, kw_only=True):
-    """End a run here and now, whatever it is doing; no code of it runs. Children that are cancelled with it are."""
+    """End a run here and now, whatever it is doing; no code of it runs. Children that are cancelled with it are.
+
+    `decided` is how it ends as far as the caller knows. If it is decided otherwise, or was meanwhile, the answer is
+    Refused with the reason "decided". `letters` are written with the end.
+    """
 
     target: str
     end: RunEnd
+    decided: Status | None = None
+    letters: list[NewLetter] = []
     audit: Audit | None = None
 
 

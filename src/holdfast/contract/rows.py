@@ -34,6 +34,8 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+UNDECIDED = "open"
+"""The conclusion of a run whose code is told of a cancel even if it never began, until it is decided how it ends."""
 
 
 class EntryRow(NamedTuple):
@@ -198,6 +200,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON object of the searchable attributes."""
     failed_step: str | None = None
     """The path of the call whose failure ended it, empty if its own code raised."""
+    conclusion: str | None = None
+    """How it ends, while its hooks are called; otherwise None, or UNDECIDED."""
     fingerprint: str | None = None
     """Of the code that it was blocked under, or failed."""
 

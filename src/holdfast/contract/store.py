@@ -107,7 +107,8 @@ class Store(ABC):
           An end sets owner and due to nothing, frees its unique key and its idempotency keys, empties the inbox (unread
           events go to other runs, unread messages where RunEnd.unread says; those of a run that did not complete stay
           for when it is reopened), and puts a `child_ended` row (name = the ended run's id, payload =
-          RunEnd.payload) into the parent's inbox unless the parent has ended.
+          RunEnd.payload) into the parent's inbox unless the parent has ended. A state with a conclusion frees the
+          unique key, too, and is not taken back by later states.
           Of the effects unwaits come first, then publishes and returns (only of rows of kind event), then waits, each
           replacing what waited at its location. Waits are registered, and queued events given to them, before the
           state is written, so that a run parks with them in its inbox or is found by the next publisher. A state does
@@ -121,12 +122,14 @@ class Store(ABC):
           all its life, or queued; `Refused` ("full"). An event stays as old as it is, however often it was given back.
         - `RequestCancel`: a run that has not ended becomes cancelling and gets one `cancel` inbox row (a second request
           while cancelling is Delivered again without a second row, unless it asks to compensate); one that was
-          never claimed is cancelled at once. So are, likewise, its open children that go with it. `Refused` as above.
-        - `Terminate`: the run ends as given, and its open children that go with it are cancelled. `Refused` as above.
+          never claimed is cancelled at once, unless it is hooked: then it is due at once, whenever it was to begin. So
+          are, likewise, its open children that go with it. `Refused` as above, and when it is compensating or decided.
+        - `Terminate`: the run ends as given, and its open children that go with it are cancelled. `Refused` as above;
+          also ("decided") if its end is decided otherwise than the caller knows.
         - `Pause`: a run with a living owner gets a `pause` row (payload: until when) and its owner's attention
           (`Delivered`); any other is paused at once (`Done`), due when the pause ends. Neither messages nor timers make
-          a paused run due. `Refused` when it has ended, is cancelling or blocked. `Unpause`: the reverse, with a
-          `resume` row; `Refused` if it is not paused.
+          a paused run due. `Refused` when it has ended, is decided, cancelling or blocked. `Unpause`: the reverse, with
+          a `resume` row; `Refused` if it is not paused.
         - `Reopen`: an ended run becomes pending and due, at the next epoch, with its history cut; `Refused` ("moved")
           if it is not ended or its epoch is another, `KeyHeld` if its unique key is another's now. Nothing is changed
           then.

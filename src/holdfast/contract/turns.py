@@ -51,6 +51,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent: Parent | None = None
     owner: str | None = None
     options: RunOptions = NO_OPTIONS
+    hooked: bool = False
+    """Whether its code is to be told if it is cancelled before it began."""
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +236,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     released: bool = False
     error: str | None = None
     fingerprint: str | None = None
+    conclusion: Status | None = None
+    """How the run ends, once it is decided: from then on it has no unique key, and only its hooks are called."""
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):

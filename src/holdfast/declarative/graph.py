@@ -63,8 +63,9 @@ def graph(
     When a node fails nothing more is begun, what is under way finishes, and the run fails with that node's error.
 
     `timeout` and `retry` are for what says nothing else itself, as an `@activity` or `step()` may. Runs are advanced by
-    engines that serve `queue`. `step_trail` is as for `@workflow`. The callbacks get the id of the run, what its nodes
-    have returned so far, by name, and, if it failed, the error, once the end is durable.
+    engines that serve `queue`. `step_trail` is as for `@workflow`. The callbacks, plain or async, get the id of the
+    run, what its nodes have returned so far, by name, and, if it failed, the error, once it is decided how it ends: see
+    Hooks.
 
     Raises:
         DefinitionError: a cycle (which is named), an unknown dependency, two nodes of one name, or a parameter that

@@ -53,7 +53,8 @@ def sequence(
     `timeout` and `retry` are for what says nothing else: by default it is tried once, for 25 s. What an `@activity` or
     `step()` says itself stays.
     Runs are advanced by engines that serve `queue`. `step_trail` is as for `@workflow`.
-    The callbacks get the id of the run, its state and, if it failed, the error, once the end is durable.
+    The callbacks, plain or async, get the id of the run, its state and, if it failed, the error, once it is decided how
+    it ends: see Hooks.
 
     Raises:
         DefinitionError: an item is no activity, or two have one name.

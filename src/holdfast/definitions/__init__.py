@@ -16,6 +16,7 @@ from holdfast.definitions.names import check_message_id as check_message_id
 from holdfast.definitions.names import check_queue as check_queue
 from holdfast.definitions.names import check_run_id as check_run_id
 from holdfast.definitions.registry import Registry as Registry
+from holdfast.definitions.workflows import HOOK_NAMES as HOOK_NAMES
 from holdfast.definitions.workflows import Hooks as Hooks
 from holdfast.definitions.workflows import Workflow as Workflow
 from holdfast.definitions.workflows import hooks_given as hooks_given

@@ -17,10 +17,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from holdfast.definitions.activities import Activity
+from holdfast.definitions.activities import Activity, as_activity
 from holdfast.definitions.functions import (
     Definition,
-    check_plain,
+    check_callback,
     function_name,
     return_type,
     source_line,
@@ -35,12 +35,17 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
+HOOK_NAMES = {"completed": "on_complete", "failed": "on_failed", "cancelled": "on_cancelled"}
+"""The hook for each end of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What to call when a run of a workflow has ended, once that is durable.
+    """What to call when it is decided how a run of a workflow ends: functions, plain or async, or activities.
 
-    They are called by the engine that ended the run, and not again if its process dies before it comes to that: what
-    must happen belongs in a step. What they raise is logged and reported, and changes nothing.
+    Each runs as a step of the run, at least once, after the commit that decides its end and frees its unique key; the
+    run is told as ended when it has. It is retried as its activity says. One that fails for good is a dead letter, and
+    changes nothing.
     """
 
     on_complete: Callable[[str, Any], object] | None = None
@@ -48,8 +53,13 @@ class Hooks:
     on_cancelled: Callable[[str, Any], object] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("on_complete", "on_failed", "on_cancelled"):
-            check_plain(getattr(self, field), f"{field} of a workflow")
+        for field in HOOK_NAMES.values():
+            check_callback(getattr(self, field), f"{field} of a workflow")
+
+    def of(self, status: str) -> Activity[..., Any] | None:
+        """Return the hook for an end, None if there is none."""
+        hook = getattr(self, HOOK_NAMES[status])
+        return hook if hook is None or isinstance(hook, Activity) else as_activity(hook)
 
 
 def hooks_given(whose: str, **given: Any) -> Hooks | None:
@@ -87,7 +97,7 @@ class Workflow(Definition, Generic[P, R_co]):
         self.step_trail = False
         """Whether each end of a step is put on record, apart from the history."""
         self.hooks: Hooks | None = None
-        """What to call when a run has ended."""
+        """What to call when a run ends."""
         self.activities: tuple[str, ...] = ()
         """The steps of a workflow that is declared as data, in order."""
         self.in_order = True
@@ -107,6 +117,11 @@ class Workflow(Definition, Generic[P, R_co]):
                     f"workflow {name!r} ({source_line(function)}) takes *{parameter.name}: name its parameters, "
                     "so that its stored input stays readable"
                 )
+
+    @property
+    def told_of_cancels(self) -> bool:
+        """Whether a hook is called when a run is cancelled, even if it never began."""
+        return self.hooks is not None and self.hooks.on_cancelled is not None
 
     def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R_co]:
         return self.function(ctx, *args, **kwargs)
@@ -219,7 +234,8 @@ def workflow(
     `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
     advanced only by engines that serve its `queue`. With `step_trail` each end of a step is put on record in the same
     commit, in the evidence of the run, which no loop and no continue-as-new shortens. `on_complete(run_id, state)`,
-    `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)` are called when a run has ended: see Hooks.
+    `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)`, plain or async, are called at the end of a run:
+    see Hooks.
     """
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:

@@ -361,6 +361,21 @@ class ResultKept(Entry, frozen=True):
     result: msgspec.Raw
 
 
+class Decided(Entry, frozen=True):
+    """How the run ended: its hooks run from here on, and nothing changes this any more.
+
+    `failed` is as in Ended; `state` is what the code answered to the query `state`.
+    """
+
+    kind, role, word = 51, MARK, "decided"
+    status: str
+    result: msgspec.Raw = _NULL
+    error: ErrorData | None = None
+    failed: list[str] = []
+    compensation: msgspec.Raw = _NULL
+    state: msgspec.Raw = _NULL
+
+
 class EndKept(Entry, frozen=True):
     """What came of an attempt, before the callbacks of its activity were told; then it is recorded as what it is."""
 

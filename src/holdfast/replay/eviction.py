@@ -10,15 +10,24 @@ import asyncio
 import atexit
 import sys
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow
 from holdfast.determinism.guard import await_chain
 from holdfast.payloads import codec
+from holdfast.payloads.errors import error_text
+from holdfast.replay import entry as entries
 from holdfast.replay import generators
-from holdfast.replay.journal import Journal
+from holdfast.replay.journal import NAMES, Journal
+from holdfast.replay.location import compensation_location, end_location
 from holdfast.replay.loop import RunLoop, RunTask, _running_loop, _set_running_loop, is_done
+from holdfast.replay.past import Conclusion
+from holdfast.replay.queries import ask
 from holdfast.replay.turn import Ending, LogLine, Outcome, failure
 from holdfast.replay.verbs import error_of, never_awaited
 
@@ -26,6 +35,43 @@ LIMBO: list[Any] = []
 """Coroutines that swallow even being closed. Freeing them would run them again, so they are kept for ever."""
 
 _CLOSES = 100
+
+Enough = Callable[[], bool]
+"""Tells when enough of a history is replayed for now."""
+
+
+def never() -> bool:
+    """Say that nothing is enough."""
+    return False
+
+
+class Code(Protocol):
+    """What an execution runs: the code of one life of a run."""
+
+    @property
+    def hooks(self) -> object | None:
+        """What may be called at the end of the run, None if nothing is."""
+        ...
+
+    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of the workflow."""
+        ...
+
+    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        """Undo what is on the stack of compensations, the last first, and say how each one went."""
+        ...
+
+    def concludes(self, status: str) -> bool:
+        """Tell whether there is a hook for a run that ends so."""
+        ...
+
+    def conclude(self, journal: Journal) -> Coroutine[Any, Any, None]:
+        """Call that hook."""
+        ...
+
+    def check(self, result: bytes) -> None:
+        """Raise if the encoded result is not what the workflow declares."""
+        ...
 
 
 def close_tasks(loop: RunLoop) -> None:
@@ -81,6 +127,49 @@ def end_of_code(
             unfit.add_note("the workflow returned something to await: did you forget `await`?")
         return failure(unfit)
     return Outcome(Ending.COMPLETED, payload=payload.decode())
+
+
+def first_entries(carried: Sequence[entries.Entry], at: Instant) -> list[EntryRow]:
+    """Return the entries with which a new life begins: when that was, and what it has to undo if it fails.
+
+    They belong in the commit that ends the old life, so that a crash between the two loses nothing.
+    """
+    begun = [(NAMES, entries.Renewed()), *((compensation_location(n), added) for n, added in enumerate(carried))]
+    return [
+        EntryRow(place, seq, entry.kind, at, entries.encode_entry(entry)) for seq, (place, entry) in enumerate(begun, 1)
+    ]
+
+
+def decide(journal: Journal, outcome: Outcome, guarded: bool) -> entries.Decided:
+    """Record how a run ended whose hooks are to be called, with what its code has accumulated."""
+    decided = entries.Decided(
+        outcome.ending.value,
+        msgspec.Raw(outcome.payload or "null"),
+        outcome.error,
+        list(outcome.failed),
+        msgspec.Raw(codec.encode(outcome.compensation)),
+        msgspec.Raw(_state(journal, guarded)),
+    )
+    place = end_location(journal.run.reopens)
+    journal.record(place, decided)
+    journal.run = journal.run._replace(conclusion=Conclusion(place, decided))
+    journal.turn.decided = outcome
+    journal.turn.ordinary = False
+    return decided
+
+
+def _state(journal: Journal, guarded: bool) -> bytes:
+    """Return what the code answers to the query `state`, null if it does not."""
+    if "state" not in (journal.queries or {}):
+        return b"null"
+    try:
+        return ask(journal, "state", (), {}, guarded)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        said = error_text(error)
+        journal.turn.log((40, "the hooks of the workflow are told no state, for its query failed: %s", (said,), ""))
+        return b"null"
 
 
 def leave_behind(journal: Journal, root: RunTask | None) -> None:

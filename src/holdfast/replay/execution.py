@@ -13,7 +13,7 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,47 +25,20 @@ from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
-from holdfast.replay.entry import Entry, encode_entry
-from holdfast.replay.eviction import close_tasks, end_of_code, leave_behind
+from holdfast.replay.entry import Entry
+from holdfast.replay.eviction import Code, Enough, close_tasks, decide, end_of_code, leave_behind, never
 from holdfast.replay.inbox import match
-from holdfast.replay.journal import CANCEL, NAMES, Journal, RunInfo
-from holdfast.replay.location import compensation_location
+from holdfast.replay.journal import CANCEL, Journal, RunInfo
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, is_done
 from holdfast.replay.queries import ask
-from holdfast.replay.turn import Ending, Outcome, Turn
+from holdfast.replay.turn import Ending, Outcome, Turn, decided_outcome
 from holdfast.replay.verbs import ended_alone
 
 _BEGINNING = frozenset({entries.Renewed.kind, entries.CompensationAdded.kind, entries.Reopened.kind})
 """What stands before anything the code of a life did; what else it notes comes with the names it uses."""
 
-Enough = Callable[[], bool]
 _QUEUED = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
 """Inbox rows that wait until a receive takes them."""
-
-
-class Code(Protocol):
-    """What an execution runs: the code of one life of a run."""
-
-    def begin(self, journal: Journal) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of the workflow."""
-        ...
-
-    def undo(self, journal: Journal) -> Coroutine[Any, Any, list[dict[str, Any]]]:
-        """Undo what is on the stack of compensations, the last first, and say how each one went."""
-        ...
-
-    def check(self, result: bytes) -> None:
-        """Raise if the encoded result is not what the workflow declares."""
-        ...
-
-
-def first_entries(carried: Sequence[Entry], at: Instant) -> list[EntryRow]:
-    """Return the entries with which a new life begins: when that was, and what it has to undo if it fails.
-
-    They belong in the commit that ends the old life, so that a crash between the two loses nothing.
-    """
-    begun = [(NAMES, entries.Renewed()), *((compensation_location(n), added) for n, added in enumerate(carried))]
-    return [EntryRow(place, seq, entry.kind, at, encode_entry(entry)) for seq, (place, entry) in enumerate(begun, 1)]
 
 
 class Execution:
@@ -152,6 +125,13 @@ class Execution:
             self.journal.record(location, mark)
         return self._collect(None)
 
+    def conclude(self, now: Instant) -> Turn:
+        """Decide that the run is cancelled, whatever its code is doing, and go on with the hook for that."""
+        self.loop.now = max(self.loop.now, now)
+        self.journal.cancelling = self.journal.cancelling or self.loop.now
+        self._finish()
+        return self._conclude(Outcome(Ending.CANCELLED))
+
     def query(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bytes:
         """Return the encoded answer to a question about the run's state; see `queries.ask`."""
         return ask(self.journal, name, args, kwargs or {}, self.guarded)
@@ -218,7 +198,10 @@ class Execution:
         journal, loop, past = self.journal, self.loop, self.journal.past
         if self._root is None:
             loop.extra = sum(pause for _, pause in past.pauses or ())
-            self._root = self._task(self._code.begin(journal), "workflow")
+            if journal.run.conclusion is None:
+                self._root = self._task(self._code.begin(journal), "workflow")
+            else:
+                self._go_on_with_hooks(journal.run.conclusion.decided)
             self._drain()
         while past.facts and not self._stopped():
             row = past.facts.popleft()
@@ -326,8 +309,9 @@ class Execution:
             journal.turn.consume(message.n)
             if message.kind == InboxKind.CANCEL:
                 undo = message.payload == COMPENSATE
-                # A run that undoes what it did is ending already.
-                if not journal.compensating and (journal.cancelling is None or (undo and not journal.undo_asked)):
+                # A run that undoes what it did, or calls its hooks, is ending already.
+                ending = journal.compensating or journal.run.conclusion is not None
+                if not ending and (journal.cancelling is None or (undo and not journal.undo_asked)):
                     self._new_fact(CANCEL, entries.CancelRequested(undo))
             elif message.kind == InboxKind.CHILD_ENDED:
                 verb = (journal.kids or {}).get(message.name)
@@ -399,9 +383,7 @@ class Execution:
             if error is None and journal.renewal is None and self._root is not None and not self._root.done():
                 return False
             self._end = self._ended(error)
-            leave_behind(journal, self._root)
-            close_tasks(self.loop)
-            self.loop.take_new_tasks()
+            self._stop_code()
         return True
 
     # Undoing.
@@ -420,14 +402,38 @@ class Execution:
 
     def _begin_to_undo(self) -> None:
         """Stop all that the code left running, and go on with what undoes it, in the same loop."""
-        journal = self.journal
-        leave_behind(journal, self._root)
+        self._stop_code()
+        self.journal.compensating = True
+        self.journal.renewal = None
+        self._frozen = False
+        self._root = self._task(self._code.undo(self.journal), "undo")
+        self.loop.drain()
+
+    def _stop_code(self) -> None:
+        leave_behind(self.journal, self._root)
         close_tasks(self.loop)
         self.loop.take_new_tasks()
-        journal.compensating = True
-        journal.renewal = None
+
+    # Hooks.
+
+    def _go_on_with_hooks(self, decided: entries.Decided) -> None:
+        self._end = decided_outcome(decided)
+        if self._end.ending is Ending.CANCELLED and self.journal.cancelling is None:
+            self.journal.cancelling = self.journal.recorded_at
+        self._root = self._task(self._code.conclude(self.journal), "hooks")
+
+    def _conclude(self, outcome: Outcome) -> Turn:
+        """Record how the run ended, and go on in the same loop with the hook for that."""
+        decided = decide(self.journal, outcome, self.guarded)
+        self.ending = False
+        return self._drive(self._begin_hooks, None, decided)
+
+    def _begin_hooks(self, decided: entries.Decided) -> None:
+        close_tasks(self.loop)
+        self.loop.take_new_tasks()
+        self.journal.compensations = None
         self._frozen = False
-        self._root = self._task(self._code.undo(journal), "undo")
+        self._go_on_with_hooks(decided)
         self.loop.drain()
 
     # The turn's answer.
@@ -436,6 +442,8 @@ class Execution:
         journal = self.journal
         if error is not None or self._stopped():
             outcome = self._outcome(error)
+            if self._code.hooks is not None and outcome is not None and self._awaits_hooks(outcome):
+                return self._conclude(outcome)
             journal.turn.outcome = outcome
             if outcome is not None:
                 journal.turn.ordinary = False
@@ -456,13 +464,17 @@ class Execution:
         if violation is not None:
             return Outcome(Ending.BLOCKED, error=error_to_data(violation))
         outcome = self._end or self._ended(error)
-        if journal.compensating:
+        if journal.compensating and journal.run.conclusion is None:
             assert self._root is not None
             outcome = outcome._replace(compensation=self._root.result())
         self._finish()
-        if outcome.ending is Ending.FAILED:
+        if outcome.ending is Ending.FAILED and journal.run.conclusion is None:
             journal.end(outcome.failed)
         return outcome
+
+    def _awaits_hooks(self, outcome: Outcome) -> bool:
+        decides = outcome.ending not in (Ending.BLOCKED, Ending.RENEWED) and self.journal.run.conclusion is None
+        return decides and not self.journal.run.looked_at and self._code.concludes(outcome.ending)
 
     def _ended(self, error: BaseException | None) -> Outcome:
         assert self._root is not None
@@ -483,8 +495,3 @@ class Execution:
 
 
 _DRIVE = Execution._drive.__code__
-
-
-def never() -> bool:
-    """Say that nothing is enough."""
-    return False

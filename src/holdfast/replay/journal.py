@@ -34,6 +34,7 @@ from holdfast.replay.loop import RunLoop, is_done
 from holdfast.replay.past import (
     ATTEMPT_KINDS,
     NOTHING_LEFT,
+    Conclusion,
     Past,
     RecordedStep,
     after_checkpoints,
@@ -193,6 +194,8 @@ class Journal:
                 self._push(row.location, added)
                 if added.where:
                     marks[added.where, kind] = row
+            elif kind == entries.Decided.kind:
+                self.run = self.run._replace(conclusion=Conclusion(row.location, decode_entry(kind, row.data)))
             elif kind == entries.Withheld.kind:
                 past.unseen, past.withheld = unseen_of(rows)
             else:
@@ -204,6 +207,17 @@ class Journal:
         self.recorded_at = max(row.at for row in rows)
         if reopened:
             past.pauses = pauses_of(rows)
+        if self.run.conclusion is not None:
+            self._load_end(past, self.run.conclusion.place)
+
+    def _load_end(self, past: Past, place: str) -> None:
+        """Leave only the hooks of what history has; or all but them, where the code is to be looked at."""
+        if self.run.looked_at:
+            past.remove(place)
+            self.run = self.run._replace(conclusion=None)
+        else:
+            past.keep_only(place)
+            self.compensations = None
 
     @property
     def replaying(self) -> bool:

@@ -6,7 +6,8 @@ that keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`
 exactly the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
 
 Compensations lie outside the tree of calls, for they outlive the loop or branch that asked for them: `^a0` is the first
-of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/release`. `@` is the run's own deadline.
+of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/release`. `$a0` is the end of the run (`$a1`
+after it was reopened), and its hook the step `$a0/a8`, for people `end#0/on_complete`. `@` is the run's own deadline.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ def _segment(part: str, known: list[str]) -> str:
         return f"timer#{part[2:]}" if part != DEADLINE else "deadline"
     if part.startswith("^"):
         return f"undo#{part[2:]}"
+    if part.startswith("$"):
+        return f"end#{part[2:]}"
     if not part[:1].isalpha():
         return {"*": "cancel", "!": "state"}.get(part, part)
     name, _, repeat = part.partition("#")
@@ -222,6 +225,11 @@ def compensation_location(index: int) -> str:
     return f"^{number(index)}"
 
 
+def end_location(reopens: int) -> str:
+    """Return where the end is kept that a run came to after so many reopenings."""
+    return f"${number(reopens)}"
+
+
 def repeats_beside(location: str, others: Iterable[str]) -> bool:
     """Tell whether a name was used again right beside a location, as a plain loop does."""
     beside = location[: location.rfind("/") + 1]
@@ -232,6 +240,11 @@ def repeats_beside(location: str, others: Iterable[str]) -> bool:
 def is_undoing(location: str) -> bool:
     """Tell whether a location is part of undoing: a compensation, or a step of one."""
     return location.startswith("^")
+
+
+def is_ending(location: str) -> bool:
+    """Tell whether a location is part of the end of a run: how it was decided, or a hook."""
+    return location.startswith("$")
 
 
 def inside(location: str, ancestor: str) -> bool:

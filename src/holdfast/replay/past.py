@@ -41,6 +41,13 @@ class RecordedStep(NamedTuple):
     """Whether it failed for good."""
 
 
+class Conclusion(NamedTuple):
+    """How a run ended whose hooks are to be called, and where that is kept."""
+
+    place: str
+    decided: entries.Decided
+
+
 class Past:
     """What history has and the code has not come to yet."""
 
@@ -96,6 +103,13 @@ class Past:
                 left = len(facts) - bisect_right(facts, row.seq)
                 failed = end is not None and end.kind == entries.StepFailure.kind
                 yield RecordedStep(name, end is not None, left, end is not None and end.seq < acted, failed)
+
+    def keep_only(self, location: str) -> None:
+        """Forget everything but what is under a location."""
+        self.facts = deque(row for row in self.facts if inside(row.location, location))
+        self.calls = {at: row for at, row in self.calls.items() if inside(at, location)}
+        self.tries = {at: rows for at, rows in self.tries.items() if inside(at, location)}
+        self.marks, self.pauses, self.withheld = {}, None, 0
 
     def remove(self, location: str) -> None:
         """Forget everything at a location and under it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.clock import Instant
+from holdfast.replay.past import Conclusion
 
 
 class RunInfo(NamedTuple):
@@ -25,3 +26,7 @@ class RunInfo(NamedTuple):
     """Whether each end of a step is put on record, apart from the history."""
     propagate: bool = True
     """Whether the failure of a child that is awaited is raised, unless its call says so itself."""
+    looked_at: bool = False
+    """Whether it is replayed only to be looked at: then its code is, and not the hooks that may have followed."""
+    conclusion: Conclusion | None = None
+    """How it ends, once that is decided, while its hook is called."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from holdfast.contract.rows import EntryRow
 from holdfast.contract.turns import Send, StartChild, TurnEffects
 from holdfast.payloads.codec import ErrorData, error_to_data
-from holdfast.replay.entry import Entry
+from holdfast.replay.entry import Decided, Entry
 from holdfast.replay.failures import Origin, origins
 
 LogLine = tuple[int, str, tuple[Any, ...], str]
@@ -43,6 +45,14 @@ class Outcome(NamedTuple):
     """What was undone, in that order, each with name, status (completed or failed), attempts and error."""
 
 
+def decided_outcome(decided: Decided) -> Outcome:
+    """Return the end of a run that was decided before its hooks were called."""
+    ending = Ending(decided.status)
+    payload = bytes(decided.result).decode() if ending is Ending.COMPLETED else None
+    undone = msgspec.json.decode(bytes(decided.compensation))
+    return Outcome(ending, payload, decided.error, tuple(decided.failed), compensation=undone)
+
+
 def failure(error: BaseException) -> Outcome:
     """Return the end of a run whose code raised."""
     failed = origins(error)
@@ -58,6 +68,7 @@ class Turn:
         "carried",
         "children",
         "consumed",
+        "decided",
         "entries",
         "effects",
         "logs",
@@ -82,6 +93,8 @@ class Turn:
         """The numbers of the inbox rows that the code has taken."""
         self.logs: list[LogLine] | tuple[()] = ()
         self.outcome: Outcome | None = None
+        self.decided: Outcome | None = None
+        """How the run ends, once its hooks were called."""
         self.effects: TurnEffects | None = None
         """Waits, keys, attributes and the like: rare, so kept apart."""
         self.carried: list[Entry] | tuple[()] = ()

@@ -344,6 +344,7 @@ class Schedules:
             seed=new_seed(),
             at=self._port.clock.now(),
             options=options,
+            hooked=definition.told_of_cancels,
         )
 
     def _report(self, row: ScheduleRow, error: Exception, now: Instant) -> None:

@@ -96,8 +96,9 @@ class ReplayCheck:
 
 
 def _level(resident: Resident, commits: Sequence[CommitTurn]) -> Resident | None:
-    """Return a run whose code is where its history is; it may be ahead of its commits."""
-    return resident if resident.phase is LIVE and resident.commits <= len(commits) else None
+    """Return a run whose code is where its history is; it may be ahead of its commits, or have ended before hooks."""
+    level = resident.phase is LIVE and resident.commits <= len(commits)
+    return resident if level and resident.execution.journal.run.conclusion is None else None
 
 
 class _Diverged(HistoryMismatch):

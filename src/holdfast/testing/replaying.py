@@ -106,7 +106,14 @@ def unbegun(
     """Return the run before its first turn; `errors` are the classes that recorded errors come back as."""
     args, kwargs = workflow.decode_input(recorded.input)
     info = RunInfo(
-        recorded.id, workflow.name, recorded.generation, recorded.seed, 0, recorded.reopens, recorded.deadline
+        recorded.id,
+        workflow.name,
+        recorded.generation,
+        recorded.seed,
+        0,
+        recorded.reopens,
+        recorded.deadline,
+        looked_at=True,
     )
     return Execution(info, WorkflowCode(workflow, args, kwargs), deque(), recorded.created, errors, True)
 

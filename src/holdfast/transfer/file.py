@@ -29,6 +29,7 @@ LATER: Mapping[tuple[str, str], Value] = {
     ("dead_letters", "compensation"): 0,
     ("dead_letters", "idempotent"): 0,
     ("results", "failed_step"): None,
+    ("runs", "conclusion"): None,
 }
 """Columns that came after the first schema, each after those that its table had, and what rows hold from before it."""
 

@@ -95,7 +95,11 @@ class RunGroup:
             )
 
     async def _check_unique_keys(self, fresh: Sequence[StoredRun]) -> None:
-        holders = {(run.workflow, run.unique_key): run.id for run in fresh if run.unique_key and run.ended is None}
+        holders = {
+            (run.workflow, run.unique_key): run.id
+            for run in fresh
+            if run.unique_key and run.ended is None and not run.decided
+        }
         for workflow, key, id in await self._db.read("existing_unique", [*holders]) if holders else []:
             raise CannotMove(
                 f"run {holders[str(workflow), str(key)]!r} in the file and run {id!r} in the database are both open "

@@ -123,15 +123,21 @@ class RunControl:
         check_who(by, reason)
         now = self._link.clock.now()
         error = ErrorData(type="Terminated", message=reason or "the run was terminated", retryable=False)
-        end = cancelled_end(self._rules, now, error)
         audit = audited(self._link, by, "terminate", reason=reason or None)
-        outcome = await self._link.apply(Terminate(target=check_run_id(run_id), end=end, audit=audit))
+        operation = Terminate(target=check_run_id(run_id), end=cancelled_end(self._rules, now, error), audit=audit)
+        outcome = await self._link.apply(operation)
+        while isinstance(outcome, Refused) and outcome.reason == "decided":
+            from holdfast.engine.client.decided import as_decided  # rarely needed
+
+            operation = await as_decided(self._link, self._rules, operation, error)
+            outcome = await self._link.apply(operation)
         ended = self._took_effect(run_id, outcome)
         if ended:
             self._link.worker.forget(run_id)
-            if self._registry.hooked:
+            if self._registry.hooked and operation.decided is None:
                 await self._cancelled(await self._link.row(run_id))
-            await self._tell("run.cancelled", run_id, status="cancelled", reason=reason or "terminated")
+            status = str(operation.end.status)
+            await self._tell(f"run.{status}", run_id, status=status, reason=reason or "terminated")
         return ended
 
     async def _cancelled(self, row: RunRow) -> None:

@@ -63,6 +63,12 @@ class Reopener:
 
         `named` is as in `retry`.
         """
+        if letter.step.startswith("end#"):
+            raise CannotReopen(
+                letter.run_id,
+                f"letter {letter.id!r} is of {letter.step!r}, a callback of run {letter.run_id!r}, which has ended: a "
+                "callback is not called again alone; do what it was to do, and acknowledge the letter",
+            )
         if letter.compensation:
             ended = {Status.FAILED, Status.CANCELLED}
             done = await self._reopen(letter.run_id, UNDO, ended, cut_for_undoing, by, reason, letter=letter.id)

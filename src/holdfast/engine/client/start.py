@@ -157,6 +157,7 @@ class RunStarter:
             seed=new_seed(),
             at=self._link.clock.now(),
             options=options,
+            hooked=definition is not None and definition.told_of_cancels,
         )
         if enclosed:
             outcome = await self._link.enclose(asked.connection, StartRun(run=run))

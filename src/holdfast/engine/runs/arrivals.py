@@ -22,7 +22,7 @@ from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.worker.committer import Committer, Done
 from holdfast.payloads.codec import error_to_data
-from holdfast.replay.execution import Enough, first_entries, never
+from holdfast.replay.eviction import Enough, first_entries, never
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.turn import Ending
 
@@ -129,7 +129,8 @@ class Arrivals:
             runner.reporter.tell("run.started", resident)
         if never_ran and any(message.kind == InboxKind.CANCEL for message in history.messages):
             runner.keep(resident)
-            runner.departures.cancel_outright(resident)
+            resident.read_rows([message.n for message in history.messages if message.kind == InboxKind.CANCEL])
+            runner.cancel_outright(resident)
             return []
         messages, ends, pause = runner.mail.sort(resident, history.messages)
         if pause is not None:

@@ -21,10 +21,12 @@ from holdfast.engine.runs.trail import trail_of
 from holdfast.engine.steps.keys import leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
-from holdfast.replay.execution import first_entries
-from holdfast.replay.turn import Ending, Turn
+from holdfast.replay.eviction import first_entries
+from holdfast.replay.turn import Ending, Outcome, Turn
 
 _MAX_WAITS = 5
+CALLBACK = "callback"
+"""What a run waits for whose end is decided."""
 _NOTHING_ASIDE = Aside()
 
 
@@ -76,7 +78,6 @@ def commit_of(
     state: State | None = None
     end: RunEnd | None = None
     renewal: Renewal | None = None
-    letters: list[NewLetter] = []
     if outcome is None:
         if resident.phase is not PAUSING:  # then its row says so already, and the code does not go on
             state = state_of(resident, release and not turn.children)
@@ -86,10 +87,9 @@ def commit_of(
     else:
         end = end_of(outcome, rules, now)
         if outcome.ending is Ending.FAILED:
-            path = resident.execution.journal.names.path(outcome.failed[0] if outcome.failed else "")
+            path = _failed_step(resident, outcome)
             end = msgspec.structs.replace(end, failed_step=path, fingerprint=resident.workflow.fingerprint)
-            if not only_undoes(resident.execution.journal.before):
-                letters.append(letter_of_run(outcome, path, end.error or "null"))
+    letters = _letters(resident, turn) if outcome is not None or turn.decided is not None else []
     effects = None
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
     if not turn.ordinary or begin or letters or trail or aside is not None or _waits_or_keys(resident, turn):
@@ -118,6 +118,20 @@ def commit_of(
     )
 
 
+def _letters(resident: Resident, turn: Turn) -> list[NewLetter]:
+    """Return the dead letter of a run that fails, with the commit that decides it."""
+    journal = resident.execution.journal
+    failed = turn.decided or (turn.outcome if journal.run.conclusion is None else None)
+    if failed is None or failed.ending is not Ending.FAILED or only_undoes(journal.before):
+        return []
+    return [letter_of_run(failed, _failed_step(resident, failed))]
+
+
+def _failed_step(resident: Resident, outcome: Outcome) -> str:
+    """Return the path of the call whose failure ended a run."""
+    return resident.execution.journal.names.path(outcome.failed[0] if outcome.failed else "")
+
+
 # The row.
 
 
@@ -127,18 +141,21 @@ def state_of(resident: Resident, released: bool = False) -> State | None:
     A run is released only when it does nothing but wait.
     """
     journal = resident.execution.journal
-    status, wait, due = Status.RUNNING, "", None
+    status, wait, due, conclusion = Status.RUNNING, "", None, None
     waits = not resident.active and not resident.children_in_doubt
     if waits:
         status, wait, due = Status.SUSPENDED, waits_of(resident), resident.next_due()
-    if journal.compensating:
+    if journal.run.conclusion is not None:
+        status = Status.RUNNING if journal.cancelling is None else Status.CANCELLING
+        wait, conclusion = CALLBACK, Status(journal.run.conclusion.decided.status)
+    elif journal.compensating:
         status = Status.COMPENSATING
     elif journal.cancelling is not None:
         status = Status.CANCELLING
     released = released and waits
     if (status, wait, due) == resident.written and not resident.row_stale and not released:
         return None
-    return State(status=status, seen=resident.seen, wait=wait, due=due, released=released)
+    return State(status=status, seen=resident.seen, wait=wait, due=due, released=released, conclusion=conclusion)
 
 
 def waits_of(resident: Resident) -> str:

@@ -150,7 +150,6 @@ class Departures:
             reset_claims=bool(rows) or end is not None or ended is not None or paused,
             effects=effects,
         )
-        state_of_code = runs.reporter.state_of(resident) if end is not None else None
         runs.drop(resident)
         if ended is not None:
             runs.limits.forget(resident.key)
@@ -165,7 +164,6 @@ class Departures:
             elif isinstance(outcome, Committed) and ended is not None:
                 data = {"error": error.brief()} if error is not None else None
                 runs.reporter.tell(f"run.{ended}", resident, data, status=str(ended))
-                runs.reporter.ended(resident, str(ended), state_of_code, None)
                 runs.host.ended(resident.id, None)
                 runs.host.woke_others(may_have_ended=ended is Status.CANCELLED)
             elif isinstance(outcome, Committed) and state is not None:
@@ -197,6 +195,8 @@ class Departures:
 
 def _waiting_status(resident: Resident) -> Status:
     journal = resident.execution.journal
+    if journal.run.conclusion is not None:
+        return Status.RUNNING if journal.cancelling is None else Status.CANCELLING
     if journal.compensating:
         return Status.COMPENSATING
     return Status.PENDING if journal.cancelling is None else Status.CANCELLING

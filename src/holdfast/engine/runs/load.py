@@ -74,7 +74,9 @@ class RunLoader:
     def look_into(self, row: RunRow, history: Sequence[EntryRow]) -> Execution:
         """Return a run that is to be replayed only to be asked, and dropped; nothing of it is committed."""
         workflow = self._registry.get(row.workflow, row.version)
-        info = RunInfo(row.id, workflow.name, row.generation, row.seed, row.key, row.reopens, row.deadline)
+        info = RunInfo(
+            row.id, workflow.name, row.generation, row.seed, row.key, row.reopens, row.deadline, looked_at=True
+        )
         begun = history[0].at if row.generation and history else row.begins or row.created
         return self._execution(info, workflow, row.input, begun)
 

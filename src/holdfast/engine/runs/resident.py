@@ -294,9 +294,10 @@ class Resident:
 
     @property
     def grace_ends(self) -> Instant | None:
-        """When a run that was asked to stop is stopped whatever it is doing; undoing takes the time it takes."""
+        """When a run that was asked to stop is stopped whatever it is doing; undoing and hooks take their time."""
         journal = self.execution.journal
-        if journal.cancelling is None or (journal.compensating and not self.end_is_held):
+        ending = journal.compensating or journal.run.conclusion is not None
+        if journal.cancelling is None or (ending and not self.end_is_held):
             return None
         return journal.cancelling + self.grace
 

@@ -133,6 +133,13 @@ class Runner:
         if journal.undo_asked and journal.compensations:
             self.apply(resident, CANCEL, entries.CancelRequested(True))
         else:
+            self.cancel_outright(resident)
+
+    def cancel_outright(self, resident: Resident) -> None:
+        """Cancel a run whatever its code is doing, and call the hook for that if there is one."""
+        if resident.workflow.told_of_cancels:
+            self.advance(resident, resident.execution.conclude(self.clock.now()))
+        else:
             self.departures.cancel_outright(resident)
 
     def apply(self, resident: Resident, location: str, fact: entries.Entry) -> None:
@@ -208,7 +215,8 @@ class Runner:
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
             return
-        cancelled = turn.outcome is not None and turn.outcome.ending is Ending.CANCELLED
+        ended = turn.outcome or turn.decided
+        cancelled = ended is not None and ended.ending is Ending.CANCELLED
         if cancelled and self.outlasting.hold(resident, turn):
             self._schedule(resident)
             return
@@ -361,7 +369,7 @@ class Runner:
             self._schedule(resident)
         elif self._crowded:
             self.departures.release(resident)
-        elif resident.written[0] is Status.RUNNING:
+        elif resident.written[0] is Status.RUNNING and resident.execution.journal.run.conclusion is None:
             self.note(resident)  # parked after all: what was in doubt is known now
         else:
             resident.rest(self.clock.now())
@@ -391,12 +399,10 @@ class Runner:
         if turn.outcome.ending is Ending.FAILED and error is not None:
             trace = Lines(f"\n{error.traceback}")
             _logger.warning("run %s failed: %s: %s%s", resident.id, error.type, error.message, trace)
-        state = self.reporter.state_of(resident)
         completed = turn.outcome.ending is Ending.COMPLETED
         self.host.ended(resident.id, Standing(Status.COMPLETED, turn.outcome.payload) if completed else None)
         self.drop(resident)
         self.limits.forget(resident.key)
-        self.reporter.ended(resident, turn.outcome.ending.value, state, error)
 
     def _renew(self, resident: Resident, encoded: str) -> None:
         """Begin the next life of a run, whose first entries are durable."""
@@ -450,7 +456,9 @@ class Runner:
     def hand_back_all(self) -> None:
         """On an orderly stop: give every run up, with the attempts it has under way."""
         for resident in list(self.residents.values()):
-            if not resident.phase and not self.outlasting.give_up(resident):
+            if not resident.phase:
+                self.outlasting.give_up(resident)
+            if not resident.phase:
                 self.departures.hand_back(resident)
 
     def drop_all(self) -> None:

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StepSkipped,
     UndecodablePayload,
 )
+from holdfast.logs import Lines
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
 from holdfast.payloads.errors import tamed
 from holdfast.policy import asked_delay
@@ -451,6 +452,8 @@ class Attempts:
         on_its_own = verb.on_its_own or verb.location.startswith("^")
         if on_its_own and isinstance(fact, entries.StepFailure):
             resident.add_letter(letter_of_step(verb, fact))
+            path, error = resident.execution.journal.names.path(verb.location), fact.error
+            _logger.error("run %s: %s failed for good: %s: %s", resident.id, path, error.type, Lines(error.message))
         if resident.phase is PAUSING:
             pausing = resident.pausing
             assert pausing is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.changes import Change
+from holdfast.changes import Change, step_name
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow, Status
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.location import Names, is_undoing
+from holdfast.replay.location import Names, is_ending, is_undoing
 
 Data = dict[str, Any]
 
@@ -37,6 +37,10 @@ def changes_of(run_id: str, workflow: str, names: Names, rows: Iterable[EntryRow
                 continue  # one mark for each step that runs again, but it is one reopening
             reopened = True
         entry = decode_entry(row.kind, row.data)
+        if is_ending(row.location) and row.kind in _FAILURES:
+            path, error = names.path(row.location), entry.error
+            told = {"callback": step_name(path), "error": f"{error.type}: {error.message}"}
+            yield Change(type="callback.error", at=to_datetime(row.at), run_id=run_id, workflow=workflow, data=told)
         yield Change(
             type=_undoing(report.type) if is_undoing(row.location) else report.type,
             at=to_datetime(row.at),
@@ -58,6 +62,7 @@ def _nothing(entry: Any) -> Data:
     return {}
 
 
+_FAILURES = frozenset({entries.AttemptFailed.kind, entries.StepFailure.kind})
 _OF_COMPENSATIONS = frozenset({"step.started", "step.completed", "step.failed"})
 
 _REPORTS: dict[int, _Report] = {

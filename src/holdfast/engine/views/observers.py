@@ -16,7 +16,6 @@ from holdfast.definitions import check_plain
 from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
 from holdfast.payloads import codec
-from holdfast.payloads.codec import ErrorData
 from holdfast.payloads.errors import error_text, loggable
 from holdfast.replay.cuts import only_undoes
 from holdfast.replay.turn import Ending, Turn
@@ -223,8 +222,12 @@ class Reporter:
         journal = resident.execution.journal
         for change in changes_of(resident.id, resident.workflow.name, journal.names, turn.entries):
             self.observers.notify(change)
-            if change.type == "compensation.failed":
+            if change.type == "compensation.failed" or (
+                change.type == "step.failed" and change.step.startswith("end#")
+            ):
                 self.tell("deadletter.added", resident, {"kind": "work", **change.data}, at, step=change.step)
+        if turn.decided is not None:
+            self._letter(resident, turn.decided, at)
         if turn.outcome is None:
             self._status(resident, at)
         else:
@@ -235,48 +238,20 @@ class Reporter:
         if outcome.ending.value in TERMINAL:
             data = {"error": outcome.error.brief()} if outcome.error else {}
             self.tell(f"run.{outcome.ending.value}", resident, data, at, status=outcome.ending.value)
-            if outcome.ending is Ending.FAILED and not only_undoes(resident.execution.journal.before):
-                self.tell("deadletter.added", resident, {"kind": "work", **data}, at)
+            if resident.execution.journal.run.conclusion is None:
+                self._letter(resident, outcome, at)
+
+    def _letter(self, resident: Resident, outcome: TurnOutcome, at: Instant | None) -> None:
+        """Tell of the dead letter of a run that fails."""
+        if outcome.ending is Ending.FAILED and not only_undoes(resident.execution.journal.before):
+            data = {"error": outcome.error.brief()} if outcome.error else {}
+            self.tell("deadletter.added", resident, {"kind": "work", **data}, at)
 
     def _status(self, resident: Resident, at: Instant | None) -> None:
         status, waits, _ = resident.written
         if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.announced != resident.written:
             resident.announce()
             self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
-
-    # The hooks of workflows.
-
-    def state_of(self, resident: Resident) -> Any:
-        """Return what a run that ends has accumulated, for the hooks of its workflow."""
-        if resident.workflow.hooks is None or not (resident.execution.journal.queries or {}).get("state"):
-            return None
-        try:
-            return codec.decode(resident.execution.query("state"))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            self.observers.report(error, resident.workflow.function, resident.id)
-            return None
-
-    def ended(self, resident: Resident, status: str, state: Any, error: ErrorData | None) -> None:
-        """Call the hook of a workflow whose run has ended."""
-        hooks = resident.workflow.hooks
-        if hooks is None:
-            return
-        if status == Status.COMPLETED:
-            self._call(resident, hooks.on_complete, resident.id, state)
-        elif status == Status.FAILED:
-            self._call(resident, hooks.on_failed, resident.id, state, error)
-        elif status == Status.CANCELLED:
-            self._call(resident, hooks.on_cancelled, resident.id, state)
-
-    def _call(self, resident: Resident, callback: Callable[..., object] | None, *args: Any) -> None:
-        if callback is None:
-            return
-        left = self.observers.call(callback, resident.id, *args)
-        if left is not None:
-            left.close()
-            self.observers.report(TypeError("it returned something to await, which is not awaited"), callback)
 
     def progress(self, resident: Resident, location: str, progress: str) -> None:
         """Tell that a step reported progress."""

@@ -19,7 +19,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import STOPPED, UNCOUNTED, Earlier, decode_entry
-from holdfast.replay.location import is_undoing
+from holdfast.replay.location import is_ending, is_undoing
 from holdfast.replay.past import names_of
 
 _OVER = frozenset({"completed", "failed", "cancelled"})
@@ -153,7 +153,7 @@ class Progress:
 
 def progress_of_code(rows: list[EntryRow], steps: list[Step], ended: bool) -> Progress:
     """Return how far a run of code has come."""
-    own = [step for step in steps if not step.compensation]
+    own = [step for step in steps if not step.compensation and not step.path.startswith("end#")]
     completed = sum(step.status == "completed" for step in own)
     now = next((step for step in reversed(own) if step.status not in _OVER), None)
     noted = next((row for row in reversed(rows) if row.kind == entries.ProgressNoted.kind), None)
@@ -202,10 +202,15 @@ def state_of(input: str, rows: list[EntryRow]) -> dict[str, Any] | None:
     state = dict(given["input"])
     results = {row.location: decode_entry(row.kind, row.data) for row in rows if row.kind == entries.StepCompleted.kind}
     for row in rows:
-        if row.kind == entries.StepBegun.kind and row.location in results and not is_undoing(row.location):
+        if row.kind == entries.StepBegun.kind and row.location in results and not _after(row.location):
             result = codec.decode(bytes(results[row.location].result))
             state.update(result if isinstance(result, dict) else {})
     return state
+
+
+def _after(location: str) -> bool:
+    """Tell whether a step is none of the workflow's own: it undoes one, or is a hook."""
+    return is_undoing(location) or is_ending(location)
 
 
 def activities_of(registry: Registry, workflow: str, version: str) -> ActivityOf:

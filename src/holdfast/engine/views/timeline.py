@@ -14,7 +14,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.location import DEADLINE, Names, is_undoing
+from holdfast.replay.location import DEADLINE, Names, is_ending, is_undoing
 from holdfast.replay.past import names_of
 
 Detail = dict[str, Any]
@@ -126,12 +126,17 @@ def _groups(rows: list[EntryRow], archived: list[EntryRow]) -> list[list[EntryRo
         if (
             last is None
             or row.seq <= last.seq
-            or (row.seq in cuts and (last.kind == entries.Ended.kind or _between(times, last.at, row.at)))
+            or (row.seq in cuts and (_is_last(last) or _between(times, last.at, row.at)))
         ):
             groups.append([])
         groups[-1].append(row)
         last = row
     return groups
+
+
+def _is_last(row: EntryRow) -> bool:
+    """Tell whether nothing follows an entry but a reopening, or hooks."""
+    return row.kind == entries.Ended.kind or is_ending(row.location)
 
 
 def _between(times: set[Instant], first: Instant, last: Instant) -> bool:
@@ -184,7 +189,7 @@ def _without_repeats(chronicle: Sequence[_Told]) -> Iterator[_Told]:
 
 def _where(told: _Told, entry: Any) -> str:
     row, names = told.row, told.names
-    if row.location[:1] in "!*" or row.location == DEADLINE or _reopens(row):
+    if row.location[:1] in "!*" or row.location == DEADLINE or _reopens(row) or row.kind == entries.Decided.kind:
         return ""
     if row.kind == entries.CompensationAdded.kind:
         return names.path(entry.where.rpartition("/")[0])
@@ -210,7 +215,9 @@ class _Place(NamedTuple):
     call: EntryRow | None
 
     def kind(self, undoing: str, otherwise: str) -> str:
-        """Return one word for the step of a compensation and another for any other."""
+        """Return one word for the step of a compensation and another for any other; hooks have their own."""
+        if is_ending(self.row.location):
+            return undoing.replace("compensation", "hook")
         return undoing if is_undoing(self.row.location) else otherwise
 
 
@@ -334,6 +341,7 @@ _WORDS: dict[int, Callable[[Any, _Place], Words]] = {
     entries.ProgressNoted.kind: _plain("progress", "done", "of"),
     entries.Reopened.kind: _plain("run reopened", "how"),
     entries.Ended.kind: _run_failed,
+    entries.Decided.kind: _plain("end decided", "status"),
 }
 
 

@@ -22,7 +22,7 @@ from holdfast.errors import CannotReopen
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts.cut import OF_STEPS, UNDO, Cut, Point, Redone, covers, doubt_of, lost_in, summed, unkept
 from holdfast.replay.entry import Earlier, decode_entry, encode_entry
-from holdfast.replay.location import DEADLINE, inside, is_undoing
+from holdfast.replay.location import DEADLINE, inside, is_ending, is_undoing
 from holdfast.replay.past import names_of
 
 _NOT_COMPLETED = frozenset({"failed", "cancelled"})
@@ -93,6 +93,11 @@ class CutFinder:
     """A history, indexed for the questions a cut asks."""
 
     def __init__(self, rows: list[EntryRow], run_id: str) -> None:
+        decided = next((row.seq for row in rows if row.kind == entries.Decided.kind), None)
+        self.decided = decided
+        """Where the end was decided, after which came only hooks, and results of calls that outlasted a cancel."""
+        if decided is not None:
+            rows = [row for row in rows if not is_ending(row.location)]
         self.rows = rows
         self.run_id = run_id
         self.names = names_of(rows)
@@ -111,7 +116,8 @@ class CutFinder:
 
     def nothing(self) -> Point:
         """Return the point after the last entry."""
-        return Point(self.rows[-1].seq + 1 if self.rows else 1, "nothing is done again")
+        last = self.rows[-1].seq + 1 if self.rows else 1
+        return Point(self.decided or last, "nothing is done again")
 
     def beginning(self) -> Point:
         """Return the point after what an earlier life left to this one."""

@@ -43,7 +43,7 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import FROM_OPERATOR, InboxKind, Message, Status
+from holdfast.contract.rows import FROM_OPERATOR, UNDECIDED, InboxKind, Message, Status
 from holdfast.contract.turns import Audit, CommitTurn, NewRun, PublishEvent, RunEnd, Send, StartRun, State, TurnEffects
 from holdfast.stores.rules.events import EventRules
 from holdfast.stores.rules.keys import KeyRules
@@ -176,11 +176,11 @@ class Batch(BatchRows):
     async def holder(self, workflow: str, unique_key: str) -> StoredRun | None:
         """Return the open run that has a unique key."""
         fresh = self._unique.get((workflow, unique_key))
-        if fresh is not None and fresh.ended is None:
+        if fresh is not None and fresh.ended is None and not fresh.decided:
             return fresh
         for row in await self.statements.read("run_by_unique", [(workflow, unique_key)]):
             found = self.adopt(row)
-            if found.ended is None:
+            if found.ended is None and not found.decided:
                 return found
         return None
 
@@ -221,6 +221,7 @@ class Batch(BatchRows):
             unique_key=options.unique_key,
             actor=options.actor,
             tenant=options.tenant,
+            conclusion=UNDECIDED if new.hooked else None,
         )
         self._new[run.key] = run
         self.take_unique_key(run)
@@ -335,6 +336,7 @@ class Batch(BatchRows):
         if state.status == Status.COMPENSATING and run.status != Status.COMPENSATING:
             await self.keys.undo(run)
         run.status, run.wait, run.due, run.fingerprint = state.status, state.wait, state.due, state.fingerprint
+        run.conclusion = state.conclusion or run.conclusion
         messages: tuple[Message, ...] = ()
         if run.inbox > state.seen:
             messages = await self._unread_beyond(run, state.seen)
@@ -372,7 +374,7 @@ class Batch(BatchRows):
         """End a run: what it has not read goes where its rules say, and its parent is told."""
         self.touch(run, end.at)
         run.status, run.ended, run.fingerprint = end.status, end.at, end.fingerprint
-        run.owner = run.due = None
+        run.owner = run.due = run.conclusion = None
         run.wait = run.lost = ""
         run.claims = 0
         self._results[run.key] = (end.output, end.error, end.compensation, end.failed_step)

@@ -61,14 +61,15 @@ class OperatorRules:
 
     async def _request_cancel(self, operation: RequestCancel) -> Outcome:
         run = await self._batch.named(operation.target)
-        if run is None or run.ended is not None or run.status == Status.COMPENSATING:  # it is ending already
+        if run is None or run.ended is not None or _is_ending(run):
             return Refused(Status(run.status) if run else None)
         row = await self._cancel(run, operation)
         return Delivered(run.key, run.owner, row)
 
     async def _cancel(self, run: StoredRun, operation: RequestCancel) -> Message | None:
         batch = self._batch
-        if run.epoch == 0 and run.owner is None:
+        begun = run.epoch or run.owner is not None
+        if not begun and run.conclusion is None:
             # No worker ever had it: there is no code to tell.
             end = RunEnd(
                 status=Status.CANCELLED,
@@ -79,8 +80,8 @@ class OperatorRules:
             )
             await batch.end(run, end)
             return None
-        if run.status == Status.COMPENSATING:
-            return None  # it is ending already
+        if _is_ending(run):
+            return None
         row = None
         if run.status != Status.CANCELLING or operation.compensate:
             if run.status == Status.BLOCKED:
@@ -88,6 +89,8 @@ class OperatorRules:
             run.status = Status.CANCELLING
             undo = COMPENSATE if operation.compensate else ""
             row = batch.put(run, InboxKind.CANCEL, "", "", undo, operation.at)
+            if not begun:
+                run.due = operation.at  # whenever it was to begin
         async for child in self._following(run):
             await self._cancel(child, operation)
         return row
@@ -111,7 +114,11 @@ class OperatorRules:
         run = await self._batch.named(operation.target)
         if run is None or run.ended is not None:
             return Refused(Status(run.status) if run else None)
+        if run.decided != operation.decided:
+            return Refused(Status(run.status), "decided")
         owners = (run.owner,) if run.owner else ()
+        for letter in operation.letters:
+            self._batch.letters.work(run, letter, operation.end.at)
         await self._batch.end(run, operation.end)
         if operation.end.status != Status.CANCELLED:
             await self.cancel_following(run, operation.end)
@@ -121,7 +128,7 @@ class OperatorRules:
 
     async def _pause(self, operation: Pause) -> Outcome:
         batch, run = self._batch, await self._batch.named(operation.target)
-        if run is None or run.ended is not None or run.status in _NOT_PAUSABLE:
+        if run is None or run.ended is not None or run.decided or run.status in _NOT_PAUSABLE:
             return Refused(Status(run.status) if run else None)
         if run.owner is not None and await batch.lives(run.owner):
             # Its worker lets what is under way finish, and gives it up then.
@@ -242,3 +249,8 @@ class OperatorRules:
         if count:
             batch.forget_runs()
         return Done(count)
+
+
+def _is_ending(run: StoredRun) -> bool:
+    """Whether a run undoes what it did, or it is decided how it ends."""
+    return run.status == Status.COMPENSATING or run.decided is not None

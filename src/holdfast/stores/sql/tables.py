@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.rows import (
+    UNDECIDED,
     AuditRow,
     Claim,
     EntryRow,
@@ -75,6 +76,12 @@ class StoredRun(msgspec.Struct):
     unique_key: str | None = None
     actor: str | None = None
     tenant: str | None = None
+    conclusion: Changing[str | None] = None
+
+    @property
+    def decided(self) -> str | None:
+        """How it ends, once that is decided."""
+        return self.conclusion if self.conclusion != UNDECIDED else None
 
 
 class Column(NamedTuple):

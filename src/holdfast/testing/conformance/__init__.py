@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from holdfast.testing.conformance.attributes import AttributeConformance
 from holdfast.testing.conformance.claims import ClaimConformance
+from holdfast.testing.conformance.conclusions import ConclusionConformance
 from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
@@ -63,7 +64,7 @@ class StoreConformance(
     BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
-    TransactionConformance,
+    TransactionConformance, ConclusionConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -78,6 +79,7 @@ __all__ = [
     "BroadcastConformance",
     "CancelConformance",
     "ClaimConformance",
+    "ConclusionConformance",
     "EventConformance",
     "EventLetterConformance",
     "FencingConformance",

@@ -6,8 +6,9 @@
 SELECT tombstones.id, workflow, digest, expires FROM {rows} AS wanted {join} tombstones ON tombstones.id = wanted.id;
 
 -- name: run_by_unique
--- The open run that has a unique key.
-SELECT {run} FROM runs WHERE workflow = $1 AND unique_key = $2 AND ended IS NULL;
+-- The open run that has a unique key: one whose end is decided has none any more.
+SELECT {run} FROM runs WHERE workflow = $1 AND unique_key = $2 AND ended IS NULL
+AND (conclusion IS NULL OR conclusion = 'open');
 
 -- name: following
 -- Open children that are cancelled with their parent.

@@ -35,9 +35,10 @@ SELECT runs.id, runs.key FROM {rows} AS wanted {join} runs ON runs.id = wanted.i
 
 -- name: existing_unique
 -- rows: workflow text, unique_key text
--- Open runs that have a unique key.
+-- Open runs that have a unique key: those whose end is decided have none any more.
 SELECT runs.workflow, runs.unique_key, runs.id FROM {rows} AS wanted
-{join} runs ON runs.workflow = wanted.workflow AND runs.unique_key = wanted.unique_key AND runs.ended IS NULL;
+{join} runs ON runs.workflow = wanted.workflow AND runs.unique_key = wanted.unique_key AND runs.ended IS NULL
+AND (runs.conclusion IS NULL OR runs.conclusion = 'open');
 
 -- name: seen_event
 -- The number of the newest event under a name but some ($2).
