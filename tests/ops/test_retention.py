@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.support.ops_cases import PlainPort, plain_port
@@ -354,3 +355,59 @@ def test_a_retention_that_means_nothing_is_refused_by_the_name_of_its_field(fiel
 
 async def _no_retry(letter: DeadLetter, by: str, reason: str, steps: Collection[str] | None) -> bool:
     raise AssertionError("nothing is retried here")
+
+
+# What is told before a run goes.
+
+
+async def test_a_callback_gets_the_whole_run_before_it_is_deleted(port: PlainPort) -> None:
+    """B35, S0-39, S0-59: plain or async; the run is still there."""
+    await ended(port, "one", "two")
+    port.clock.advance(31 * DAY)
+    archived: list[tuple[str, str | None]] = []
+
+    async def archive(run: Any) -> None:
+        found = await port.store.get(run.id)
+        assert found is not None
+        archived.append((run.id, run.input))
+
+    assert (await sweeper(port, before_purge=archive).sweep())["completed"] == 2
+    assert archived == [("one", '{"amount":5}'), ("two", '{"amount":5}')]
+    assert await port.store.get("one") is None
+
+
+async def test_a_run_whose_callback_fails_stays_until_the_next_sweep_three_times_at_most(
+    port: PlainPort, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B35, B19: the others go; after that it goes all the same, and the log says so."""
+    await ended(port, *(f"r{number}" for number in range(12)))
+    port.clock.advance(31 * DAY)
+    asked: list[str] = []
+
+    def archive(run: Any) -> None:
+        asked.append(run.id)
+        if run.id in ("r0", "r7"):
+            raise OSError("the archive is full")
+
+    sweep = sweeper(port, batch=3, before_purge=archive)
+    assert [(await sweep.sweep())["completed"] for _ in range(5)] == [10, 0, 0, 2, 0]
+    assert len(asked) == 12 + 3 * 2
+    assert "run r7 is deleted though before_purge failed for it 4 times" in caplog.text
+    errors = [change.data for change in port.told if change.type == "callback.error"]
+    assert errors[0] == {"callback": "before_purge", "error": "OSError: the archive is full", "given": ["r0"]}
+    assert len(errors) == 8
+
+
+async def test_a_run_that_was_archived_at_last_is_forgotten_as_one_that_failed(port: PlainPort) -> None:
+    """B35"""
+    await ended(port, "r")
+    port.clock.advance(31 * DAY)
+    answers = [OSError("full"), OSError("full"), None]
+
+    def archive(run: Any) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    sweep = sweeper(port, before_purge=archive)
+    assert [(await sweep.sweep())["completed"] for _ in range(4)] == [0, 0, 1, 0]
+    assert answers == []

@@ -264,6 +264,10 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: bool = False
     unread: dict[str, str] = {}
     run: str = ""
+    look: bool = False
+    """Whether only to say which runs would go."""
+    only: list[str] | None = None
+    """The ids of the runs that may go, of those that would; None for all."""
     audit: Audit | None = None
 
 

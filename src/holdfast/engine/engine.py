@@ -150,7 +150,7 @@ class Engine(StartsRuns, Looking):
         self.schedules: Schedules = Schedules(self._link, self.registry, self._events, self._schedules_changed)
         """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
         self._deadline: float | None = None
-        self._retention = retention
+        self._sweeper = Sweeper(self._link, retention, self._events, self._look) if retention is not None else None
         self._maintenance: Maintenance | None = None
         self._stopping = Stopping()
 
@@ -202,8 +202,9 @@ class Engine(StartsRuns, Looking):
 
     def _begin_maintenance(self) -> None:
         if self._run_workflows:
-            sweeper = Sweeper(self._link, self._retention, self._events) if self._retention is not None else None
-            self._maintenance = Maintenance(self.clock, self.schedules, sweeper)
+            if self._sweeper is not None:
+                self._sweeper.begin()
+            self._maintenance = Maintenance(self.clock, self.schedules, self._sweeper)
             self._maintenance.start()
 
     def _ticked(self) -> None:
@@ -384,9 +385,13 @@ class Engine(StartsRuns, Looking):
         Raises:
             BadInput: the engine keeps everything (retention=None).
         """
-        if self._retention is None:
+        if self._sweeper is None:
             raise BadInput("this engine has retention=None and keeps everything; give it a Retention")
-        return await Sweeper(self._link, self._retention, self._events).sweep()
+        return await self._sweeper.sweep()
+
+    async def _look(self, run_id: str) -> Run | None:
+        row = await self.store.get(run_id)
+        return run_of(row) if row is not None else None
 
     async def backup(self, path: str | os.PathLike[str], **options: Any) -> Backup:
         """Write all that was acknowledged so far to a file while runs go on; `holdfast restore` makes a database of it.

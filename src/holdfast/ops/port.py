@@ -105,19 +105,24 @@ def check_callback(callback: object, field: str) -> None:
         raise BadInput(f"{field} must be a function, not {shown(callback)}")
 
 
-async def call_back(port: Port, name: str, callback: Callable[..., object], *given: str) -> None:
-    """Call a callback of the user's, and await it if it is async.
+async def call_back(
+    port: Port, name: str, callback: Callable[..., object], *arguments: object, given: str = ""
+) -> bool:
+    """Call a callback of the user's, and await it if it is async; tell whether it did not raise.
 
     What it raises is logged and told as `callback.error`, and changes nothing else.
 
-    The `data` of that change has the callback's name, the error and what it was given.
+    The `data` of that change has the callback's name, the error and what it was given: `given` if it was no text.
     """
     try:
-        made = callback(*given)
+        made = callback(*arguments)
         if inspect.isawaitable(made):
             await made
     except Exception as error:
-        _logger.warning("the callback %s raised for %s", name, " ".join(given), exc_info=True)
+        texts = [given] if given else [str(each) for each in arguments]
+        _logger.warning("the callback %s raised for %s", name, " ".join(texts), exc_info=True)
         told = f"{type(error).__name__}: {codec.error_to_data(error).message}"
-        data = {"callback": name, "error": told, "given": list(given)}
+        data = {"callback": name, "error": told, "given": texts}
         port.notify(Change(type="callback.error", at=to_datetime(port.clock.now()), data=data))
+        return False
+    return True

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
+
+import msgspec
 
 from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, Instant, micros, to_datetime
 from holdfast.contract.operations import Done, Purge
-from holdfast.contract.rows import Status
+from holdfast.contract.rows import TERMINAL, Status
 from holdfast.errors import BadInput
 from holdfast.events import Events
 from holdfast.ops.port import Port, call_back, check_callback
@@ -23,6 +27,9 @@ _AGES = (
     "completed", "failed", "cancelled", "dead_letters", "acknowledged_dead_letters", "events", "ids",
 )  # fmt: skip
 OnPurged = Callable[[str, str], object]
+Look = Callable[[str], Awaitable[object]]
+_SPARED_AT_MOST = 3
+"""How often a run is kept because its callback failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,9 @@ class Retention:
         on_start: whether to sweep when the engine opens, too.
         batch: how many rows to delete in one transaction.
         pause: how long to give way between two transactions.
+        before_purge: is called, plain or async, with each run (a `Run`, input and output included) before it is
+            deleted, by the engine that sweeps: to archive it, say. If it raises, which is logged and told as
+            `callback.error`, the run stays until the next sweep; after three times it goes all the same.
         on_purged: is called, plain or async, with what was purged (`completed`, `failed`, `cancelled`, `dead_letters`
             or `events`) and its id, after it is gone. What it raises is logged, told as `callback.error`, and changes
             nothing.
@@ -57,6 +67,7 @@ class Retention:
     on_start: bool = True
     batch: int = 100
     pause: timedelta = timedelta(milliseconds=20)
+    before_purge: Callable[[Any], object] | None = None
     on_purged: OnPurged | None = None
 
     def __post_init__(self) -> None:
@@ -69,24 +80,33 @@ class Retention:
         size: object = self.batch
         if not isinstance(size, int) or not 1 <= size <= 10_000:
             raise BadInput(f"batch must be a whole number between 1 and 10,000, not {size!r}")
+        check_callback(self.before_purge, "before_purge")
         check_callback(self.on_purged, "on_purged")
 
 
 class Sweeper:
     """Deletes what is old enough. Several engines may sweep one database: each row is counted and told by one."""
 
-    def __init__(self, port: Port, retention: Retention, events: Events) -> None:
+    def __init__(self, port: Port, retention: Retention, events: Events, look: Look | None = None) -> None:
         self._port = port
         self._retention = retention
         self._events = events
+        self._look: Look = look or port.store.get
+        """Returns a run in the form that callbacks are given."""
+        self._spared: Counter[str] = Counter()
+        """How often each run was kept because its callback failed."""
         self._stopping = asyncio.Event()
+
+    def begin(self) -> None:
+        """Let `run` and sweeps go on, after a stop."""
+        self._stopping.clear()
 
     def stop(self) -> None:
         """End a sweep after the transaction it is in, and `run` with it."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Sweep again and again until `stop`, for which one Sweeper serves once; a sweep that fails is logged."""
+        """Sweep again and again until `stop`; a sweep that fails is logged."""
         if not self._retention.on_start:
             await self._rest(self._retention.every)
         while not self._stopping.is_set():
@@ -131,6 +151,8 @@ class Sweeper:
         return wanted
 
     async def _purge(self, kind: str, purge: Purge) -> int:
+        if self._retention.before_purge is not None and purge.what in TERMINAL:
+            return await self._purge_one_by_one(kind, purge, self._retention.before_purge)
         total = 0
         while not self._stopping.is_set():
             outcome = await self._port.apply(purge)
@@ -141,6 +163,39 @@ class Sweeper:
                 break
             await self._rest(self._retention.pause)
         return total
+
+    async def _purge_one_by_one(self, kind: str, purge: Purge, callback: Callable[[Any], object]) -> int:
+        """Delete runs, each after its callback; those whose callback failed stay for now."""
+        total, kept = 0, set[str]()
+        while not self._stopping.is_set():
+            # Those that stay are the oldest each time.
+            wanted = msgspec.structs.replace(purge, limit=purge.limit + len(kept))
+            found = await self._port.apply(msgspec.structs.replace(wanted, look=True))
+            assert isinstance(found, Done)
+            let_go: list[str] = []
+            for run_id in found.ids:
+                if run_id not in kept and not self._stopping.is_set():
+                    (let_go.append if await self._may_go(run_id, callback) else kept.add)(run_id)
+            outcome = await self._port.apply(msgspec.structs.replace(wanted, only=let_go))
+            assert isinstance(outcome, Done)
+            total += outcome.count
+            await self._tell(kind, outcome.ids)
+            if len(found.ids) < wanted.limit:
+                break
+            await self._rest(self._retention.pause)
+        return total
+
+    async def _may_go(self, run_id: str, callback: Callable[[Any], object]) -> bool:
+        """Call the callback of a run that is to be deleted, and tell whether it may be."""
+        run = await self._look(run_id)
+        if run is None or await call_back(self._port, "before_purge", callback, run, given=run_id):
+            self._spared.pop(run_id, None)
+            return True
+        self._spared[run_id] += 1
+        if self._spared[run_id] <= _SPARED_AT_MOST:
+            return False
+        _logger.error("run %s is deleted though before_purge failed for it %d times", run_id, self._spared.pop(run_id))
+        return True
 
     async def _tell(self, kind: str, ids: tuple[str, ...]) -> None:
         if self._retention.on_purged is not None:

@@ -50,6 +50,11 @@ class PurgeRules:
     async def _runs(self, purge: Purge) -> Done:
         statements = self._batch.statements
         rows = await statements.read("old_runs", [(Status(purge.what), purge.before, purge.limit)])
+        if purge.look:
+            return Done(0, tuple(str(id) for _, id in rows))
+        if purge.only is not None:
+            may_go = set(purge.only)
+            rows = [row for row in rows if row[1] in may_go]
         if rows:
             keys: list[Row] = [(key,) for key, _ in rows]
             await statements.write("bury", [(*key, purge.keep_ids) for key in keys])
