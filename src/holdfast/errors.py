@@ -2,7 +2,8 @@
 
     HoldfastError
     |-- DefinitionError            a workflow or activity is declared wrongly
-    |   `-- NonDeterministic       workflow code asks the clock, the dice or the outside world
+    |   |-- NonDeterministic       workflow code asks the clock, the dice or the outside world
+    |   `-- UnknownLimit           an activity names a limit that no engine declares
     |-- UnsupportedSystem          holdfast does not run on this operating system
     |-- BadInput                   arguments that do not fit
     |   |-- InvalidId
@@ -86,6 +87,10 @@ class HoldfastError(Exception):
 
 class DefinitionError(HoldfastError):
     """A workflow or activity is declared in a way that cannot work; the message names file and line."""
+
+
+class UnknownLimit(DefinitionError):
+    """An activity names a limit that no engine on this database declares."""
 
 
 class NonDeterministic(DefinitionError):

@@ -1,4 +1,4 @@
-"""Limits: how many steps that share a resource run at once, and how often they start."""
+"""Limits: how many steps that share a resource run at once, and how often they begin."""
 
 from __future__ import annotations
 
@@ -7,38 +7,91 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
+
+import msgspec
 
 from holdfast.clock import Instant, micros
+from holdfast.contract.limits import LimitSpec
 from holdfast.errors import BadInput
+from holdfast.rates import MOST_RATE
 from holdfast.texts import check_text
+
+MOST = 1_000_000_000
+"""How many steps a limit may count."""
+_NUMBERS = ("at_once", "rate", "burst", "per_key_at_once", "trip_after")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What steps of activities with `limit=<name>` share, in one engine.
+    """What steps of activities with `limit=<name>` share, on all workers of a database.
 
         Engine(..., limits=[Limit(name="stripe", at_once=5, rate=100, per=timedelta(minutes=1))])
 
     Args:
         name: what activities refer to.
         at_once: how many may run at the same time; None for any number.
-        rate: how many may start within `per`; None for any number.
+        rate: how many may begin within `per`; None for any number.
         per: the time that `rate` counts over.
+        burst: with it, begins are spread evenly over `per`, of which so many may come at once.
+        per_key_at_once: of the places of `at_once`, how many the steps of one key may have.
+        trip_after: after so many failures in a row nothing begins for `cool_down`; then one attempt tries, and the
+            others wait for what comes of it.
+        cool_down: how long nothing begins then.
+        scope: `database`: counted in the database, for all its workers; `engine`: by each engine for itself, in memory.
     """
 
     name: str
     at_once: int | None = None
     rate: int | None = None
     per: timedelta = timedelta(seconds=1)
+    burst: int | None = None
+    per_key_at_once: int | None = None
+    trip_after: int | None = None
+    cool_down: timedelta = timedelta(seconds=30)
+    scope: Literal["database", "engine"] = "database"
 
     def __post_init__(self) -> None:
-        for field in ("at_once", "rate"):
+        for field in _NUMBERS:
             value: object = getattr(self, field)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(f"{field} of limit {self.name!r} must be a whole number of at least 1, not {value!r}")
+            if isinstance(value, int) and value > MOST:
+                raise BadInput(f"{field} of limit {self.name!r} must be at most {MOST}, not {value}")
         check_text(self.name, "the name of a Limit")
         if not micros(self.per, f"per of limit {self.name!r}"):
             raise BadInput(f"per of limit {self.name!r} must be longer than nothing")
+        if self.scope not in ("database", "engine"):
+            raise BadInput(f"scope of limit {self.name!r} must be 'database' or 'engine', not {self.scope!r}")
+        micros(self.cool_down, f"cool_down of limit {self.name!r}")
+        if self.burst is not None and self.rate is None:
+            raise BadInput(f"limit {self.name!r} has a burst and no rate")
+        if self.scope == "engine":
+            for field in ("burst", "per_key_at_once", "trip_after"):
+                if getattr(self, field) is not None:
+                    raise BadInput(f"limit {self.name!r} has scope='engine', which does not go with {field}")
+        if self.scope == "database" and self.burst is None and self.rate is not None and self.rate > MOST_RATE:
+            raise BadInput(
+                f"rate of limit {self.name!r} must be at most {MOST_RATE}, not {self.rate}, unless it has a burst: "
+                "count over a shorter time, or give it one"
+            )
+
+    @property
+    def spec(self) -> LimitSpec:
+        """The numbers as they are stored."""
+        return LimitSpec(
+            at_once=self.at_once,
+            rate=self.rate,
+            per=micros(self.per),
+            burst=self.burst,
+            per_key_at_once=self.per_key_at_once,
+            trip_after=self.trip_after,
+            cool_down=micros(self.cool_down) if self.trip_after is not None else 0,
+        )
+
+    def brief(self) -> str:
+        """Return the numbers in JSON."""
+        return msgspec.json.encode(self.spec).decode()
 
 
 class Limits:
@@ -53,9 +106,17 @@ class Limits:
             if limit.name in self._limits:
                 raise BadInput(f"two limits are named {limit.name!r}")
             self._limits[limit.name] = limit
+        limits = self._limits.values()
+        self.shared = [limit for limit in limits if limit.scope == "database"]
+        """Those that are counted in the database."""
         self._rates = {limit.name: _Rate(limit.rate, micros(limit.per)) for limit in limits if limit.rate is not None}
         self._held: dict[str, Instant] = {}
         self._running: dict[str, int] = {}
+
+    def is_own(self, name: str) -> bool:
+        """Tell whether a limit is one that this engine counts for itself."""
+        limit = self._limits.get(name)
+        return limit is not None and limit.scope == "engine"
 
     def turn_of(self, name: str, step: tuple[int, str], now: Instant) -> Instant:
         """Return from when a step may start: now (it is taken to start), or the instant that is reserved for it."""

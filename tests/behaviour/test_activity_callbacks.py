@@ -134,7 +134,7 @@ async def test_waiting_for_a_limit_is_no_skip(make_engine, told):
             raise RetryAfter(MINUTE, "later")
 
     caller = calling(work, limit="service", **told.options)
-    engine = await make_engine(caller, limits=[Limit(name="service", rate=1, per=10 * MINUTE)])
+    engine = await make_engine(caller, limits=[Limit(scope="engine", name="service", rate=1, per=10 * MINUTE)])
     await engine.execute(caller)
     assert told.calls == [("on_start", 1), ("on_failure", 1, "later"), ("on_start", 2), ("on_success", 2, None)]
 

@@ -1,4 +1,4 @@
-"""Limits: how many steps that share a resource run at once, and how often they start."""
+"""Limits of one engine: how many steps that share a resource run at once in it, and how often they start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def service() -> Service:
 async def test_no_more_than_allowed_run_at_once_over_all_runs(make_engine, service):
     """S4-19 Twenty runs, three places: three are inside, and all get their turn."""
     caller = calling(service.stay)
-    service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=3)])
+    service.engine = engine = await make_engine(caller, limits=[Limit(scope="engine", name="service", at_once=3)])
     runs = [await engine.start(caller, number) for number in range(20)]
     await eventually(lambda: engine.bodies == 20)
     assert service.inside == 3
@@ -52,7 +52,7 @@ async def test_a_step_that_waits_for_a_limit_keeps_no_place_from_others(make_eng
         return await ctx.step(work)
 
     service.engine = engine = await make_engine(
-        caller, unlimited, max_steps=2, limits=[Limit(name="service", at_once=1)]
+        caller, unlimited, max_steps=2, limits=[Limit(scope="engine", name="service", at_once=1)]
     )
     runs = [await engine.start(caller, number) for number in range(5)]
     await eventually(lambda: service.inside == 1)
@@ -67,7 +67,7 @@ async def test_who_waits_for_a_limit_is_served_by_priority(make_engine, service)
     """S0-24 S4-19 B22"""
     low, high = calling(service.stay), calling(service.stay, priority=9)
     high.name = "high"
-    service.engine = engine = await make_engine(low, high, limits=[Limit(name="service", at_once=1)])
+    service.engine = engine = await make_engine(low, high, limits=[Limit(scope="engine", name="service", at_once=1)])
     runs = [await engine.start(low, number) for number in range(5)]
     await eventually(lambda: engine.bodies == 5)
     runs.append(await engine.start(high, 99))
@@ -83,7 +83,7 @@ async def test_each_engine_has_a_limit_of_its_own(make_engine, service, mode):
     if mode == "memory":
         pytest.skip("one file, two engines")
     caller = calling(service.stay)
-    options: dict[str, Any] = {"limits": [Limit(name="service", at_once=2)], "start": START}
+    options: dict[str, Any] = {"limits": [Limit(scope="engine", name="service", at_once=2)], "start": START}
     service.engine = first = await make_engine(caller, **options)
     second = await make_engine(caller, limits=options["limits"], clock=first.jumping)
     runs = [await engine.start(caller, number) for number in range(6) for engine in (first, second)]
@@ -98,7 +98,7 @@ async def test_each_engine_has_a_limit_of_its_own(make_engine, service, mode):
 async def test_a_step_that_waits_for_a_limit_can_be_stopped_and_leaves_no_place_behind(make_engine, service, how):
     """S4-19 B7 B25 The one who waited never runs; whoever comes after it gets in."""
     caller = calling(service.stay)
-    service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=1)])
+    service.engine = engine = await make_engine(caller, limits=[Limit(scope="engine", name="service", at_once=1)])
     inside = await engine.start(caller, 1)
     await eventually(lambda: service.inside == 1)
     stopped = await engine.start(caller, 2)
@@ -122,7 +122,7 @@ async def test_a_step_that_waits_for_a_limit_can_be_stopped_and_leaves_no_place_
 async def test_one_who_is_stopped_inside_gives_its_place_to_the_next(make_engine, service, how):
     """S4-19 B7"""
     caller = calling(service.stay)
-    service.engine = engine = await make_engine(caller, limits=[Limit(name="service", at_once=1)])
+    service.engine = engine = await make_engine(caller, limits=[Limit(scope="engine", name="service", at_once=1)])
     inside = await engine.start(caller, 1)
     await eventually(lambda: service.inside == 1)
     following = await engine.start(caller, 2)
@@ -149,7 +149,7 @@ async def test_a_step_that_ends_badly_gives_its_place_back(make_engine, service,
         return name
 
     caller = calling(fail, retry=Retry.never, timeout=timedelta(milliseconds=50))
-    engine = await make_engine(caller, limits=[Limit(name="service", at_once=1)])
+    engine = await make_engine(caller, limits=[Limit(scope="engine", name="service", at_once=1)])
     runs = [await engine.start(caller, number) for number in (1, 2, 3)]
     with pytest.raises(RunFailed):
         await runs[0].result()
@@ -162,7 +162,7 @@ async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_aga
         pytest.skip("nothing is left of it")
     caller = calling(service.stay)
     service.engine = engine = await make_engine(
-        caller, limits=[Limit(name="service", at_once=1)], stop_grace=timedelta(0), max_steps=1
+        caller, limits=[Limit(scope="engine", name="service", at_once=1)], stop_grace=timedelta(0), max_steps=1
     )
     for number in range(4):
         await engine.start(caller, number, id=f"r-{number}")
@@ -180,7 +180,7 @@ async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_aga
 async def test_a_rate_spreads_the_starts_over_time_and_each_run_parks_once(make_engine, service):
     """S4-19 Two in ten seconds: ten runs start at 0 0 10 10 20 20 30 30 40 40, and wait durably in between."""
     caller = calling(service.call)
-    limit = Limit(name="service", rate=2, per=10 * SECOND)
+    limit = Limit(scope="engine", name="service", rate=2, per=10 * SECOND)
     service.engine = engine = await make_engine(caller, start=START, limits=[limit])
     runs = [await engine.start(caller, number) for number in range(10)]
     await engine.settle()
@@ -198,7 +198,7 @@ async def test_a_rate_spreads_the_starts_over_time_and_each_run_parks_once(make_
 async def test_waiting_for_a_rate_uses_up_no_attempt_and_no_skip(make_engine, service):
     """B10 S4-19 It is neither a failure nor a condition that said no."""
     caller = calling(service.call, retry=Retry.never, max_skips=0)
-    limit = Limit(name="service", rate=1, per=MINUTE)
+    limit = Limit(scope="engine", name="service", rate=1, per=MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[limit])
     runs = [await engine.start(caller, number) for number in range(4)]
     assert [await run.result() for run in runs] == list(range(4))
@@ -213,7 +213,7 @@ async def test_waiting_for_a_rate_survives_a_restart(make_engine, service, mode)
     if mode == "memory":
         pytest.skip("nothing is left of it")
     caller = calling(service.call)
-    limits = [Limit(name="service", rate=1, per=MINUTE)]
+    limits = [Limit(scope="engine", name="service", rate=1, per=MINUTE)]
     service.engine = engine = await make_engine(caller, start=START, limits=limits)
     for number in range(5):
         await engine.start(caller, number, id=f"r-{number}")
@@ -232,7 +232,7 @@ async def test_a_rate_counts_starts_and_not_steps_that_wait_for_a_place(make_eng
         await ctx.step(service.stay)
 
     caller = calling(service.call)
-    limit = Limit(name="service", rate=1, per=10 * SECOND)
+    limit = Limit(scope="engine", name="service", rate=1, per=10 * SECOND)
     service.engine = engine = await make_engine(caller, occupy, start=START, max_steps=1, limits=[limit])
     await engine.start(occupy)
     await eventually(lambda: service.inside == 1)
@@ -255,7 +255,7 @@ async def test_the_turns_of_runs_that_are_gone_are_given_to_others(make_engine, 
     if how == "terminate" and mode == "evict":
         pytest.skip("the engine does not have the run, and its turn passes unused")
     caller = calling(service.call)
-    limit = Limit(name="service", rate=1, per=MINUTE)
+    limit = Limit(scope="engine", name="service", rate=1, per=MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[limit])
     runs = [await engine.start(caller, number) for number in range(50)]
     await engine.settle()
@@ -264,14 +264,6 @@ async def test_the_turns_of_runs_that_are_gone_are_given_to_others(make_engine, 
     await engine.settle()
     assert await engine.execute(caller, 99) == 99
     assert service.times == [0, 60]
-
-
-async def test_a_limit_that_nobody_declared_limits_nothing(make_engine, service):
-    """S4-19 It is only a name, under which RetryAfter makes others wait."""
-    caller = calling(service.call)
-    service.engine = engine = await make_engine(caller, start=START)
-    assert [await engine.execute(caller, number) for number in range(5)] == list(range(5))
-    assert service.times == [0] * 5
 
 
 # What is refused.
@@ -290,13 +282,13 @@ def test_a_limit_that_means_nothing_is_refused(options):
 def test_a_limit_with_a_negative_time_is_refused():
     """S4-19"""
     with pytest.raises(InvalidDuration, match="per of limit 'service'"):
-        Limit(name="service", rate=1, per=-SECOND)
+        Limit(scope="engine", name="service", rate=1, per=-SECOND)
 
 
 def test_limits_of_an_engine_are_a_list_of_limits_with_names_of_their_own():
     """S4-19"""
     with pytest.raises(BadInput, match="two limits are named 'service'"):
-        Engine(":memory:", limits=[Limit(name="service"), Limit(name="service", rate=1)])
+        Engine(":memory:", limits=[Limit(name="service"), Limit(scope="engine", name="service", rate=1)])
     with pytest.raises(BadInput, match="list of Limit"):
         Engine(":memory:", limits=["service"])
 
@@ -310,7 +302,7 @@ def test_an_activity_names_its_limit(limit):
 
 def test_turns_are_as_far_apart_as_the_rate_says():
     """S4-19 In any window of `per` at most `rate` turns, whenever they are asked for."""
-    limits = Limits([Limit(name="service", rate=3, per=SECOND)])
+    limits = Limits([Limit(scope="engine", name="service", rate=3, per=SECOND)])
     turns = [limits.turn_of("service", (number, "call"), number * 50_000) for number in range(100)]
     assert turns == sorted(turns)
     for earlier, later in zip(turns, turns[3:], strict=False):
@@ -319,7 +311,7 @@ def test_turns_are_as_far_apart_as_the_rate_says():
 
 def test_a_step_that_comes_back_has_the_turn_it_was_given():
     """S4-19 And uses it up: the next time it gets a new one."""
-    limits = Limits([Limit(name="service", rate=1, per=SECOND)])
+    limits = Limits([Limit(scope="engine", name="service", rate=1, per=SECOND)])
     assert limits.turn_of("service", (1, "call"), 0) == 0
     assert limits.turn_of("service", (2, "call"), 0) == S
     assert limits.turn_of("service", (2, "call"), S // 2) == S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.support.limit_cases import START, Service, calling
@@ -15,6 +16,7 @@ from holdfast.limits import Limit
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+LIMITS = [Limit(name="service"), Limit(name="other")]
 
 
 @pytest.fixture
@@ -22,11 +24,16 @@ def service() -> Service:
     return Service()
 
 
+async def waits(engine: Any, count: int) -> bool:
+    """Tell whether so many steps wait for the limit."""
+    return sum(row.waiting for row in await engine.store.limits()) == count
+
+
 async def test_one_who_is_told_to_come_back_later_makes_all_of_its_limit_wait(make_engine, service):
     """S4-19 The service is asked once; then everybody waits, durably, without a place, without a failure."""
     caller = calling(service.call, retry=Retry.never)
     service.answers[1] = RetryAfter(MINUTE, "429")
-    service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service")])
+    service.engine = engine = await make_engine(caller, start=START, limits=LIMITS)
     first = await engine.start(caller, 0)
     await engine.settle()
     runs = [first, *[await engine.start(caller, number) for number in range(1, 20)]]
@@ -47,7 +54,7 @@ async def test_it_may_be_told_so_any_number_of_times(make_engine, service):
     caller = calling(service.call, retry=Retry(max_attempts=2, initial_interval=SECOND))
     service.answers = {number: RetryAfter(MINUTE) for number in range(1, 11)}
     service.answers[5] = ConnectionError("once for real")
-    service.engine = engine = await make_engine(caller, start=START)
+    service.engine = engine = await make_engine(caller, start=START, limits=LIMITS)
     run = await engine.start(caller, 7)
     assert await run.result() == 7
     (step,) = await run.steps()
@@ -62,7 +69,7 @@ async def test_a_class_of_one_s_own_that_says_later_is_no_failure_either(make_en
 
     caller = calling(service.call, retry=Retry(max_attempts=2, initial_interval=SECOND))
     service.answers = {1: TooManyRequests(MINUTE), 2: TooManyRequests(MINUTE), 3: ConnectionError("once")}
-    service.engine = engine = await make_engine(caller, start=START)
+    service.engine = engine = await make_engine(caller, start=START, limits=LIMITS)
     assert await engine.execute(caller, 7) == 7
     assert service.times == [0, 60, 120, 121]
 
@@ -71,7 +78,7 @@ async def test_without_a_limit_only_the_step_itself_comes_back_later(make_engine
     """S4-19"""
     caller = calling(service.call, limit=None)
     service.answers[1] = RetryAfter(MINUTE)
-    service.engine = engine = await make_engine(caller, start=START)
+    service.engine = engine = await make_engine(caller, start=START, limits=LIMITS)
     first = await engine.start(caller, 1)
     await engine.settle()
     second = await engine.start(caller, 2)
@@ -86,7 +93,7 @@ async def test_other_limits_are_not_concerned(make_engine, service):
     slow, other = calling(service.call), calling(service.call, limit="other")
     other.name = "other"
     service.answers[1] = RetryAfter(MINUTE)
-    service.engine = engine = await make_engine(slow, other, start=START)
+    service.engine = engine = await make_engine(slow, other, start=START, limits=LIMITS)
     first = await engine.start(slow, 1)
     await engine.settle()
     assert await engine.execute(other, 2) == 2
@@ -105,14 +112,15 @@ async def test_those_who_wait_for_a_place_of_the_limit_wait_too(make_engine, ser
     service.answers[1] = RetryAfter(MINUTE)
     service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=1)])
     runs = [await engine.start(caller, number) for number in range(10)]
-    await eventually(lambda: engine.bodies == 10)
+    await eventually(lambda: waits(engine, 9))
     service.go.set()
     await engine.settle()
     assert service.times == [0]
     assert engine.bodies == 0
     assert [await run.result() for run in runs] == list(range(10))
     assert service.times == [0, *[60] * 10]
-    assert engine._limits._running == {"service": 0}
+    await eventually(lambda: waits(engine, 0))
+    assert [(row.used, row.granted) for row in await engine.store.limits()] == [(0, 0)]
 
 
 async def test_after_the_wait_the_rate_is_kept(make_engine, service):
@@ -141,11 +149,11 @@ async def test_what_it_was_told_survives_a_restart(make_engine, service, mode):
         pytest.skip("nothing is left of it")
     caller = calling(service.call, retry=Retry.never)
     service.answers[1] = RetryAfter(MINUTE)
-    service.engine = engine = await make_engine(caller, start=START)
+    service.engine = engine = await make_engine(caller, start=START, limits=LIMITS)
     await engine.start(caller, 7, id="r")
     await engine.settle()
     await engine.stop()
-    service.engine = second = await make_engine(caller, clock=engine.jumping)
+    service.engine = second = await make_engine(caller, clock=engine.jumping, limits=LIMITS)
     await second.settle()
     assert service.times == [0]
     assert await second.get("r").result() == 7
@@ -190,7 +198,7 @@ async def test_a_body_in_a_child_process_may_say_so_too(make_engine):
     async def caller(ctx: Context) -> int:
         return await ctx.step(isolated)
 
-    engine = await make_engine(caller, start=START)
+    engine = await make_engine(caller, start=START, limits=LIMITS)
     run = await engine.start(caller)
     assert await asyncio.wait_for(run.result(), LONG) == 2
     (step,) = await run.steps()
@@ -205,7 +213,7 @@ async def test_a_delay_that_is_none_is_refused(make_engine, service, delay):
         raise RetryAfter(delay)
 
     caller = calling(call, retry=Retry.never)
-    engine = await make_engine(caller)
+    engine = await make_engine(caller, limits=LIMITS)
     run = await engine.start(caller)
     with pytest.raises(RunFailed):
         await asyncio.wait_for(run.result(), LONG)

@@ -11,7 +11,8 @@ from tests.support.driving import START, execution
 from holdfast import Context, workflow
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import CommitTurn, State
-from holdfast.engine.runs.resident import Aside, Phase, Resident
+from holdfast.engine.runs.aside import Aside
+from holdfast.engine.runs.resident import Phase, Resident
 
 
 @workflow

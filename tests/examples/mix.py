@@ -211,6 +211,7 @@ async def work(folder: Path, count: int, seed: int) -> None:
     async with Engine(
         folder / "mix.db",
         workflows=WORKFLOWS,
+        limits=[agent_loop.MODEL],
         context=photo_upload.phone,
         retention=None,
         max_resident=max_resident,

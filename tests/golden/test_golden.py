@@ -23,6 +23,9 @@ OPEN = {
     Status.BLOCKED,
 }  # fmt: skip
 
+LATER = {InboxKind.LIMIT_TURN}
+"""Kinds of inbox rows that came with a later schema."""
+
 
 def golden_sqlite(folder: Path) -> str:
     path = folder / "golden.db"
@@ -39,7 +42,7 @@ def golden_postgres(database: str) -> str:
 async def opens_and_ends(database: str, expected: dict[str, Any]) -> None:
     rows = contents(database)
     assert [table for table in TABLES if not rows[table]] == []
-    assert {dict(row)["kind"] for row in rows["inbox"]} == {*InboxKind}
+    assert {dict(row)["kind"] for row in rows["inbox"]} == {*InboxKind} - LATER
     store = open_store(database)
     await store.open()
     counted = (await store.counts()).runs

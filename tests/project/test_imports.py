@@ -22,11 +22,11 @@ SOURCE = ROOT / "src" / "holdfast"
 # replay, "replay" its __init__.
 FOUNDATIONS = (
     "errors", "clock", "policy", "definitions", "definitions.*", "changes", "chains", "events", "limits",
-    "texts", "logs", "system", "patience",
+    "texts", "logs", "system", "patience", "rates",
 )  # fmt: skip
 PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
-ROWS = ("contract", "contract.rows", "contract.turns", "contract.operations")
+ROWS = ("contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits")
 TIMES = ("schedules", "schedules.times")
 GROUND = (*FOUNDATIONS, *PAYLOADS, *DETERMINISM, *ROWS, *TIMES)
 REPLAY = ("replay", "replay.*")
@@ -307,7 +307,7 @@ def test_a_rightful_use_is_left_alone(check, module, code):
 CIRCLES: dict[frozenset[str], str] = {
     frozenset({"replay.journal", "replay.verbs"}): "a verb is an entry of its journal",
     frozenset(
-        {"stores.rules.batch"}
+        {"stores.rules.batch", "stores.rules.limits.rules"}
         | {
             f"stores.rules.{topic}"
             for topic in ["events", "keys", "letters", "operators", "purge", "schedules", "tasks", "trails"]

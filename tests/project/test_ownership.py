@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.runs.resident import Aside, Resident
+from holdfast.engine.runs.aside import Aside
+from holdfast.engine.runs.resident import Resident
 
 ENGINE = Path(__file__).parents[2] / "src" / "holdfast" / "engine"
 OWNED = {*Resident.__slots__, *Aside.__slots__}

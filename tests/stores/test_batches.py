@@ -11,6 +11,15 @@ import pytest
 
 from holdfast.chains import broken_link
 from holdfast.clock import Instant
+from holdfast.contract.limits import (
+    CorrectPlaces,
+    GrantTurns,
+    HeldPlaces,
+    LeaveLimits,
+    LimitSpec,
+    PauseLimit,
+    PutLimit,
+)
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -38,9 +47,11 @@ from holdfast.contract.rows import EntryRow, Message, Status
 from holdfast.contract.turns import (
     Audit,
     CommitTurn,
+    EnterLimit,
     EventRule,
     Evidence,
     LeaveKey,
+    LeaveLimit,
     NewLetter,
     NewRun,
     NewTask,
@@ -59,6 +70,7 @@ from holdfast.contract.turns import (
     Wait,
 )
 from holdfast.stores.rules import letters as batch_letters
+from holdfast.stores.sqlite.statements import SQL
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW
 
@@ -94,9 +106,52 @@ class Dice:
         seldom: list[Callable[[], Operation]] = [
             self.cancel, self.terminate, self.pause, self.unpause, self.reopen, self.set_attributes, self.unblock,
             self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
-            self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task,
+            self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task, self.leave_limits,
+            self.correct_places, self.grant_turns, self.put_limit, self.pause_limit,
         ]  # fmt: skip
         return self.random.choice(common if self.chance(65) else seldom)()
+
+    # Limits.
+
+    def lease_now(self) -> int:
+        return self.at - NOW + 1_000_000
+
+    def limit(self) -> str:
+        return self.random.choice(["api", "bank"])
+
+    def enter(self) -> EnterLimit:
+        return EnterLimit(
+            limit=self.limit(), key=self.random.choice(["", "a", "b"]), location=self.random.choice(["a0", "a1"]),
+            worker=self.random.choice("wv"), now=self.lease_now(), priority=self.random.choice([0, 0, 5]),
+        )  # fmt: skip
+
+    def exit(self) -> LeaveLimit:
+        return LeaveLimit(
+            limit=self.limit(), key=self.random.choice(["", "a", "b"]), worker=self.random.choice("wv"),
+            now=self.lease_now(), places=self.random.choice([0, 1, 1, 1]), probe=self.chance(50),
+            verdict=self.random.choice(["", "ok", "failed"]), hold=10 if self.chance(10) else None,
+        )  # fmt: skip
+
+    def leave_limits(self) -> LeaveLimits:
+        return LeaveLimits(leaves=self.some(self.exit, 60), at=self.at)
+
+    def correct_places(self) -> CorrectPlaces:
+        held = [HeldPlaces("api", key, 0, self.random.randrange(3)) for key in ("", "a", "b")]
+        return CorrectPlaces(worker=self.random.choice("wv"), places=held, at=self.at, now=self.lease_now())
+
+    def grant_turns(self) -> GrantTurns:
+        return GrantTurns(at=self.at, now=self.lease_now() + self.random.choice([0, 0, 20_000_000]))
+
+    def put_limit(self) -> PutLimit:
+        spec = LimitSpec(
+            at_once=self.random.choice([None, 1, 2, 4]), rate=self.random.choice([None, None, 2]), per=20,
+            burst=None, per_key_at_once=self.random.choice([None, None, 1]),
+            trip_after=self.random.choice([None, 2]), cool_down=30,
+        )  # fmt: skip
+        return PutLimit(name=self.limit(), spec=spec, at=self.at, now=self.lease_now(), override=self.chance(20))
+
+    def pause_limit(self) -> PauseLimit:
+        return PauseLimit(name=self.limit(), paused=self.chance(30), at=self.at, now=self.lease_now())
 
     # What many do.
 
@@ -160,6 +215,9 @@ class Dice:
             replies=self.some(lambda: Reply(message=self.random.choice("abcdef"), payload=str(self.at))),
             letters=self.some(lambda: NewLetter(id=f"w{self.at}", step="s", attempts=1, error="e"), 10),
             takes=self.some(self.take, 30),
+            enters=self.some(self.enter, 30),
+            exits=self.some(self.exit, 20),
+            unlimits=[(location, self.lease_now()) for location in ("a0", "a1") if self.chance(5)],
             leaves=self.some(self.leave, 25),
             tasks=self.some(self.task, 30),
             untasks=self.some(self.place, 10),
@@ -410,6 +468,20 @@ NEVER = {
             OR key IN (SELECT run FROM inbox WHERE status = 'completed' OR kind NOT IN ('message', 'notice'))
             OR key IN (SELECT run FROM heartbeats) OR key IN (SELECT run FROM tasks)
             OR key IN (SELECT run FROM idempotency_keys WHERE result IS NULL))""",
+    "a limit whose counters are wrong": SQL["wrong_limits"],
+    "a place or a step of a limit that has no row": """
+        SELECT name FROM limit_counts WHERE (name, key) NOT IN (SELECT name, key FROM limit_keys) UNION ALL
+        SELECT name FROM limit_waiters WHERE (name, key) NOT IN (SELECT name, key FROM limit_keys)""",
+    "a step that waits though it could begin": """
+        SELECT limits.name FROM limits JOIN limit_keys ON limit_keys.name = limits.name WHERE paused = 0 AND ready = 1
+        AND stale = 0 AND (coalesce(override, spec) ->> 'at_once' IS NULL
+                           OR limits.used + limits.granted < coalesce(override, spec) ->> 'at_once')""",
+    "a first in line that is not": """
+        SELECT name FROM limit_keys WHERE head IS NOT (
+            SELECT n FROM limit_waiters WHERE limit_waiters.name = limit_keys.name
+            AND limit_waiters.key = limit_keys.key AND granted IS NULL ORDER BY priority DESC, n LIMIT 1)""",
+    "a step of an ended run in line": """
+        SELECT run FROM limit_waiters JOIN runs ON runs.key = limit_waiters.run WHERE ended IS NOT NULL""",
     "an ended run that is not terminal": """
         SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
     "a run that nobody will ever drive": """

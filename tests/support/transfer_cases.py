@@ -24,7 +24,10 @@ ODD = 'lamp \0 \x1b \\u0000 \\ " \u2028 \U0001f600 e\u0301 \ufffd'
 
 Row = tuple[Any, ...]
 
-OWN = frozenset({"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"})
+OWN = frozenset(
+    {"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"}
+    | {"limits", "limit_keys", "limit_counts", "limit_waiters"}
+)
 """Tables that are a database's own: what it counts and locks by, and what it is."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import signal
@@ -36,13 +37,14 @@ from tests.support.transfer_cases import (
 )
 from tests.support.waiting import eventually
 
-from holdfast import RunConflict, Status
+from holdfast import Context, RunConflict, Status, activity, workflow
 from holdfast.clock import to_datetime
 from holdfast.contract.operations import Delivered, Purge, SendMessage, Started
 from holdfast.contract.rows import EntryRow
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, NewRun, NewTask, StartRun, TurnEffects
 from holdfast.errors import NoSuchRun, RunBlocked
+from holdfast.limits import Limit
 from holdfast.stores import open_store
 from holdfast.system import boot_id
 from holdfast.testing import JumpingClock, exported_run, replay
@@ -198,6 +200,36 @@ async def test_every_table_and_column_of_a_database_is_moved(houses):
     columns = columns_of(new.database)
     columns["workers"] = {"id", "pid", "host", "fate"}  # no worker moves; their fate does
     assert {table: {name for name, _ in said} for table, said in COLUMNS.items()} == columns
+
+
+async def test_a_run_that_waits_for_a_limit_asks_again_where_it_arrives(houses):
+    """G1 S4-19: lines do not move."""
+    go = asyncio.Event()
+
+    @activity(limit="bank")
+    async def pay(number: int) -> int:
+        await go.wait()
+        return number
+
+    @workflow
+    async def buyer(ctx: Context, number: int) -> int:
+        return await ctx.step(pay, number)
+
+    old, limits = houses.old(), [Limit(name="bank", at_once=1)]
+    async with old.engine([buyer], limits=limits) as engine:
+        for number in range(3):
+            await engine.start(buyer, number, id=f"r-{number}")
+        await eventually(lambda: _two_wait(engine))
+    await move_out(old, houses.file)
+    new = houses.new(old)
+    await move_in(houses.file, new)
+    go.set()
+    async with new.engine([buyer], limits=limits) as engine:
+        assert [await engine.get(f"r-{number}").result() for number in range(3)] == [0, 1, 2]
+
+
+async def _two_wait(engine: Any) -> bool:
+    return sum(row.waiting for row in await engine.store.limits()) == 2
 
 
 async def test_a_file_that_was_imported_before_changes_nothing(houses):

@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitAnswer, PauseLimit, PutLimit
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 from holdfast.contract.turns import (
     Audit,
@@ -294,6 +295,11 @@ Operation = (
     | DropSchedule
     | Tick
     | Purge
+    | LeaveLimits
+    | CorrectPlaces
+    | GrantTurns
+    | PutLimit
+    | PauseLimit
 )
 
 
@@ -314,6 +320,8 @@ class Committed(msgspec.Struct, frozen=True):
     """The answers to `TurnEffects.takes`, by location."""
     woke_others: bool = False
     """Whether rows were put into other runs' inboxes."""
+    limits: dict[str, LimitAnswer] = {}
+    """The answers to `TurnEffects.enters`, by location."""
 
 
 class Fenced(msgspec.Struct, frozen=True):

@@ -68,12 +68,16 @@ class InboxKind(StrEnum):
     """An idempotency key may be free; the name is the location of the step that waits for it."""
     TASK_ENDED = "task_ended"
     """An attempt has ended that another worker, or a transaction, ran; the name is its location, the id its number."""
+    LIMIT_TURN = "limit_turn"
+    """A step that waits for a limit may begin; the name is its location, the id the limit, the payload from when on."""
 
 
 FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
 """Rows that become facts of the workflow's code."""
 
-FOR_WORKER = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.TASK_ENDED})
+FOR_WORKER = frozenset(
+    {InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.TASK_ENDED, InboxKind.LIMIT_TURN}
+)
 """Rows that the worker which has the run takes for itself."""
 
 FROM_OPERATOR = frozenset({InboxKind.CANCEL, InboxKind.PAUSE, InboxKind.RESUME})
@@ -145,6 +149,8 @@ class History(msgspec.Struct, frozen=True):
     seen: int
     tasks: dict[str, int] = {}
     """Attempts that wait in a queue or were taken from one: their numbers by location."""
+    limits: dict[str, Instant | None] = {}
+    """Steps that wait for a limit, by location: from when they may begin, None while others are before them."""
 
 
 class Held(NamedTuple):

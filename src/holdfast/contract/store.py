@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.clock import Clock, Instant
+from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import (
     AuditRow,
@@ -75,6 +76,11 @@ class Store(ABC):
 
     clock: Clock = Clock()
     """Whose time decides when something is due, unless an engine is given another: for a server, the server's."""
+
+    @property
+    def lease_clock(self) -> Clock:
+        """Whose time leases and limits count by: one that is the same for all workers, and does not jump."""
+        return self.clock
 
     @abstractmethod
     async def open(self) -> None:
@@ -140,7 +146,8 @@ class Store(ABC):
           and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
         - `FinishTask`: a `task_ended` inbox row (name = location, id = attempt, payload) in place of the task
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
-        - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`: see their records.
+        - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
+          those of limits: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`) is recorded in the audit trail in the same
         transaction.
 
@@ -296,6 +303,22 @@ class Store(ABC):
     @abstractmethod
     async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
         """Return when the steps of an open run last reported progress, and what they said, by location."""
+
+    @abstractmethod
+    async def limits(self) -> list[LimitRow]:
+        """Return the limits that workers share."""
+
+    @abstractmethod
+    async def limit_keys(self, name: str, limit: int = 20) -> list[LimitKeyRow]:
+        """Return the keys of a limit that are in use, those for which most wait first."""
+
+    @abstractmethod
+    async def limit_waits(self, key: int) -> list[LimitWait]:
+        """Return the steps of a run that wait for limits."""
+
+    @abstractmethod
+    async def limits_to_see_to(self, now: Instant) -> bool:
+        """Tell whether a GrantTurns would find anything to do, at an instant of the lease's clock."""
 
     @abstractmethod
     async def counts(self) -> Counts:

@@ -198,6 +198,35 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
 
+class EnterLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Take a place of a limit for the attempt at a location, or wait for one; `now` is the lease's time."""
+
+    limit: str
+    key: str
+    location: str
+    worker: str
+    now: Instant
+    priority: int = 0
+
+
+class LeaveLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the end of an attempt means for its limit.
+
+    It gives back so many `places` of a worker. `verdict` is what the attempt says of the service: `ok`, `failed` (it
+    raised, timed out or crashed), or nothing. With `hold` the service said to come back after so many microseconds.
+    """
+
+    limit: str
+    key: str
+    worker: str
+    now: Instant
+    places: int = 1
+    verdict: str = ""
+    hold: int | None = None
+    probe: bool = False
+    """Whether the attempt was to try whether the service is back."""
+
+
 class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn changes besides its own history and state: rare, so kept apart."""
 
@@ -220,6 +249,11 @@ class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
     """Locations whose attempt is given up: no worker begins it any more, and what comes of it is refused."""
     version: str = ""
     """The version of the workflow that runs, if the row does not say."""
+    enters: list[EnterLimit] = []
+    """Limits that attempts enter; one whose step did not get its key in this commit does not."""
+    exits: list[LeaveLimit] = []
+    unlimits: list[tuple[str, Instant]] = []
+    """Locations of steps that wait for a limit no longer, and the lease's time, for those that wait after them."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

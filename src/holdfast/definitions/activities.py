@@ -13,6 +13,7 @@ from holdfast.clock import micros
 from holdfast.definitions.functions import (
     Definition,
     check_callback,
+    check_plain,
     function_name,
     option_error,
     return_type,
@@ -58,6 +59,7 @@ class ActivityOptions:
     max_skips: int | None = None
     priority: int = 0
     limit: str | None = None
+    limit_key: Callable[..., str] | None = None
     queue: str | None = None
     on_start: Callable[[Any], object] | None = None
     on_success: Callable[[Any, Any], object] | None = None
@@ -93,6 +95,9 @@ class ActivityOptions:
         limit: object = self.limit
         if limit is not None and not (isinstance(limit, str) and limit):
             raise BadInput(f"limit of activity {self.name!r} must be the name of a Limit, not {limit!r}")
+        check_plain(self.limit_key, f"limit_key of activity {self.name!r}")
+        if self.limit_key is not None and limit is None:
+            raise BadInput(f"activity {self.name!r} has a limit_key and no limit; name the Limit whose key it makes")
         if self.queue is not None:
             check_queue(self.queue, f"queue of activity {self.name!r}")
         if self.run_when is not None and not callable(self.run_when):
@@ -187,6 +192,7 @@ def activity(
     max_skips: int | None = None,
     priority: int = 0,
     limit: str | None = None,
+    limit_key: Callable[..., str] | None = None,
     queue: str | None = None,
     on_start: Callable[[Any], object] | None = None,
     on_success: Callable[[Any, Any], object] | None = None,
@@ -221,8 +227,9 @@ def activity(function: Any = None, /, *, name: str | None = None, raises: Iterab
 
     With `record_arguments` they are kept in the history, to be looked at (`run.steps()`); otherwise only a digest is.
 
-    When slots are scarce, steps of a higher `priority` run first, whichever runs they belong to. `limit` names a Limit
-    of the engine: how many at once, and how often. With a `queue` each attempt waits there for whichever worker serves
+    When slots are scarce, steps of a higher `priority` run first, whichever runs they belong to. `limit` names a Limit:
+    how many at once, and how often, on all workers; `limit_key(*args)` makes the key (a tenant, a customer) under which
+    they are counted. With a `queue` each attempt waits there for whichever worker serves
     it, `Engine(queues=[...])`, and knows the activity.
 
     The callbacks, plain or async, are told that an attempt starts (`on_start(step_context)`, awaited inside it), and,

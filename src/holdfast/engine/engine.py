@@ -187,6 +187,7 @@ class Engine(StartsRuns, Looking):
                 self._observers,
                 self._limits,
                 self._queues,
+                self.store.lease_clock if self.clock is self.store.clock else self.clock,
                 self._context,
                 self._deadline,
                 self._around if self._tracing is not None else None,

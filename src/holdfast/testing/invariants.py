@@ -10,6 +10,7 @@ from holdfast.contract.rows import EntryRow, RunFilter, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
+from holdfast.stores.sql.store import SQLStore
 
 _PAGE = 500
 _ONCE = frozenset(kind for kind, cls in entries.KINDS.items() if cls.role == entries.FACT) - {
@@ -33,6 +34,9 @@ async def violations(store: Store) -> list[str]:
                     problems.append(f"its history cannot be read: {error!r}")
             found += [f"run {row.id}: {problem}" for problem in problems]
         before = rows[-1].key
+    if isinstance(store, SQLStore):
+        wrong = await store.look(lambda db: db.read("wrong_limits", [()]), together=True)
+        found += [f"limit {name}: the counters of key {key!r} are wrong" for name, key in wrong]
     return found
 
 

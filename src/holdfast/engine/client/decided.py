@@ -9,7 +9,7 @@ from holdfast.contract.rows import Status
 from holdfast.definitions import HOOK_NAMES
 from holdfast.engine.client.link import Link
 from holdfast.engine.runs.ends import Rules, cancelled_end, end_of
-from holdfast.engine.runs.letters import letter_of_hook
+from holdfast.engine.runs.records.letters import letter_of_hook
 from holdfast.engine.views.steps import steps_of
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay.entry import Decided, decode_entry

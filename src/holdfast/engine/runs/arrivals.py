@@ -191,7 +191,7 @@ class Arrivals:
         runner.keep(resident)
         turn.entries[:0] = life
         ends = runner.attempts.queued.recall(resident, turn, history, ends)
-        begin = runner.attempts.recall(resident, turn, claim, now)
+        begin = runner.attempts.recall(resident, turn, claim, now, history.limits)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
         if over:

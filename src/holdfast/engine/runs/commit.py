@@ -13,11 +13,23 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import Status
-from holdfast.contract.turns import CommitTurn, Evidence, NewLetter, Renewal, RunEnd, Send, State, TurnEffects, Wait
+from holdfast.contract.turns import (
+    CommitTurn,
+    EnterLimit,
+    Evidence,
+    NewLetter,
+    Renewal,
+    RunEnd,
+    Send,
+    State,
+    TurnEffects,
+    Wait,
+)
+from holdfast.engine.runs.aside import Aside
 from holdfast.engine.runs.ends import Rules, end_of
-from holdfast.engine.runs.letters import letter_of_run
-from holdfast.engine.runs.resident import PAUSING, Aside, Resident
-from holdfast.engine.runs.trail import trail_of
+from holdfast.engine.runs.records.letters import letter_of_run
+from holdfast.engine.runs.records.trail import trail_of
+from holdfast.engine.runs.resident import PAUSING, Resident
 from holdfast.engine.steps.keys import leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
@@ -68,10 +80,11 @@ def commit_of(
     *,
     release: bool = False,
     returned: Sequence[int] = (),
+    enters: Sequence[EnterLimit] = (),
 ) -> CommitTurn | None:
     """Return what to commit for a turn, None if it changes nothing.
 
-    `begin` are steps whose next attempt the turn counted, `returned` the events that no receive waits for any more.
+    `begin` are steps whose next attempt the turn counted, `returned` events that no receive waits for any more.
     With `release` a run that only waits leaves this worker with this very commit.
     """
     outcome, aside, entries = turn.outcome, resident.aside, turn.entries
@@ -92,8 +105,8 @@ def commit_of(
     letters = _letters(resident, turn) if outcome is not None or turn.decided is not None else []
     effects = None
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
-    if not turn.ordinary or begin or letters or trail or aside is not None or _waits_or_keys(resident, turn):
-        effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail)
+    if not turn.ordinary or begin or enters or letters or trail or aside is not None or _waits_or_keys(resident, turn):
+        effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
     if aside.rows_read and resident.phase is not PAUSING:  # a pause stays in the inbox until it is in force
@@ -169,6 +182,8 @@ def waits_of(resident: Resident) -> str:
         waits.append("retry")
     if resident.held:
         waits.append("key")
+    for name in sorted({verb.activity.settings.limit or "" for verb in resident.limited.values()})[:_MAX_WAITS]:
+        waits.append(f"limit {name}")
     if resident.execution.next_due() is not None:
         waits.append("timer")
     return "; ".join(waits)
@@ -196,6 +211,7 @@ def _effects_of(
     letters: list[NewLetter],
     returned: Sequence[int],
     trail: list[Evidence],
+    enters: Sequence[EnterLimit],
 ) -> TurnEffects | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     aside = resident.aside or _NOTHING_ASIDE
@@ -221,6 +237,9 @@ def _effects_of(
         tasks=list(aside.tasks),
         untasks=list(aside.withdrawn),
         version=resident.workflow.version if aside.unversioned else "",
+        enters=list(enters),
+        exits=list(aside.exits),
+        unlimits=list(aside.limits_withdrawn),
     )
     return effects if effects != _NO_EFFECTS else None
 

@@ -16,8 +16,8 @@ from holdfast.contract.turns import CommitTurn, RunEnd, State, TurnEffects
 from holdfast.engine.runs.commit import state_of
 from holdfast.engine.runs.ends import cancelled_end
 from holdfast.engine.runs.ports import Runs, Steps
+from holdfast.engine.runs.records.trail import trail_of
 from holdfast.engine.runs.resident import Resident
-from holdfast.engine.runs.trail import trail_of
 from holdfast.engine.worker.committer import Committer
 from holdfast.logs import Lines
 from holdfast.payloads import codec
@@ -136,9 +136,10 @@ class Departures:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
         trail = trail_of(resident, rows)
-        if trail or (aside is not None and (aside.keys_given_up or aside.letters)):
+        if trail or (aside is not None and (aside.keys_given_up or aside.letters or aside.exits)):
             keys, letters = (aside.keys_given_up, aside.letters) if aside is not None else ((), ())
-            effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail)
+            exits = list(resident.exits_left())
+            effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail, exits=exits)
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,

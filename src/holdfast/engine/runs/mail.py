@@ -25,7 +25,7 @@ from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.worker.committer import Committer
 
 _EVENTS = frozenset({InboxKind.EVENT, InboxKind.NOTICE})
-_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED})
+_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.LIMIT_TURN})
 """Kinds of rows for the worker of which nothing is recorded."""
 
 
@@ -130,6 +130,7 @@ class Mail:
             if row.kind == InboxKind.KEY_FREED
             for verb in self._steps.key_is_free(resident, row.name)
         ]
+        begin += self._steps.turns_came(resident, [row for row in fresh if row.kind == InboxKind.LIMIT_TURN])
         ends = self._queued.expected(resident, rows_of_tasks)
         if begin or not (code or ends):
             self._runs.note(resident, begin=begin)

@@ -22,6 +22,9 @@ from holdfast.replay.turn import Turn
 class Host(Protocol):
     """The worker, as its runs see it: told what a commit means for others."""
 
+    id: str
+    """Its present name in the store."""
+
     def released(self, due: Instant | None) -> None:
         """Any worker may claim a run now, or from an instant on."""
         ...
@@ -124,4 +127,8 @@ class Steps(Protocol):
 
     def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
+        ...
+
+    def turns_came(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
+        """Return the steps that wait for a limit here and may begin."""
         ...

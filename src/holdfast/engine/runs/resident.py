@@ -5,17 +5,16 @@ Only this room assigns the attributes of a Resident. Other rooms read them, and 
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
-from holdfast.contract.rows import EntryRow, Status
-from holdfast.contract.turns import CommitTurn, LeaveKey, NewLetter, NewTask
+from holdfast.contract.rows import EntryRow, Message, Status
+from holdfast.contract.turns import CommitTurn, LeaveKey, LeaveLimit, NewLetter, NewTask
 from holdfast.definitions import Workflow
+from holdfast.engine.runs.aside import Aside, Pausing, Telling, extended
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
 from holdfast.replay.execution import Execution
@@ -42,135 +41,9 @@ class Phase(IntEnum):
 LIVE, PAUSING, FINISHING, RELEASING, DROPPED = Phase
 
 
-class Pausing:
-    """A run that begins nothing more and waits for what is under way to end."""
-
-    __slots__ = ("cancelled", "resumed", "until", "withheld")
-
-    def __init__(self, until: Instant | None) -> None:
-        self.until = until
-        self.resumed = False
-        """Whether it shall go on at once after all."""
-        self.cancelled = False
-        """Whether it was asked to stop meanwhile."""
-        self.withheld = False
-        """Whether facts were recorded that the code has not seen."""
-
-
-class Telling:
-    """What the callbacks of an activity are being told of one of its attempts."""
-
-    __slots__ = ("begun", "calls", "durable", "task", "then", "verb")
-
-    def __init__(
-        self,
-        verb: StepVerb,
-        calls: deque[tuple[Callable[..., object], tuple[Any, ...]]],
-        then: Callable[[], None],
-    ) -> None:
-        self.verb = verb
-        self.calls = calls
-        """Those that are still to be called."""
-        self.then = then
-        """What follows once all were."""
-        self.durable = False
-        """Whether history has what they are told."""
-        self.begun = False
-        self.task: asyncio.Task[None] | None = None
-        """One that is awaited."""
-
-
-class Aside:
-    """What a run has only at times: made when there is something to put in it, forgotten when there is not.
-
-    Runs that wait for a queue or a key are parked with it, so a list or a set in it is made when its first item comes.
-    """
-
-    __slots__ = (
-        "claim_counted",
-        "contexts",
-        "forget_waits",
-        "held",
-        "held_end",
-        "keys_freed",
-        "keys_given_up",
-        "letters",
-        "next_life",
-        "outlasting",
-        "pausing",
-        "queued",
-        "rows_read",
-        "stale_waits",
-        "tasks",
-        "telling",
-        "unversioned",
-        "withdrawn",
-    )
-
-    def __init__(self) -> None:
-        # For the next commit of the run.
-        self.tasks: list[NewTask] | tuple[()] = ()
-        """Attempts to put into queues."""
-        self.withdrawn: list[str] | tuple[()] = ()
-        """Locations of attempts to take out of queues again."""
-        self.keys_given_up: list[LeaveKey] | tuple[()] = ()
-        self.letters: list[NewLetter] | tuple[()] = ()
-        """Dead letters to write."""
-        self.rows_read: list[int] | tuple[()] = ()
-        """Numbers of inbox rows that the engine itself has acted on, to be deleted."""
-        self.stale_waits: frozenset[str] = _NO_NAMES
-        """Names of events that came: the store may have deleted the wait of another receive than took them."""
-        self.forget_waits = False
-        """Whether the store may have waits of the run that are over, and alone knows which."""
-        self.unversioned = False
-        """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
-        self.claim_counted = False
-        """Whether a claim is still counted against the run."""
-        # For longer.
-        self.held: dict[str, StepVerb] = {}
-        """Steps that wait for an idempotency key that another step holds."""
-        self.keys_freed: frozenset[str] = _NO_NAMES
-        """Locations whose key was said to be free before it was known here that they wait for it."""
-        self.queued: dict[str, StepVerb] = {}
-        """Steps whose attempt is in a queue, or with the worker that took it from there."""
-        self.contexts: dict[str, StepContext] | None = None
-        """Of the attempts under way whose activities are told what comes of them."""
-        self.telling: dict[str, Telling] | None = None
-        """What they are being told."""
-        self.next_life: list[EntryRow] | tuple[()] = ()
-        """The first entries of the life that follows this one."""
-        self.pausing: Pausing | None = None
-        self.outlasting: dict[str, Attempt] | None = None
-        """Attempts of a cancelled run that nothing can interrupt: its end waits for them."""
-        self.held_end: Turn | None = None
-        """That end."""
-
-    def written(self, pausing: bool) -> None:
-        """Forget what went into a commit; what operators asked stays in the inbox until a pause is in force."""
-        self.tasks = self.withdrawn = self.keys_given_up = self.letters = ()
-        if not pausing:
-            self.rows_read = ()
-        self.stale_waits = _NO_NAMES
-        self.forget_waits = self.unversioned = self.claim_counted = False
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is left to keep it for."""
-        return not any(getattr(self, name) for name in self.__slots__)
-
-
 _NO_VERBS: dict[str, StepVerb] = {}
-_NO_NAMES: frozenset[str] = frozenset()
 _NO_ATTEMPTS: dict[str, Attempt] = {}
 _NOTHING_TOLD: dict[str, Telling] = {}
-
-
-def _extended(items: list[T] | tuple[()], more: Iterable[T]) -> list[T]:
-    """Extend a list that is made when the first item comes."""
-    if not items:
-        return [*more]
-    items.extend(more)
-    return items
 
 
 class Resident:
@@ -266,6 +139,11 @@ class Resident:
         return self.aside.held if self.aside is not None else _NO_VERBS
 
     @property
+    def limited(self) -> dict[str, StepVerb]:
+        """Steps that wait for a limit that is shared."""
+        return (self.aside.limited if self.aside is not None else None) or _NO_VERBS
+
+    @property
     def queued(self) -> dict[str, StepVerb]:
         """Steps whose attempt is in a queue, or with the worker that took it from there."""
         return self.aside.queued if self.aside is not None else _NO_VERBS
@@ -351,7 +229,7 @@ class Resident:
     def read_rows(self, numbers: Iterable[int]) -> None:
         """Delete inbox rows, which the engine itself has acted on, with the next commit."""
         aside = self.set_aside()
-        aside.rows_read = _extended(aside.rows_read, numbers)
+        aside.rows_read = extended(aside.rows_read, numbers)
 
     def events_came(self, names: set[str]) -> None:
         """Tell the store again, with the next commit, which receives wait for events of these names."""
@@ -365,7 +243,7 @@ class Resident:
     def add_letter(self, letter: NewLetter) -> None:
         """Write a dead letter with the next commit."""
         aside = self.set_aside()
-        aside.letters = _extended(aside.letters, [letter])
+        aside.letters = extended(aside.letters, [letter])
 
     def outlasts(self, attempt: Attempt) -> None:
         """Note that an attempt goes on which nothing can interrupt."""
@@ -395,7 +273,7 @@ class Resident:
     def give_up_key(self, key: LeaveKey) -> None:
         """Give up an idempotency key with the next commit."""
         aside = self.set_aside()
-        aside.keys_given_up = _extended(aside.keys_given_up, [key])
+        aside.keys_given_up = extended(aside.keys_given_up, [key])
 
     def hold(self, verb: StepVerb) -> bool:
         """Let a step wait for a key that another step holds; tell whether that was said to be free meanwhile."""
@@ -413,17 +291,46 @@ class Resident:
             self.set_aside().keys_freed |= {location}
         return verb
 
+    def limit_wait(self, verb: StepVerb) -> list[Message]:
+        """Let a step wait for a limit; return its turn if that came already."""
+        aside = self.set_aside()
+        aside.limited = {**(aside.limited or {}), verb.location: verb}
+        row = aside.turns.pop(verb.location, None) if aside.turns is not None else None
+        return [row] if row is not None else []
+
+    def limit_turn(self, row: Message) -> StepVerb | None:
+        """Return the step whose turn came; None if it is not known yet to wait: then the turn is kept."""
+        verb = self.limited.pop(row.name, None)
+        if verb is None:
+            aside = self.set_aside()
+            aside.turns = {**(aside.turns or {}), row.name: row}
+        return verb
+
+    def leave_limit(self, leave: LeaveLimit) -> None:
+        """Give back the place of a limit with the next commit."""
+        self.set_aside().exits = [*self.exits_left(), leave]
+
+    def exits_left(self) -> Sequence[LeaveLimit]:
+        """Take the places that no commit has given back yet."""
+        left, self.set_aside().exits = self.set_aside().exits, ()
+        return left
+
+    def withdraw_limits(self, locations: Iterable[str], now: Instant) -> None:
+        """Let steps wait for their limits no longer, with the next commit."""
+        aside = self.set_aside()
+        aside.limits_withdrawn = extended(aside.limits_withdrawn, ((location, now) for location in locations))
+
     def queue_attempt(self, verb: StepVerb, task: NewTask | None = None) -> None:
         """Note that the attempt of a step is in a queue; with a task it is put there by the next commit."""
         aside = self.set_aside()
         aside.queued[verb.location] = verb
         if task is not None:
-            aside.tasks = _extended(aside.tasks, [task])
+            aside.tasks = extended(aside.tasks, [task])
 
     def withdraw_attempts(self, locations: Iterable[str]) -> None:
         """Take attempts out of their queues with the next commit."""
         aside = self.set_aside()
-        aside.withdrawn = _extended(aside.withdrawn, locations)
+        aside.withdrawn = extended(aside.withdrawn, locations)
 
     def call_back(self, verb: StepVerb, context: StepContext) -> None:
         """Remember what the activity of a step shall know that is told what comes of an attempt."""

@@ -71,6 +71,7 @@ class Runner:
         reporter: Reporter,
         limits: Limits,
         queues: Queues,
+        lease_clock: Clock,
         app: Callable[[], Mapping[str, Any]] | None = None,
         deadline: float | None = None,
     ) -> None:
@@ -98,7 +99,7 @@ class Runner:
         self.clock = clock
         self.stopping = False
         self.timers = Timers(clock, self._wake_all, micros(settings.timer_resolution))
-        self.attempts = Attempts(self, executor, store, registry.errors)
+        self.attempts = Attempts(self, executor, store, registry.errors, committer, lease_clock)
         self.outlasting = OutlastingCalls(self)
         self.departures = Departures(self, self.attempts, committer)
         self.pauses = Pauses(self.attempts, self.departures.pause)
@@ -111,7 +112,8 @@ class Runner:
         commit = self._commit(resident, turn, ())
         self._beginning += 1
         done = self.attempts.queued.then_tell(resident, commit, done)
-        self._committer.submit(StartRun(run=run, turn=commit), partial(self._begun, resident, turn, done))
+        begun = self.attempts.limited.then(resident, commit, partial(self._begun, resident, turn, done))
+        self._committer.submit(StartRun(run=run, turn=commit), begun)
 
     def _begun(self, resident: Resident, turn: Turn, done: Done, outcome: Outcome | Exception) -> None:
         self._beginning -= 1
@@ -220,6 +222,8 @@ class Runner:
         if cancelled and self.outlasting.hold(resident, turn):
             self._schedule(resident)
             return
+        if begin and turn.outcome is None:
+            begin = self.attempts.limited.with_room(resident, begin)
         again = [verb for verb in begin if verb.settled or verb.skipped]
         if again and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, again, self.clock.now()).entries)
@@ -227,7 +231,7 @@ class Runner:
         if some_commit is None:
             self._committed(resident, turn, begin, Committed(resident.key))
         else:
-            done = partial(self._committed, resident, turn, begin)
+            done = self.attempts.limited.then(resident, some_commit, partial(self._committed, resident, turn, begin))
             self._committer.submit(some_commit, self.attempts.queued.then_tell(resident, some_commit, done), resident)
 
     def _commit(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb]) -> CommitTurn | None:
@@ -237,8 +241,10 @@ class Runner:
         self._activate(resident, turn, begin)
         journal = resident.execution.journal
         returned = journal.unwanted_events() if journal.inbox and turn.outcome is None else ()
-        release = self._crowded
-        commit = commit_of(resident, turn, begin, self.rules, self.clock.now(), release=release, returned=returned)
+        commit = commit_of(
+            resident, turn, begin, self.rules, self.clock.now(), release=self._crowded, returned=returned,
+            enters=self.attempts.limited.enters(resident, turn, begin),
+        )  # fmt: skip
         resident.submitted(commit)
         return commit
 
@@ -246,7 +252,9 @@ class Runner:
         """Note which steps and sends are being worked on from now on, and which no more."""
         active, attempts = resident.active, self.attempts
         for verb in turn.started:
-            if is_done(verb) or verb.location in resident.retries or (isinstance(verb, ChildVerb) and not verb.refused):
+            if is_done(verb) or verb.location in resident.retries or verb.location in resident.limited:
+                continue
+            if isinstance(verb, ChildVerb) and not verb.refused:
                 continue
             if isinstance(verb, StepVerb) and (
                 verb.location in resident.queued
@@ -262,10 +270,9 @@ class Runner:
             active.discard(verb.location)
             resident.retries.pop(verb.location, None)
             resident.held.pop(verb.location, None)
-            if resident.queued.pop(verb.location, None) is not None or _transacts(verb):
-                resident.withdraw_attempts([verb.location])
-            if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None:
-                self.limits.forget(resident.key, verb.location)
+            if isinstance(verb, StepVerb):
+                attempts.queued.abandon(resident, verb)
+                attempts.limited.abandon(resident, verb)
 
     # Acting on what is durable.
 
@@ -333,7 +340,7 @@ class Runner:
         resident.active.update(refused)  # not to be let go before the code is told
         for verb in begin:
             if not is_done(verb):
-                self.attempts.run(resident, verb, outcome.keys.get(verb.location))
+                self.attempts.run(resident, verb, outcome)
         only = len(turn.started) == 1 and not begin
         for verb in turn.started:
             if not is_done(verb):
@@ -348,7 +355,7 @@ class Runner:
 
     def _act(self, resident: Resident, verb: Any, outcome: Committed, only: bool) -> None:
         if isinstance(verb, StepVerb):
-            self.attempts.go_on(resident, verb, outcome.keys.get(verb.location), only)
+            self.attempts.go_on(resident, verb, outcome, only)
         elif isinstance(verb, SendVerb):
             refused = verb.refused if verb.refused is not None else outcome.refused.get(verb.location, "")
             resident.active.discard(verb.location)
@@ -491,8 +498,3 @@ class Runner:
                 resident.id,
                 resident.workflow.name,
             )
-
-
-def _transacts(verb: Any) -> bool:
-    """Whether the end of a step comes by the inbox, perhaps just before it is given up."""
-    return isinstance(verb, StepVerb) and verb.activity.settings.transaction

@@ -104,6 +104,10 @@ class Attempt:
     opening: Callable[[], Coroutine[Any, Any, None] | None] | None = None
     """Called when it begins, and awaited before its body does: `on_start`."""
     _opening: asyncio.Task[None] | None = None
+    returned = False
+    """Whether the thread of a sync body has come back."""
+    gone: Callable[[], None] | None = None
+    """Called when a thread comes back whose attempt was given up."""
     _body: Any = None
     _deadline: asyncio.TimerHandle | None = None
     _heartbeat: asyncio.TimerHandle | None = None
@@ -186,6 +190,20 @@ class Attempt:
     def begun(self) -> bool:
         """Whether its body was started."""
         return self._body is not None
+
+    @property
+    def going(self) -> bool:
+        """Whether its body is still under way, though perhaps given up; a child process is killed then."""
+        if self._body is None or self.kind == "process":
+            return False
+        return not (self._body.done() if self.kind == "async" else self.returned)
+
+    def when_gone(self, told: Callable[[], None]) -> None:
+        """Tell when a body that is under way has ended."""
+        if self.kind == "async":
+            self._body.add_done_callback(lambda _: told())
+        else:
+            self.gone = told
 
     def stop(self, reason: str) -> None:
         """Give the attempt up without a report: signal the body, cancel or kill it, never wait for it."""
@@ -287,7 +305,10 @@ class Attempt:
         self.finish(None, StepFailed("CancelledError", "the body was cancelled from within"))
 
     def _thread_ended(self, result: Any, error: BaseException | None, context: contextvars.Context) -> None:
+        self.returned = True
         if self.finished:
+            if self.gone is not None:
+                self.gone()
             if error is None and self.late is not None:
                 self._keep(result)
             _discard(result)

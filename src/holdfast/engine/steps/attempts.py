@@ -8,32 +8,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from holdfast.clock import Instant, micros
+from holdfast.clock import Clock, Instant, micros
 from holdfast.context.steps import StepVerb
-from holdfast.contract.operations import KeepResult, KeyAnswer
-from holdfast.contract.rows import Claim
+from holdfast.contract.operations import Committed
+from holdfast.contract.rows import Claim, Message
 from holdfast.contract.store import Store
 from holdfast.definitions import NotReady
-from holdfast.engine.runs.letters import letter_of_step
 from holdfast.engine.runs.ports import Runs
+from holdfast.engine.runs.records.letters import letter_of_step
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
 from holdfast.engine.steps.admission import asking, is_counted, not_ready
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.callbacks import StepCallbacks
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
-from holdfast.engine.steps.keys import leave_of
+from holdfast.engine.steps.keys import KeyedSteps
+from holdfast.engine.steps.limits.keys import made_key
+from holdfast.engine.steps.limits.limited import LimitedSteps
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
+from holdfast.engine.worker.committer import Committer
 from holdfast.errors import (
     DefinitionError,
-    KeyConflict,
     NotSerializable,
     StepCrashed,
     StepSkipped,
@@ -44,7 +46,7 @@ from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
 from holdfast.payloads.errors import tamed
 from holdfast.policy import asked_delay
 from holdfast.replay import entry as entries
-from holdfast.replay.entry import OVER_LIMIT, STOPPED
+from holdfast.replay.entry import STOPPED
 from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Turn
 
@@ -59,7 +61,15 @@ Notes = list[tuple[str, entries.Entry]]
 class Attempts:
     """The steps of all runs in memory."""
 
-    def __init__(self, runs: Runs, executor: Executor, store: Store, errors: dict[str, type[BaseException]]) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        executor: Executor,
+        store: Store,
+        errors: dict[str, type[BaseException]],
+        committer: Committer,
+        lease_clock: Clock,
+    ) -> None:
         self._runs = runs
         self._executor = executor
         self._errors = errors
@@ -69,19 +79,27 @@ class Attempts:
         self.callbacks = StepCallbacks(runs, executor, self.context)
         self.queued = QueuedSteps(runs, self)
         """Those whose attempts are in queues."""
+        self.keyed = KeyedSteps(runs, self)
+        """Those that have an idempotency key."""
+        self.limited = LimitedSteps(runs, executor, committer, lease_clock, self)
+        """Those under limits that workers share."""
 
     # Beginning.
 
-    def recall(self, resident: Resident, turn: Turn, claim: Claim, now: Instant) -> list[StepVerb]:
+    def recall(
+        self, resident: Resident, turn: Turn, claim: Claim, now: Instant, limits: Mapping[str, Instant | None]
+    ) -> list[StepVerb]:
         """Sort out the steps that a replayed run left open; return those whose next attempt may begin.
 
-        Steps that wait for a retry go on waiting, and so do those whose attempt is in a queue. The others were lost
-        with their worker, as the claim tells, which is noted in the turn.
+        Steps that wait for a retry go on waiting, and so do those whose attempt is in a queue, or that wait for a
+        limit. The others were lost with their worker, as the claim tells, which is noted in the turn.
         """
         notes: Notes = []
         begin: list[StepVerb] = []
         for verb in turn.started:
             if not isinstance(verb, StepVerb) or not verb.recalled or is_done(verb):
+                continue
+            if verb.location in limits and self.limited.recall(resident, verb, limits[verb.location], notes):
                 continue
             if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
                 resident.retries[verb.location] = (verb.retry_at, verb)
@@ -92,11 +110,14 @@ class Attempts:
                 self.callbacks.again(resident, verb, verb.kept, partial(self._record, resident, verb, verb.kept))
                 continue
             if not verb.settled and not verb.skipped:
-                notes.append((verb.location, self.suspects.counted_loss(verb, claim.lost or "handed back", claim)))
+                loss = self.suspects.counted_loss(verb, claim.lost or "handed back", claim)
+                notes.append((verb.location, loss))
+                self.limited.lost(resident, verb, loss)
             if not convicted(verb):
                 begin.append(verb)
         if notes and turn.outcome is None:
             turn.entries.extend(resident.execution.note(notes, now).entries)
+        self.limited.withdraw_done(resident, limits)
         return self.suspects.may_begin(resident, begin)
 
     def count(self, resident: Resident, verbs: Iterable[StepVerb], now: Instant) -> Turn:
@@ -128,13 +149,19 @@ class Attempts:
         else:
             self._not_begun(resident, verb)
 
-    def run(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None = None, only: bool = False) -> None:
-        """Run the attempt of a step that was counted last, if its key (the answer to taking it) and condition allow.
+    def run(self, resident: Resident, verb: StepVerb, outcome: Committed | None = None, only: bool = False) -> None:
+        """Run the attempt of a step that was counted last, if its key, its limit and its condition allow.
 
-        `only` tells that the turn has begun nothing else.
+        The outcome of that commit has the answers. `only` tells that the turn has begun nothing else.
         """
         runs = self._runs
         if resident.phase:
+            return
+        answer = outcome.keys.get(verb.location) if outcome is not None and outcome.keys else None
+        limit = outcome.limits.get(verb.location) if outcome is not None and outcome.limits else None
+        if limit is not None and limit.outcome != "entered":
+            self.suspects.leave(verb)
+            self.limited.refused(resident, verb, limit)
             return
         if runs.stopping and verb.activity.queue is None and (answer is None or answer.outcome == "taken"):
             self._not_begun(resident, verb)
@@ -143,7 +170,7 @@ class Attempts:
         if answer is not None and answer.outcome != "taken":
             if answer.outcome != "held":
                 self.call_back(resident, verb, context)
-            self._not_taken(resident, verb, answer)
+            self.keyed.not_taken(resident, verb, answer)
             return
         settings = verb.activity.settings
         try:
@@ -155,6 +182,8 @@ class Attempts:
                     key = settings.idempotency_key(*verb.args, **verb.kwargs)
                 if key is not None:
                     context.idempotency_key = verb.idempotency_key(str(key))
+            if settings.limit_key is not None:
+                made_key(verb)  # where that fails, so does the attempt
             why = not_ready(context, settings, runs.app)
         except KeyboardInterrupt:
             raise
@@ -169,7 +198,7 @@ class Attempts:
         gated = settings.limit is not None or verb.activity.watched or runs.deadline is not None
         admit = partial(self._admit, resident, context) if gated else None
         inside = self._transactions if settings.transaction else None
-        self._executor.run(self._attempt(verb, resident, context), admit, inside, only)
+        self._executor.run(self._attempt(verb, resident, context), admit, inside, only, first=limit is not None)
 
     def _not_begun(self, resident: Resident, verb: StepVerb) -> None:
         """Note that an attempt was counted and does not begin here: the next worker begins it by that number."""
@@ -178,15 +207,18 @@ class Attempts:
         now = self._runs.clock.now()
         verb.skipped = True
         resident.active.add(verb.location)  # the run is not let go before the worker stops, and is due then
-        self._give_up_key(resident, verb, now)
+        self.keyed.give_up(resident, verb, now)
+        self.limited.left(resident, verb)
         self._runs.note(resident, (verb.location, entries.AttemptSkipped(STOPPED, now)))
 
     def _attempt(self, verb: StepVerb, resident: Resident, context: StepContext) -> Attempt:
         attempt = Attempt(self._executor, verb, resident, context, self._done)
         resident.attempts[verb.location] = attempt
         settings = verb.activity.settings
+        if self.limited.of(verb) is not None:
+            attempt.limit = None  # its place is counted in the store
         if settings.idempotency_key is not None:
-            attempt.late = partial(self._late, resident.key, verb)
+            attempt.late = partial(self.keyed.late, resident.key, verb)
         if settings.on_start is not None:
             attempt.opening = partial(self._runs.reporter.observers.call, settings.on_start, resident.id, context)
         return attempt
@@ -195,44 +227,22 @@ class Attempts:
         """Return what the present attempt of a step, or a callback that is told of it, may know."""
         return StepContext(resident.id, resident.workflow.name, verb.attempt, verb, self._runs.clock, self._progress)
 
-    def go_on(self, resident: Resident, verb: StepVerb, answer: KeyAnswer | None, only: bool) -> None:
+    def go_on(self, resident: Resident, verb: StepVerb, outcome: Committed, only: bool) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
-            self.run(resident, verb, answer, only)
+            self.run(resident, verb, outcome, only)
         elif verb.settled and convicted(verb):
             self._convict(resident, verb)
 
-    # Keys.
+    # Waiting.
 
     def key_is_free(self, resident: Resident, location: str) -> list[StepVerb]:
         """Return the step that waits for a key here, to try again."""
-        verb = resident.key_is_free(location)
-        if verb is None or is_done(verb):
-            return []
-        resident.active.add(location)
-        return [verb]
+        return self.keyed.is_free(resident, location)
 
-    def _not_taken(self, resident: Resident, verb: StepVerb, answer: KeyAnswer) -> None:
-        """Do without running a body: another step holds the key, or has left a result, or had other arguments."""
-        resident.active.discard(verb.location)
-        resident.queued.pop(verb.location, None)  # the store has left it out
-        if answer.outcome == "held":
-            verb.settled = True
-            freed = resident.hold(verb)
-            if freed:
-                resident.active.add(verb.location)  # not to be let go: it tries again at once
-            self._runs.note(resident, (verb.location, entries.AttemptLost(verb.attempt, "held")))
-            if freed:
-                self._runs.note(resident, begin=self.key_is_free(resident, verb.location))
-            return
-        if answer.outcome == "hit":
-            unfit = self.succeeded(resident, verb, answer.result.encode(), keep_key=True)
-            if unfit is not None:
-                self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(unfit)), keep_key=True)
-            return
-        path = resident.execution.journal.names.path(verb.location)
-        error = KeyConflict(f"step {path!r}: its idempotency key was used with other arguments")
-        self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)), keep_key=True)
+    def turns_came(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
+        """Return the steps that wait for a limit here and may begin."""
+        return self.suspects.may_begin(resident, self.limited.turns_came(resident, rows))
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""
@@ -255,13 +265,9 @@ class Attempts:
         resident.active.discard(verb.location)
         verb.skipped, verb.retry_at = True, check_at
         resident.retries[verb.location] = (check_at, verb)
-        self._give_up_key(resident, verb, now)
+        self.keyed.give_up(resident, verb, now)
+        self.limited.left(resident, verb)
         self._runs.note(resident, (verb.location, entries.AttemptSkipped(reason, check_at)))
-
-    def _give_up_key(self, resident: Resident, verb: StepVerb, now: Instant, result: bytes | None = None) -> None:
-        left = leave_of(verb, now, result)
-        if left is not None:
-            resident.give_up_key(left)
 
     def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
@@ -270,18 +276,12 @@ class Attempts:
         if self._runs.too_late(settings):
             asyncio.get_running_loop().call_soon(self._not_begun, resident, verb)
             return self._refuse(resident, attempt)
-        now = self._runs.clock.now()
-        if settings.limit is not None:
-            turn = self._runs.limits.turn_of(settings.limit, (resident.key, verb.location), now)
-            if turn > now:
-                reason = f"{OVER_LIMIT}{settings.limit!r}"
-                asyncio.get_running_loop().call_soon(self.put_off, resident, verb, reason, turn)
-                return self._refuse(resident, attempt)
+        if settings.limit is not None and not self.limited.admits(resident, verb):
+            return self._refuse(resident, attempt)
         self.call_back(resident, verb, context)
         return True
 
     def _refuse(self, resident: Resident, attempt: Attempt) -> bool:
-        assert isinstance(attempt.verb, StepVerb)
         resident.attempts.pop(attempt.verb.location, None)
         return False
 
@@ -299,12 +299,6 @@ class Attempts:
         else:
             self._runs.beat(resident, verb.location, detail, told)
 
-    def _late(self, run: int, verb: StepVerb, result: bytes) -> None:
-        """Keep a result that came after its attempt was given up, for the next attempt to find."""
-        left = leave_of(verb, self._runs.clock.now(), result)
-        if left is not None:
-            self._runs.keep_result(KeepResult(run=run, leave=left))
-
     def stop_queued(self, resident: Resident) -> None:
         """Give up the attempts of a run that have no place to run yet; they are handed back when it goes on."""
         for location, attempt in list(resident.attempts.items()):
@@ -316,10 +310,10 @@ class Attempts:
         attempt = resident.attempts.pop(location, None)
         if attempt is not None:
             attempt.stop(reason)
+            self.limited.stopped(resident, attempt)
             self._left(attempt)
 
     def _left(self, attempt: Attempt) -> None:
-        assert isinstance(attempt.verb, StepVerb)
         attempt.owner.attempts.pop(attempt.verb.location, None)
         self.suspects.leave(attempt.verb)
 
@@ -328,6 +322,7 @@ class Attempts:
         for location in list(resident.attempts):
             self.stop(resident, location, reason)
         self.suspects.forget(resident.execution.journal)
+        self.limited.dropped(resident)
 
     def hand_back(self, resident: Resident) -> Notes:
         """Stop what is under way and return the notes that say so: an orderly stop does not count as a loss."""
@@ -352,9 +347,12 @@ class Attempts:
     def _done(self, attempt: Attempt, result: bytes | None, error: BaseException | ErrorData | None) -> None:
         resident, verb = attempt.owner, attempt.verb
         resident.attempts.pop(verb.location, None)
+        if verb.activity.settings.limit is not None:
+            self.limited.body_left(resident, attempt)
         if self.suspects.turns.holder is not None:
             self.suspects.leave(verb)
         if resident.phase >= FINISHING or is_done(verb) or attempt.number != verb.attempt:
+            self.limited.stopped(resident, attempt)
             return
         resident.active.discard(verb.location)
         if result is not None:
@@ -402,6 +400,7 @@ class Attempts:
             data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
         failures = verb.failures + 1
         hopeless = isinstance(raised, _HOPELESS) or policy.refuses_by_name(data)
+        self.limited.left(resident, verb, "" if hopeless or not policy.is_retryable(raised) else "failed")
         if hopeless or not policy.allows(raised, failures):
             if hopeless or not policy.is_retryable(raised):
                 data = msgspec.structs.replace(data, retryable=False)
@@ -414,9 +413,7 @@ class Attempts:
 
     def _come_back_later(self, resident: Resident, verb: StepVerb, retry_at: Instant, data: ErrorData) -> None:
         """Make an attempt again when a service said so, and let no other step under its limit ask before that."""
-        limit = verb.activity.settings.limit
-        if limit is not None:
-            self._runs.limits.hold(limit, retry_at)
+        self.limited.hold(resident, verb, retry_at)
         self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
 
     def _settle(self, resident: Resident, verb: StepVerb, entry: entries.Entry) -> None:
@@ -435,8 +432,13 @@ class Attempts:
         else:
             self._ended(resident, verb, entry)
 
+    def fail(self, resident: Resident, verb: StepVerb, error: Exception) -> None:
+        """End a step that did not run and never will; a key it asked for is another's."""
+        self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)), keep_key=True)
+
     def _end(self, resident: Resident, verb: StepVerb, fact: entries.Entry, keep_key: bool = False) -> None:
         """End a step, after its activity was told if it wants to be."""
+        self.limited.left(resident, verb, "ok" if isinstance(fact, entries.StepCompleted) else "")
         if not self.callbacks.hold(resident, verb, fact, partial(self._ended, resident, verb, fact, keep_key)):
             self._ended(resident, verb, fact, keep_key)
 
@@ -448,7 +450,7 @@ class Attempts:
         """
         if verb.activity.settings.idempotency_key is not None and not keep_key:
             result = bytes(fact.result) if isinstance(fact, entries.StepCompleted) else None
-            self._give_up_key(resident, verb, self._runs.clock.now(), result)
+            self.keyed.give_up(resident, verb, self._runs.clock.now(), result)
         on_its_own = verb.on_its_own or verb.location.startswith("^")
         if on_its_own and isinstance(fact, entries.StepFailure):
             resident.add_letter(letter_of_step(verb, fact))
@@ -480,6 +482,7 @@ class Attempts:
         self._lose(resident, verb, self.suspects.counted_loss(verb, why))
 
     def _lose(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
+        self.limited.lost(resident, verb, loss)
         if convicted(verb):
             resident.active.add(verb.location)  # not to be let go yet
             self._runs.note(resident, (verb.location, loss))

@@ -16,8 +16,9 @@ from typing import Any
 
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow
+from holdfast.engine.runs.aside import Telling
 from holdfast.engine.runs.ports import Runs
-from holdfast.engine.runs.resident import FINISHING, Resident, Telling
+from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
 from holdfast.errors import HoldfastError, StepSkipped

@@ -61,6 +61,8 @@ class Executor:
             "process": _Room(max_threads, self._numbers),
         }
         self._running: set[Attempt] = set()
+        self._reserved = 0
+        """For how many attempts there is to be room that are not known yet to begin."""
         self._suspect: Attempt | None = None
         self._suspects: deque[Attempt] = deque()
         self._queued = 0
@@ -120,7 +122,8 @@ class Executor:
         room = self._rooms[kind]
         if kind == "thread" and not self.healthy:
             return 0
-        free = max(min(self._max - self.active, room.size - room.taken - len(room.waiting)), 0)
+        taken = room.taken + room.reserved + len(room.waiting)
+        free = max(min(self._max - self.active - self._reserved, room.size - taken), 0)
         if free and limit is not None:
             free = int(self._limits.enter(limit))  # whether there is a place: it is given back at once
             if free:
@@ -153,8 +156,12 @@ class Executor:
         admit: Callable[[Attempt], bool] | None = None,
         inside: Inside | None = None,
         only: bool = False,
+        first: bool = False,
     ) -> None:
-        """Start an attempt as soon as there is room for it, if `admit` then still says so; for `only` see above."""
+        """Start an attempt as soon as there is room for it, if `admit` then still says so; for `only` see above.
+
+        `first` tells that room was reserved for it, for which it does not wait in line.
+        """
         verb = attempt.verb
         if attempt.kind == "thread":
             attempt.inside = inside
@@ -166,14 +173,27 @@ class Executor:
             self._suspects.append(attempt)
         elif attempt.limit is not None and not self._limits.enter(attempt.limit):
             self._limited.setdefault(attempt.limit, WaitingRoom(self._numbers)).put(attempt)
-        elif not self._queued and self._has_room(attempt.kind):
+        elif (first or not self._queued) and self._has_room(attempt.kind):
             attempt.at_once = only and not self._forsaken
             self._begin(attempt)
             return
         else:
             self._rooms[attempt.kind].waiting.put(attempt)
         self._queued += 1
-        self._fill()
+        self.fill()
+
+    def reserve(self, kind: Kind) -> bool:
+        """Keep room for an attempt that is not known yet to begin, if there is any."""
+        if not self._has_room(kind):
+            return False
+        self._reserved += 1
+        self._rooms[kind].reserved += 1
+        return True
+
+    def unreserve(self, kind: Kind) -> None:
+        """Give such room up; `fill` lets others have it."""
+        self._reserved -= 1
+        self._rooms[kind].reserved -= 1
 
     def isolates(self, verb: Work) -> bool:
         """Tell whether an attempt of this step runs in a child process, so that the worker's death is not its doing."""
@@ -194,11 +214,11 @@ class Executor:
             elif attempt.limit is not None:
                 self._leave_limit(attempt)
             if self._queued:
-                self._fill()
+                self.fill()
         elif room.waiting.leave(attempt):
             self._queued -= 1
             self._leave_limit(attempt)
-            self._fill()
+            self.fill()
         elif attempt in self._suspects:
             self._suspects.remove(attempt)
             self._queued -= 1
@@ -220,7 +240,7 @@ class Executor:
         self._rooms[attempt.kind].taken -= 1
         attempt.kind = "async"
         self._rooms[attempt.kind].taken += 1
-        self._fill()
+        self.fill()
 
     def forsake(self, task: asyncio.Task[Any], reason: str) -> None:
         """Cancel a body and forget it, whatever it makes of that."""
@@ -241,7 +261,8 @@ class Executor:
             task.cancel()
         self.threads.close()
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Begin what waits and has room."""
         if not self._queued:
             return
         while free := [room for kind, room in self._rooms.items() if room.waiting and self._has_room(kind)]:
@@ -254,7 +275,8 @@ class Executor:
 
     def _has_room(self, kind: Kind) -> bool:
         room = self._rooms[kind]
-        if self._begins_no_more or len(self._running) >= self._max or room.taken >= room.size:
+        taken = len(self._running) + self._reserved
+        if self._begins_no_more or taken >= self._max or room.taken + room.reserved >= room.size:
             return False
         return kind != "thread" or self._take_threads()
 
@@ -283,7 +305,7 @@ class Executor:
 
     def _thread_returned(self) -> None:
         try:
-            self.loop.call_soon_threadsafe(self._fill)
+            self.loop.call_soon_threadsafe(self.fill)
         except RuntimeError:  # the loop is closed: nothing waits any more
             pass
 
@@ -291,11 +313,12 @@ class Executor:
 class _Room:
     """How many attempts of one kind may run, how many do, and which wait."""
 
-    __slots__ = ("size", "taken", "waiting")
+    __slots__ = ("reserved", "size", "taken", "waiting")
 
     def __init__(self, size: int, numbers: Iterator[int]) -> None:
         self.size = size
         self.taken = 0
+        self.reserved = 0
         self.waiting = WaitingRoom(numbers)
 
 

@@ -30,6 +30,7 @@ from holdfast.engine.worker.background import LAST_WORDS, BackgroundTasks
 from holdfast.engine.worker.claimer import TICK, ClaimedRuns, Claimer
 from holdfast.engine.worker.committer import Committer, from_callback
 from holdfast.engine.worker.lease import LeaseKeeper
+from holdfast.engine.worker.limits import LimitKeeper
 from holdfast.errors import StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits
@@ -72,6 +73,7 @@ class Worker:
         observers: Observers,
         limits: Limits,
         queues: Queues,
+        lease_clock: Clock,
         app: Callable[[], Mapping[str, Any]] | None = None,
         deadline: float | None = None,
         around: Around | None = None,
@@ -89,13 +91,14 @@ class Worker:
         reporter = Reporter(observers, clock)
         self.runner = Runner(
             self, registry, settings, clock, store, self.committer, self.executor, events, reporter, limits, queues,
-            app, deadline,
+            lease_clock, app, deadline,
         )  # fmt: skip
         self.arrivals = Arrivals(self.runner, self.committer, registry, self.in_doubt)
         self.tasks = TaskRunner(store, queues, self.runner, self.executor, self.committer, observers)
         self.runs = ClaimedRuns(
             store, clock, self.runner, self.arrivals, self.committer, self.executor, self._background, self.wake
         )
+        self.limits = LimitKeeper(store, self.committer, self.runner, clock, lease_clock, self.look)
         self._claimer = Claimer(clock, self.runs, [self.tasks], self._store_broken)
         self._lease: LeaseKeeper | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -120,6 +123,8 @@ class Worker:
                 await self.committer.apply(
                     Unblock(at=self._clock.now(), workflow=workflow.name, fingerprint=workflow.fingerprint)
                 )
+        await self.limits.declare()
+        if advance:
             self._background.start("claimer", self._claimer.run(lambda: self.id))
         self._tick_again()
 
@@ -411,6 +416,7 @@ class Worker:
             if self.runs.doubt or self.tasks.holding:
                 await self.tasks.check(self.id)
             await self.runs.check(self.id)
+            await self.limits.see_to(self._lease.renewed if self._lease is not None else 0.0)
         except StoreError as error:
             self._store_broken(error)
         except Exception as error:

@@ -161,7 +161,13 @@ async def _prefetch(
 ) -> set[Row]:
     """Lock what a batch may change and read what its rules will ask for, in one round trip; return who is fenced."""
     ask, execute = statements.ask, statements.execute
-    wanted = (encoded([*locks.ids]), encoded([*locks.ending]), encoded([*locks.events]), encoded([*locks.freed]))
+    wanted = (
+        encoded([*locks.ids]),
+        encoded([*locks.ending]),
+        encoded([*locks.events]),
+        encoded([*locks.freed]),
+        encoded([*locks.left.items()]),
+    )
     if locks.names:
         await execute("lock_names", (encoded([*locks.names]),))
     locked = await execute("lock_runs", (encoded([*locks.keys, *(turn.key for turn in turns)]), *wanted))
@@ -172,6 +178,8 @@ async def _prefetch(
     held = await ask("keys_held", [(key,) for key in locks.ending]) if locks.ending else []
     statements.names = frozenset(locks.names)
     names = [name for name in locks.waited if name]
+    limits: list[Row] = [*locks.limits]
+    limited = await ask("get_limit", limits) if limits else []
     pending = await ask("pending_of", [(name,) for name in names]) if names else []
     fenced = await ask("fenced_facts", [(turn.key, turn.epoch) for turn in turns]) if turns else []
     if turns:
@@ -183,6 +191,7 @@ async def _prefetch(
     batch.know_unread(locks.parked, await found(unread))
     batch.keys.know_held(locks.ending, await found(held))
     batch.events.know_pending(names, await found(pending))
+    batch.limits.know(limits, await found(limited))
     return set(await found(fenced))
 
 

@@ -1,7 +1,8 @@
 """What a batch locks before it begins, so that nothing changes underneath it and no two batches wait for each other.
 
-Every batch locks in one order: first names (of events, and idempotency keys), then runs, each lowest first. What cannot
-be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again exclusively.
+Every batch locks in one order: first names (of events, idempotency keys and limits), then runs, each lowest first.
+What cannot be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again
+exclusively.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from holdfast.contract.limits import LeaveLimits
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
-from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun, TurnEffects
+from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, PublishEvent, StartRun, TurnEffects
 from holdfast.stores.postgres.statements import name_lock
 from holdfast.stores.rules.rows import ids_of, new_ids_of
 
@@ -37,6 +39,10 @@ class Locks:
     """Names of events that a run begins to wait for."""
     freed: set[tuple[str, str]] = field(default_factory=set)
     """Idempotency keys that are given up: runs that wait for them are told."""
+    limits: set[tuple[str, str, str]] = field(default_factory=set)
+    """Limits that attempts enter or leave, with the key and the worker."""
+    left: dict[str, int] = field(default_factory=dict)
+    """How many runs that wait for a limit may be told."""
 
     def _take_turn(self, turn: CommitTurn, new: bool) -> None:
         if not new:
@@ -60,6 +66,15 @@ class Locks:
             self.names.add(name_lock("key", take.activity, take.key))
         for left in effects.leaves:
             self._free(left.activity, left.key)
+        for enter in effects.enters:
+            self._use(enter)
+        for leave in effects.exits:
+            self._use(leave)
+
+    def _use(self, limited: EnterLimit | LeaveLimit) -> None:
+        self.names.add(name_lock("limit", limited.limit))
+        self.limits.add((limited.limit, limited.key, limited.worker))
+        self.left[limited.limit] = self.left.get(limited.limit, 1) + 1
 
     def _publish(self, event: PublishEvent) -> None:
         self.names.add(name_lock("event", event.name))
@@ -91,6 +106,9 @@ class Locks:
             case KeepResult():
                 self.keys.add(operation.run)
                 self._free(operation.leave.activity, operation.leave.key)
+            case LeaveLimits():
+                for leave in operation.leaves:
+                    self._use(leave)
             case SendMessage():
                 pass
             case _:

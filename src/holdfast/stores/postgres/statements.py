@@ -23,8 +23,14 @@ from holdfast.stores.sql.transfer import with_transfers
 NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
 
-_FILES = ("sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "postgres/postgres")
-_TABLES = (*TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox")
+_FILES = (
+    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "sql/limits",
+    "postgres/postgres",
+)  # fmt: skip
+_TABLES = (
+    *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
+    "limit_waiters",
+)  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
 _WANTED = """
@@ -37,6 +43,12 @@ JOIN event_waiters ON event_waiters.name = wanted.value
 UNION ALL SELECT idempotency_waiters.run FROM jsonb_array_elements($5::jsonb) AS wanted
 JOIN idempotency_waiters ON idempotency_waiters.activity = wanted.value ->> 0
 AND idempotency_waiters.key = wanted.value ->> 1
+UNION ALL SELECT waiter.run FROM jsonb_array_elements($6::jsonb) AS freed CROSS JOIN LATERAL (
+SELECT limit_keys.key FROM limit_keys WHERE limit_keys.name = freed.value ->> 0 AND limit_keys.ready = 1
+ORDER BY limit_keys.head_priority DESC, limit_keys.head LIMIT (freed.value ->> 1)::bigint) AS ready CROSS JOIN LATERAL (
+SELECT limit_waiters.run FROM limit_waiters WHERE limit_waiters.name = freed.value ->> 0
+AND limit_waiters.key = ready.key AND limit_waiters.granted IS NULL
+ORDER BY limit_waiters.priority DESC, limit_waiters.n LIMIT (freed.value ->> 1)::bigint) AS waiter
 """
 _SHARED = "SELECT 1 FROM commit_lock WHERE id < 0 FOR KEY SHARE"  # locks the table, which reading alone would not
 _WORDS = {
@@ -231,11 +243,15 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
          "drop_expired", "first_waiter", "all_waiters"), _event),
     "insert_waiters": lambda row: name_lock("event", str(row[2])),
     **dict.fromkeys(
+        ("get_limit", "insert_limit", "change_limit", "put_limits", "put_limit_keys", "delete_limit_keys",
+         "put_limit_counts", "delete_limit_counts", "first_limit_waiter", "grant_limit_turn", "delete_limit_waiter",
+         "next_limit_key", "waiting_limit_keys"), lambda row: name_lock("limit", str(row[0]))),
+    **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
 }  # fmt: skip
-"""Statements for which the name of the event, or the key, must be locked, and by which row."""
+"""Statements for which the name of the event, the key or the limit must be locked, and by which row."""
 
-_EXCLUSIVE = frozenset({"last_audit"})
+_EXCLUSIVE = frozenset({"last_audit", "date_limit_turns", "late_limit_turns", "forget_limit_keys"})
 """Statements that only a transaction may run beside which no other commits."""
 
 

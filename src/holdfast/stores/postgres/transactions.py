@@ -75,7 +75,7 @@ class PostgresTransactions:
             raise _Lost
         payload = turn.call(body)
         nothing = encoded([])
-        at_once(statements.execute("lock_runs", (encoded([attempt.run]), nothing, nothing, nothing, nothing)))
+        at_once(statements.execute("lock_runs", (encoded([attempt.run]), *[nothing] * 5)))
         batch = Batch(statements)
         run = at_once(batch.tasks.may_record(attempt))
         if run is None:

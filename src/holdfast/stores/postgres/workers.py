@@ -84,6 +84,7 @@ class PostgresWorkers:
         async def work(statements: Statements) -> None:
             batch = Batch(statements)
             await batch.tasks.lose(worker, "handed back")
+            await batch.limits.lose(worker)
             await batch.flush()
             await statements.write("hand_back", [(worker,)])
             await statements.write("delete_worker", [(worker,)])
@@ -104,6 +105,7 @@ class PostgresWorkers:
             for worker, fate in fates.items():
                 if await statements.change("declare_dead", (worker, int(fate is Fate.DIED))):
                     await batch.tasks.lose(worker, fate.lost, now)
+                    await batch.limits.lose(worker, now)
                     await batch.flush()
                     runs = [str(run) for (run,) in await statements.read("run_by", [(worker,)])]
                     [(silence,)] = await statements.read("silence", [(worker,)])

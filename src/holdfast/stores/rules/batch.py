@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.clock import Instant
+from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitAnswer, PauseLimit, PutLimit
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -48,6 +49,7 @@ from holdfast.contract.turns import Audit, CommitTurn, NewRun, PublishEvent, Run
 from holdfast.stores.rules.events import EventRules
 from holdfast.stores.rules.keys import KeyRules
 from holdfast.stores.rules.letters import LetterRules
+from holdfast.stores.rules.limits.rules import LimitRules
 from holdfast.stores.rules.operators import OperatorRules
 from holdfast.stores.rules.purge import PurgeRules
 from holdfast.stores.rules.rows import BatchRows
@@ -62,6 +64,7 @@ DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.CO
 
 _KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 """Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
+_NO_LIMITS: dict[str, LimitAnswer] = {}
 
 
 class Batch(BatchRows):
@@ -76,6 +79,7 @@ class Batch(BatchRows):
         self.events = EventRules(self)
         self.keys = KeyRules(self)
         self.letters = LetterRules(self)
+        self.limits = LimitRules(self)
         self.operators = OperatorRules(self)
         self.tasks = TaskRules(self)
         self.trails = TrailRules(self)
@@ -128,6 +132,11 @@ class Batch(BatchRows):
                 return await self._audited(operation.audit, operation.id, operation.at, outcome)
             case Tick():
                 return await ScheduleRules(self).tick(operation)
+            case LeaveLimits() | CorrectPlaces() | GrantTurns():
+                return await self.limits.apply(operation)
+            case PutLimit() | PauseLimit():
+                outcome = await self.limits.apply(operation)
+                return await self._audited(operation.audit, operation.name, operation.at, outcome)
             case Terminate():
                 outcome = await self.operators.terminate(operation)
                 return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
@@ -240,6 +249,8 @@ class Batch(BatchRows):
                 await self.flush()  # they quote the input that is replaced here
             self._forget(key)
             self.events.forget(run)
+            if run.side_rows:
+                await self.limits.forget(run, turn.at)
             self._inputs[key] = turn.renewal.input
             run.generation = turn.renewal.generation
             self.touch(run, turn.at)
@@ -252,7 +263,10 @@ class Batch(BatchRows):
         refused: dict[str, str] = {}
         refused_child = await self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
-        given = await self._do_effects(run, turn.effects, turn.at, refused, keys) if turn.effects is not None else None
+        given, limits = None, _NO_LIMITS
+        if turn.effects is not None:
+            given = await self._do_effects(run, turn.effects, turn.at, refused, keys)
+            limits = await self.limits.use(run, turn.effects, turn.at, keys)
         if turn.reset_claims and run.claims:
             run.claims = 0
             self.touch(run, turn.at)
@@ -270,7 +284,7 @@ class Batch(BatchRows):
             await self.end(run, turn.end)
         if turn.state is not None:
             self._woken.discard(key)  # otherwise its own new rows do not come back with the outcome
-        return Committed(key, messages, refused, keys, bool(self._woken))
+        return Committed(key, messages, refused, keys, bool(self._woken), limits)
 
     async def _deliver_all(self, run: StoredRun, turn: CommitTurn, refused: dict[str, str]) -> bool:
         """Deliver what a turn sends and start its children; return whether a child was refused."""
@@ -346,7 +360,7 @@ class Batch(BatchRows):
         if state.released:
             run.owner = None
         if run.status == state.status and run.status in (Status.BLOCKED, Status.PAUSED):
-            await self.keys.free(run, at)
+            await self.free(run, at)
         if run.status == Status.BLOCKED:
             run.due = None
             await self.events.give_up(run, at)
@@ -392,7 +406,7 @@ class Batch(BatchRows):
         if end.compensation is not None:
             await self.keys.undo(run)
         if run.side_rows:
-            await self.keys.free(run, end.at)
+            await self.free(run, end.at)
             self.events.forget(run)
             self._without_side_rows[run.key] = None
             run.side_rows = 0
@@ -404,6 +418,12 @@ class Batch(BatchRows):
             self.put(parent, InboxKind.CHILD_ENDED, run.id, "", end.payload, end.at)
         if end.status == Status.CANCELLED:
             await self.operators.cancel_following(run, end)
+
+    async def free(self, run: StoredRun, at: Instant) -> None:
+        """Give up every key and every turn that a run has or waits for: it goes no further for now."""
+        if run.side_rows:
+            await self.keys.free(run, at)
+            await self.limits.forget(run, at)
 
     # Inboxes.
 
@@ -458,17 +478,6 @@ class Batch(BatchRows):
         """Return from when a run may be driven: at once, but not before it begins."""
         return max(at, run.begins) if run.begins is not None and not run.epoch else at
 
-    async def take_out(self, run: StoredRun, n: int, kind: InboxKind) -> Message | None:
-        """Remove one row of a kind from a run's inbox and return it."""
-        found = self._inbox.get(run.key, {}).get(n)
-        if found is None and (run.key, n) not in self._consumed:
-            rows = await self.statements.read("inbox_row", [(run.key, n)])
-            found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
-        if found is None or found.kind != kind:
-            return None
-        self.consume(run, [n])
-        return found
-
     async def _beat(self, beat: Beat) -> Outcome:
         run = await self.run(beat.key)
         if run is None or run.ended is not None or run.epoch != beat.epoch:
@@ -479,4 +488,6 @@ class Batch(BatchRows):
 
     async def flush(self) -> None:
         """Write what was changed so far."""
-        await self.write_rows([*self.events.pending(), *self.trails.pending(), *self.letters.pending()])
+        await self.write_rows(
+            [*self.events.pending(), *self.trails.pending(), *self.letters.pending(), *self.limits.pending()]
+        )

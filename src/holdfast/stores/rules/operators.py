@@ -142,7 +142,7 @@ class OperatorRules:
         batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in _PAUSING])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
-        await batch.keys.free(run, operation.at)
+        await batch.free(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
 

@@ -22,7 +22,7 @@ from holdfast.contract.operations import (
     Terminate,
     Unpause,
 )
-from holdfast.contract.rows import Message
+from holdfast.contract.rows import InboxKind, Message
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, StoredRun, changes_of
@@ -175,6 +175,17 @@ class BatchRows:
             if n <= run.inbox:
                 self._consumed[run.key, n] = None
                 pending.pop(n, None)
+
+    async def take_out(self, run: StoredRun, n: int, kind: InboxKind) -> Message | None:
+        """Remove one row of a kind from a run's inbox and return it."""
+        found = self._inbox.get(run.key, {}).get(n)
+        if found is None and (run.key, n) not in self._consumed:
+            rows = await self.statements.read("inbox_row", [(run.key, n)])
+            found = Message(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Message
+        if found is None or found.kind != kind:
+            return None
+        self.consume(run, [n])
+        return found
 
     def _forget(self, key: int) -> None:
         self._forgotten[key] = None

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant
+from holdfast.contract.limits import GRANTED_FOR, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.rows import (
     AuditRow,
     Counts,
@@ -84,7 +85,13 @@ class SQLStore(Store):
             tasks: dict[Value, dict[str, int]] = {}
             for key, location, attempt in await db.read("read_tasks", wanted):
                 tasks.setdefault(key, {})[str(location)] = _int(attempt)
-            return [History(key, facts[key], messages[key], seen.get(key, 0), tasks.get(key, {})) for key in keys]
+            limits: dict[Value, dict[str, Instant | None]] = {}
+            for key, location, _, _, _, granted in await db.read("read_limit_waits", wanted):
+                limits.setdefault(key, {})[str(location)] = None if granted is None else _int(granted)
+            return [
+                History(key, facts[key], messages[key], seen.get(key, 0), tasks.get(key, {}), limits.get(key, {}))
+                for key in keys
+            ]
 
         return await self.look(look, together=True)
 
@@ -146,6 +153,18 @@ class SQLStore(Store):
     async def beats(self, key: int) -> dict[str, tuple[Instant, str]]:
         rows = await self._read("read_beats", (key,))
         return {str(location): (_int(at), str(detail)) for location, at, detail in rows}
+
+    async def limits(self) -> list[LimitRow]:
+        return [record_of(LimitRow, row) for row in await self._read("read_limits", ())]
+
+    async def limit_keys(self, name: str, limit: int = 20) -> list[LimitKeyRow]:
+        return [record_of(LimitKeyRow, row) for row in await self._read("read_limit_keys", (name, limit))]
+
+    async def limit_waits(self, key: int) -> list[LimitWait]:
+        return [record_of(LimitWait, row[1:]) for row in await self._read("read_limit_waits", (key,))]
+
+    async def limits_to_see_to(self, now: Instant) -> bool:
+        return bool(await self._read("limits_to_see_to", (now - GRANTED_FOR, now)))
 
     async def counts(self) -> Counts:
         async def look(db: Statements) -> Counts:

@@ -222,7 +222,16 @@ LISTS: Mapping[str, str] = {
     # How a run fares that is taken now: see Store.claim.
     "taken": "CASE WHEN runs.claims = 0 THEN 1 ELSE (runs.claims + 1) / 2 * 2 END",
     # Of a parent that is there, and is not another run that was given its id later, only that it is.
-    "moved_run": _listed("runs", StoredRun, {"parent_key": "CASE WHEN family.id = runs.parent_id THEN 1 END"}),
+    # One that waits for a limit asks again where it arrives: lines do not move.
+    "moved_run": _listed(
+        "runs",
+        StoredRun,
+        {
+            "parent_key": "CASE WHEN family.id = runs.parent_id THEN 1 END",
+            "due": "CASE WHEN runs.due IS NULL AND EXISTS "
+            "(SELECT 1 FROM limit_waiters WHERE limit_waiters.run = runs.key) THEN runs.updated ELSE runs.due END",
+        },
+    ),
     "entry": _listed("entries", EntryRow),
     "archived_entry": _listed("archive", EntryRow),
     "message": _listed("inbox", Message),

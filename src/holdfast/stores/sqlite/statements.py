@@ -41,6 +41,7 @@ _READ = with_transfers(
     "sql/reads",
     "sql/workers",
     "sql/transfer",
+    "sql/limits",
     "sqlite/hot",
     "sqlite/claims",
     "sqlite/workers",

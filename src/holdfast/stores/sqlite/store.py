@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.clock import Instant, micros
+from holdfast.clock import Clock, Instant, micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import CommitTurn, PublishEvent
@@ -26,6 +26,7 @@ from holdfast.stores.sqlite.connections import SQLiteConnections, single_stateme
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.statements import SQL, PlainStatements, SetStatements
 from holdfast.stores.sqlite.transactions import run_in_memory
+from holdfast.system import boot_time
 
 T = TypeVar("T")
 
@@ -61,6 +62,10 @@ class SQLiteStore(SQLStore):
         self._inline_limit = inline_limit
         self._patience = patience.total_seconds()
         self._connections = SQLiteConnections(self.path, durability, self._patience)
+
+    @property
+    def lease_clock(self) -> Clock:
+        return _BootClock()
 
     async def open(self) -> None:
         await self._connections.open()
@@ -191,6 +196,13 @@ class SQLiteStore(SQLStore):
         if self.path == MEMORY:
             return {}  # there are no other processes, and no lease is renewed
         return await self._connections.read(lambda db: sqlite_workers.fates(db, Path(self.path).parent))
+
+
+class _BootClock(Clock):
+    """The time since the machine was booted: it is the same for all processes, and is never set."""
+
+    def now(self) -> Instant:
+        return boot_time()
 
 
 def _large(operation: Operation) -> bool:

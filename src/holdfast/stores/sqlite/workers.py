@@ -33,7 +33,7 @@ def renew(db: apsw.Connection, worker: str) -> bool:
 
 def leave(db: apsw.Connection, worker: str) -> None:
     """Hand back the runs of a worker and forget it."""
-    _lose_tasks(db, worker, "handed back")
+    _lose_work(db, worker, "handed back")
     db.execute(SQL["hand_back"], (worker,))
     db.execute(SQL["delete_worker"], (worker,))
 
@@ -64,7 +64,7 @@ def declare_dead(db: apsw.Connection, workers: Mapping[str, Fate], now: Instant)
         if db.changes():
             runs = [run for (run,) in db.execute(SQL["run_by"], (worker,))]
             db.execute(SQL["free_lost"], (worker, now, fate.lost, now - _silence(db, worker)))
-            _lose_tasks(db, worker, fate.lost, now)
+            _lose_work(db, worker, fate.lost, now)
             dead.append(TakenOver(worker, fate.lost, runs))
     db.execute(SQL["age_dead"], (boot_id(), boot_time() - RECENT_DEATH))
     db.execute(SQL["prune_dead"])
@@ -77,11 +77,12 @@ def _silence(db: apsw.Connection, worker: str) -> int:
     return max(boot_time() - renewed, 0) if boot == boot_id() else 0
 
 
-def _lose_tasks(db: apsw.Connection, worker: str, how: str, now: Instant | None = None) -> None:
+def _lose_work(db: apsw.Connection, worker: str, how: str, now: Instant | None = None) -> None:
     batch = Batch(PlainStatements(db))
 
     async def lose() -> None:
         await batch.tasks.lose(worker, how, now)
+        await batch.limits.lose(worker, now)
         await batch.flush()
 
     at_once(lose())

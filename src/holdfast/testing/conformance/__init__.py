@@ -22,6 +22,7 @@ from holdfast.testing.conformance.fencing import FencingConformance, TerminalCon
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
+from holdfast.testing.conformance.limits import LimitConformance
 from holdfast.testing.conformance.operators import CancelConformance, TerminateConformance
 from holdfast.testing.conformance.pausing import PauseConformance
 from holdfast.testing.conformance.purging import PurgeConformance
@@ -64,7 +65,7 @@ class StoreConformance(
     BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
-    TransactionConformance, ConclusionConformance,
+    TransactionConformance, ConclusionConformance, LimitConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -86,6 +87,7 @@ __all__ = [
     "InboxConformance",
     "KeyConformance",
     "LetterConformance",
+    "LimitConformance",
     "MessageConformance",
     "PauseConformance",
     "PurgeConformance",

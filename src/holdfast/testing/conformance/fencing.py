@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, get_args
 
 from holdfast.clock import Instant
+from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitSpec, PauseLimit, PutLimit
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -72,6 +73,14 @@ from holdfast.testing.conformance.samples import (
     unread,
     wait,
 )
+
+_LIMITS: list[Operation] = [
+    PutLimit(name="api", spec=LimitSpec(), at=NOW, now=0),
+    PauseLimit(name="api", paused=False, at=NOW, now=0),
+    LeaveLimits(leaves=[], at=NOW),
+    CorrectPlaces(worker="w", places=[], at=NOW, now=0),
+    GrantTurns(at=NOW, now=0),
+]
 
 
 class FencingConformance:
@@ -179,6 +188,7 @@ class TerminalConformance:
                 (_tick(run.id, NOW), Done),
                 (DropSchedule(id="s", at=NOW), Done),
                 *((Purge(what=what, before=NOW, at=NOW), Done) for what in ("work", "event", "queued", "keys", "ids")),
+                *((each, Done) for each in _LIMITS),
                 *((Purge(what=other, before=NOW, at=NOW), Done) for other in TERMINAL),
             ]
             assert {type(operation) for operation, _ in operations} == set(get_args(Operation))

@@ -113,6 +113,11 @@ class QueuedSteps:
 
         return then
 
+    def abandon(self, resident: Resident, verb: StepVerb) -> None:
+        """Take the attempt of a step that the code gave up out of its queue; its end may have come to the inbox."""
+        if resident.queued.pop(verb.location, None) is not None or verb.activity.settings.transaction:
+            resident.withdraw_attempts([verb.location])
+
     # Recalling.
 
     def recall(self, resident: Resident, turn: Turn, history: History, ends: Sequence[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ ORDER BY name_locks.n FOR UPDATE OF name_locks;
 
 -- name: lock_runs
 -- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that
--- wait for events ($4) or for idempotency keys ($5).
+-- wait for events ($4) or for idempotency keys ($5), the first that wait for limits ($6).
 {beside_others}
 SELECT runs.key FROM runs WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.key IN ({wanted})
 ORDER BY runs.key FOR UPDATE OF runs;

@@ -303,7 +303,7 @@ UPDATE schedules SET next = $2, last_run = $3, updated = $4 WHERE id = $1;
 
 -- name: old_runs
 -- Runs of a terminal status that ended before an instant, oldest first.
-SELECT key, id FROM runs WHERE ended IS NOT NULL AND status = $1 AND ended < $2 ORDER BY ended LIMIT $3;
+SELECT key, id FROM runs WHERE ended IS NOT NULL AND status = $1 AND ended < $2 ORDER BY ended, key LIMIT $3;
 
 -- name: bury
 -- rows: key int, expires int
@@ -372,7 +372,7 @@ DELETE FROM idempotency_keys WHERE result IS NOT NULL AND (activity, key) IN (
 
 -- name: purge_tombstones
 -- Ids that may be used again.
-DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE expires < $1 ORDER BY expires LIMIT $2);
+DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE expires < $1 ORDER BY expires, id LIMIT $2);
 
 -- name: purge_event_ids
 -- Ids of events published long ago.

@@ -1,0 +1,133 @@
+"""Limits that all workers of a database share: their numbers, how attempts enter and leave them, and what is seen.
+
+An attempt that enters a limit has a place, counted for its worker, or waits in line (`Committed.limits`). What becomes
+free is granted in the same commit to the first in line, by priority, then as they came: a `limit_turn` inbox row (name
+= location, id = the limit, payload = from when on, if that is later), and a place reserved if it is now. A step that
+leaves and enters in one commit enters last. Waiters go with the end, pause or block of their run, the places of a
+worker with its death (`Store.take_over`, `Store.leave`). A turn that is not used within GRANTED_FOR goes to the next.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.turns import Audit, LeaveLimit
+
+GRANTED_FOR = 10_000_000
+"""For how many microseconds a step that was given its turn may take to begin; then the next has it."""
+
+
+class LimitSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The numbers of a limit; durations in microseconds."""
+
+    at_once: int | None = None
+    rate: int | None = None
+    per: int = 1_000_000
+    burst: int | None = None
+    per_key_at_once: int | None = None
+    trip_after: int | None = None
+    cool_down: int = 0
+
+
+class LeaveLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Give back places whose attempts no commit of a run ends: their bodies outlived them, or their runs are gone."""
+
+    leaves: list[LeaveLimit]
+    at: Instant
+
+
+class HeldPlaces(msgspec.Struct, frozen=True):
+    """How many places of a limit and key a worker has, at least and at most (what it asked for is not answered yet)."""
+
+    limit: str
+    key: str
+    least: int
+    most: int
+
+
+class CorrectPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has, as it knows itself: counts that say otherwise are corrected."""
+
+    worker: str
+    places: list[HeldPlaces]
+    at: Instant
+    now: Instant
+
+
+class GrantTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """Give the turns of steps that did not begin in time to the next, and forget keys that are not in use."""
+
+    at: Instant
+    now: Instant
+
+
+class PutLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Declare a limit, or (`override`) put an operator's numbers in place of the declared ones; None clears those.
+
+    `Done` with the JSON of the numbers before if they were others; `Done(0)` if nothing changed.
+    """
+
+    name: str
+    spec: LimitSpec | None
+    at: Instant
+    now: Instant
+    override: bool = False
+    audit: Audit | None = None
+
+
+class PauseLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Let nothing begin under a limit any more, from this commit on, or let it go on."""
+
+    name: str
+    paused: bool
+    at: Instant
+    now: Instant
+    audit: Audit | None = None
+
+
+class LimitAnswer(msgspec.Struct, frozen=True):
+    """What became of entering a limit: entered, waits, or unknown (no engine ever declared it).
+
+    `probe` tells that the attempt tries whether the service is back, while all others wait.
+    """
+
+    outcome: str
+    probe: bool = False
+
+
+class LimitWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that waits for a limit; `granted` is from when it may begin, None while others are before it."""
+
+    location: str
+    limit: str
+    key: str
+    since: Instant
+    granted: Instant | None
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit as the store has it."""
+
+    name: str
+    spec: str
+    override: str | None
+    paused: bool
+    used: int
+    granted: int
+    waiting: int
+
+
+class LimitKeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a limit that is in use."""
+
+    name: str
+    key: str
+    used: int
+    granted: int
+    waiting: int
+    invited: Instant | None
+    held_until: Instant
+    failures: int
+    open_until: Instant | None
+    probe: str

@@ -1,0 +1,1 @@
+"""What a run leaves for people: dead letters, and the trail of its steps."""

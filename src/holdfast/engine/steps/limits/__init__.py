@@ -1,0 +1,1 @@
+"""Steps under limits that workers share."""

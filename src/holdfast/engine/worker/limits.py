@@ -1,0 +1,67 @@
+"""What a worker does for the limits that all workers share, beside running steps: declare, correct, hand turns on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.contract.limits import GrantTurns, PutLimit
+from holdfast.contract.operations import Done
+from holdfast.contract.store import Store
+from holdfast.contract.turns import Audit
+from holdfast.engine.runs.runner import Runner
+from holdfast.engine.worker.committer import Committer
+
+_logger = logging.getLogger("holdfast.engine")
+
+
+class LimitKeeper:
+    """The shared limits of one engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        committer: Committer,
+        runner: Runner,
+        clock: Clock,
+        lease_clock: Clock,
+        turns_came: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._committer = committer
+        self._runner = runner
+        self._clock = clock
+        self._lease_clock = lease_clock
+        self._turns_came = turns_came
+        self._corrected: float | None = None
+        """The renewal of the lease after which the counts of this worker were last corrected."""
+
+    async def declare(self) -> None:
+        """Write down the limits that this engine declares: the one that was opened last says what holds."""
+        for limit in self._runner.limits.shared:
+            outcome = await self._committer.apply(
+                PutLimit(
+                    name=limit.name,
+                    spec=limit.spec,
+                    at=self._clock.now(),
+                    now=self._lease_clock.now(),
+                    audit=Audit(actor="engine", action="declare limit", detail=limit.brief()),
+                )
+            )
+            if isinstance(outcome, Done) and outcome.ids:
+                _logger.warning("limit %r was %s and is %s now", limit.name, outcome.ids[0], limit.brief())
+
+    async def see_to(self, renewed: float) -> None:
+        """Correct the counts of this worker after each renewal of its lease, and hand on turns that were not used."""
+        now = self._lease_clock.now()
+        limited = self._runner.attempts.limited
+        if limited.used and (renewed != self._corrected or limited.doubt):
+            self._corrected = renewed
+            outcome = await self._committer.apply(limited.correction())
+            if isinstance(outcome, Done) and outcome.count:
+                _logger.info("%d places of limits were counted for this worker that it did not have", outcome.count)
+                self._turns_came()
+        if await self._store.limits_to_see_to(now):
+            await self._committer.apply(GrantTurns(at=self._clock.now(), now=now))
+            self._turns_came()

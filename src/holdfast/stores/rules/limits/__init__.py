@@ -1,0 +1,1 @@
+"""Limits that workers share."""

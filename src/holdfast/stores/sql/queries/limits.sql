@@ -1,0 +1,150 @@
+-- Limits that workers share: see stores/rules/limits.py. Whatever names a limit has its name first, by which PostgreSQL
+-- locks it.
+
+-- name: get_limit
+-- rows: name text, key text, worker text
+-- A limit, with one of its keys and what one worker has of that.
+SELECT wanted.name, wanted.key, wanted.worker, limits.spec, limits.override, limits.paused, limits.used, limits.granted,
+    limits.waiting, limits.last, limits.stale, limit_keys.used, limit_keys.granted, limit_keys.waiting, limit_keys.ready,
+    limit_keys.head_priority, limit_keys.head, limit_keys.invited, limit_keys.begins, limit_keys.held_until,
+    limit_keys.failures, limit_keys.open_until, limit_keys.probe, limit_keys.idle, limit_keys.at, limit_counts.used
+FROM {rows} AS wanted {join} limits ON limits.name = wanted.name
+LEFT JOIN limit_keys ON limit_keys.name = wanted.name AND limit_keys.key = wanted.key
+LEFT JOIN limit_counts ON limit_counts.name = wanted.name AND limit_counts.key = wanted.key AND limit_counts.worker = wanted.worker;
+
+-- name: insert_limit
+-- A limit that is declared for the first time.
+INSERT INTO limits (name, spec, override, paused, used, granted, waiting, last, stale, updated)
+VALUES ($1, $2, NULL, 0, 0, 0, 0, 0, 0, $3);
+
+-- name: change_limit
+-- Other numbers, or a pause.
+UPDATE limits SET spec = $2, override = $3, paused = $4, updated = $5 WHERE name = $1;
+
+-- name: put_limits
+-- rows: name text, used int, granted int, waiting int, last int, stale int
+-- What is used of limits.
+UPDATE limits SET used = new.used, granted = new.granted, waiting = new.waiting, last = new.last, stale = new.stale
+FROM {rows} AS new WHERE limits.name = new.name;
+
+-- name: put_limit_keys
+-- rows: name text, key text, used int, granted int, waiting int, ready int, head_priority int, head int, invited int, begins text, held_until int, failures int, open_until int, probe text, idle int, at int
+-- Keys that are in use.
+INSERT INTO limit_keys ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
+ON CONFLICT (name, key) DO UPDATE SET used = excluded.used, granted = excluded.granted, waiting = excluded.waiting,
+    ready = excluded.ready, head_priority = excluded.head_priority, head = excluded.head, invited = excluded.invited,
+    begins = excluded.begins, held_until = excluded.held_until, failures = excluded.failures,
+    open_until = excluded.open_until, probe = excluded.probe, idle = excluded.idle, at = excluded.at;
+
+-- name: delete_limit_keys
+-- rows: name text, key text
+-- Keys that are not in use any more.
+DELETE FROM limit_keys WHERE (name, key) IN (SELECT name, key FROM {rows} AS gone);
+
+-- name: put_limit_counts
+-- rows: name text, key text, worker text, used int
+-- How many places workers have.
+INSERT INTO limit_counts ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
+ON CONFLICT (name, key, worker) DO UPDATE SET used = excluded.used;
+
+-- name: delete_limit_counts
+-- rows: name text, key text, worker text
+-- Workers that have no place any more.
+DELETE FROM limit_counts WHERE (name, key, worker) IN (SELECT name, key, worker FROM {rows} AS gone);
+
+-- name: limit_counts_of
+-- The places that a worker has.
+SELECT name, key, used FROM limit_counts WHERE worker = $1 ORDER BY name, key;
+
+-- name: put_limit_waiter
+-- A step waits in line.
+INSERT INTO limit_waiters (run, location, name, key, priority, n, since, granted, place)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (run, location) DO UPDATE SET name = excluded.name, key = excluded.key, priority = excluded.priority,
+    n = excluded.n, since = excluded.since, granted = excluded.granted, place = excluded.place;
+
+-- name: get_limit_waiter
+-- The step at a location of a run, if it waits.
+SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters WHERE run = $1 AND location = $2;
+
+-- name: limit_waiters_of
+-- The steps of a run that wait.
+SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters WHERE run = $1 ORDER BY location;
+
+-- name: first_limit_waiter
+-- The first step in line that was not given its turn.
+SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters
+WHERE name = $1 AND key = $2 AND granted IS NULL ORDER BY priority DESC, n LIMIT 1;
+
+-- name: grant_limit_turn
+-- Give a step its turn.
+UPDATE limit_waiters SET granted = $4, place = $5 WHERE run = $2 AND location = $3 AND name = $1;
+
+-- name: delete_limit_waiter
+-- A step waits no longer.
+DELETE FROM limit_waiters WHERE run = $2 AND location = $3 AND name = $1;
+
+-- name: next_limit_key
+-- The key whose first waiter is the first of those that may begin.
+SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, begins, held_until, failures, open_until,
+    probe, idle, at
+FROM limit_keys WHERE name = $1 AND ready = 1 ORDER BY head_priority DESC, head LIMIT 1;
+
+-- name: waiting_limit_keys
+-- The keys under which steps wait.
+SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, begins, held_until, failures, open_until,
+    probe, idle, at
+FROM limit_keys WHERE name = $1 AND waiting > 0;
+
+-- name: date_limit_turns
+-- Turns that were given by a process that did not know the time.
+UPDATE limit_waiters SET granted = $1 WHERE granted = -1;
+
+-- name: late_limit_turns
+-- Turns that were given before an instant ($1) and not used; those reserved after another ($2) were given in another boot.
+SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters
+WHERE granted IS NOT NULL AND (granted < $1 OR (granted > $2 AND place = 1)) ORDER BY granted LIMIT 1000;
+
+-- name: stale_limits
+-- Limits of which turns became free when the time was not known.
+SELECT name FROM limits WHERE stale = 1;
+
+-- name: forget_limit_keys
+-- Keys that are not in use, and of which nothing matters any more.
+DELETE FROM limit_keys WHERE used = 0 AND granted = 0 AND waiting = 0 AND idle <= $1;
+
+-- name: limits_to_see_to
+-- Whether there is anything for GrantTurns to do.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM limits WHERE stale = 1)
+OR EXISTS (SELECT 1 FROM limit_waiters WHERE granted IS NOT NULL AND granted < $1)
+OR EXISTS (SELECT 1 FROM limit_keys WHERE used = 0 AND granted = 0 AND waiting = 0 AND idle <= $2);
+
+-- name: read_limit_waits
+-- rows: run int
+-- The steps of runs that wait, and from when they may begin.
+SELECT limit_waiters.run, limit_waiters.location, limit_waiters.name, limit_waiters.key, limit_waiters.since, limit_waiters.granted
+FROM {rows} AS wanted {join} limit_waiters ON limit_waiters.run = wanted.run;
+
+-- name: wrong_limits
+-- Limits and keys whose counters are not what they count; there are none.
+SELECT name, key FROM limit_keys
+WHERE used <> (SELECT coalesce(sum(limit_counts.used), 0) FROM limit_counts
+               WHERE limit_counts.name = limit_keys.name AND limit_counts.key = limit_keys.key)
+   OR granted <> (SELECT count(*) FROM limit_waiters
+                  WHERE limit_waiters.name = limit_keys.name AND limit_waiters.key = limit_keys.key AND place = 1)
+   OR waiting <> (SELECT count(*) FROM limit_waiters
+                  WHERE limit_waiters.name = limit_keys.name AND limit_waiters.key = limit_keys.key AND place = 0)
+UNION ALL
+SELECT name, '*' FROM limits
+WHERE used <> (SELECT coalesce(sum(limit_counts.used), 0) FROM limit_counts WHERE limit_counts.name = limits.name)
+   OR granted <> (SELECT count(*) FROM limit_waiters WHERE limit_waiters.name = limits.name AND place = 1)
+   OR waiting <> (SELECT count(*) FROM limit_waiters WHERE limit_waiters.name = limits.name AND place = 0);
+
+-- name: read_limits
+-- All limits.
+SELECT name, spec, override, paused, used, granted, waiting FROM limits ORDER BY name;
+
+-- name: read_limit_keys
+-- The keys of a limit that are used most.
+SELECT name, key, used, granted, waiting, invited, held_until, failures, open_until, probe FROM limit_keys
+WHERE name = $1 ORDER BY waiting DESC, used DESC, key LIMIT $2;
