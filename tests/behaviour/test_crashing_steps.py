@@ -101,6 +101,8 @@ async def test_a_step_that_kills_its_process_is_failed_at_the_crash_limit(client
     assert begun == [2, 3]
     [letter] = await client.dead_letters.list()
     assert (letter.attempts, letter.failures) == (3, 0), "B34: none of them threw"
+    [step] = await run.steps()
+    assert (step.attempts, step.failures) == (3, 0)
 
 
 async def test_workers_killed_from_outside_do_not_fail_an_innocent_step(client, tmp_path):

@@ -16,6 +16,7 @@ from holdfast.contract.rows import AuditRow, EntryRow, EvidenceRow, LetterRow, R
 from holdfast.engine.views.changes import changes_of
 from holdfast.engine.views.steps import Step, steps_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
+from holdfast.errors import StepCrashed, StepSkipped
 from holdfast.payloads.codec import encode, error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_rerun, cut_for_retry
@@ -114,6 +115,30 @@ def test_a_step_under_way_says_what_comes_next():
     story.add(path, entries.AttemptLost(2, "crash"))
     [step] = steps_of("r-1", story.rows)
     assert (step.status, step.attempts, step.failures, step.error) == ("pending", 2, 1, ERROR)
+
+
+def test_a_step_that_crashed_too_often_or_was_never_tried_failed_without_an_attempt_that_did():
+    """B34 B1 S0-58 As its dead letter tells: failures are attempts that threw or timed out."""
+    crashed = error_to_data(StepCrashed("3 attempts died"))
+    story = Story()
+    story.add("charge", entries.StepBegun(0))
+    story.add("charge", entries.AttemptFailed(1, ERROR, START + 900))
+    story.add("charge", entries.AttemptBegun(2))
+    story.add("charge", entries.AttemptLost(2, "crash"))
+    story.add("charge", entries.StepFailure(2, crashed))
+    story.add("skip", entries.StepBegun(0))
+    story.add("skip", entries.StepFailure(1, error_to_data(StepSkipped("too often"))))
+    story.add("isolated", entries.StepBegun(0))
+    story.add("isolated", entries.StepFailure(1, crashed))  # its own process died, which counts as any failure does
+    steps = by_path(story.rows)
+    assert {path: (step.status, step.failures) for path, step in steps.items()} == {
+        "charge": ("failed", 1),
+        "skip": ("failed", 0),
+        "isolated": ("failed", 1),
+    }
+    cut = cut_for_rerun(story.rows, "charge", START + 10_000)
+    again = by_path([*(row for row in story.rows if row.seq < cut.seq), *cut.entries])
+    assert again["charge"].failures == 1
 
 
 def test_a_skipped_step_has_not_been_attempted():

@@ -18,6 +18,7 @@ from holdfast.definitions import Activity, Registry, Workflow
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
+from holdfast.replay.cuts import threw
 from holdfast.replay.entry import STOPPED, UNCOUNTED, Earlier, decode_entry
 from holdfast.replay.location import is_ending, is_undoing
 from holdfast.replay.past import names_of
@@ -32,7 +33,8 @@ class Step:
 
     `status` is pending (it will be attempted again as soon as a worker has the run), running, waiting (for its next
     attempt), skipped (its condition said not now), completed, failed or cancelled. `attempts` counts those begun, the
-    present one included, and `failures` and `skips` count over all of them, whatever was reopened in between.
+    present one included; `failures` (those that threw or timed out) and `skips` count over all of them, whatever was
+    reopened in between.
     `started_at` is the start of the present or last attempt, `last_attempt_at` when the last one finished,
     `next_attempt_at` when a waiting or skipped step goes on. `error` stays that of the last attempt that failed.
     """
@@ -309,7 +311,7 @@ def _failed(step: Step, fact: entries.StepFailure, at: datetime) -> dict[str, An
     return {
         **_ran(step, fact.attempt, at),
         "status": "failed",
-        "failures": step.failures + 1,
+        "failures": step.failures + threw(fact, entries.AttemptLost.kind if step.status == "pending" else None),
         "finished_at": at,
         "next_attempt_at": None,
         "error": fact.error,

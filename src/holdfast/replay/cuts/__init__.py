@@ -1,6 +1,6 @@
 """Cuts: where an ended run goes on when it is reopened."""
 
-from holdfast.replay.cuts.cut import UNDO, Cut, Redone, only_undoes
+from holdfast.replay.cuts.cut import UNDO, Cut, Redone, only_undoes, threw
 from holdfast.replay.cuts.finder import (
     CutFinder,
     cut_for_all,
@@ -21,4 +21,5 @@ __all__ = [
     "cut_for_retry",
     "cut_for_undoing",
     "only_undoes",
+    "threw",
 ]

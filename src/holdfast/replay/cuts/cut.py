@@ -8,6 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.contract.rows import EntryRow, Message
+from holdfast.errors import KeyConflict, StepSkipped
+from holdfast.payloads.codec import qualified_name
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import UNCOUNTED, Earlier, decode_entry
 
@@ -19,6 +21,8 @@ OF_STEPS = entries.STEP_ENDS | {
     entries.AttemptSkipped.kind,
     entries.Reopened.kind,
 }
+_NOT_TRIED = frozenset({qualified_name(StepSkipped), qualified_name(KeyConflict)})
+"""Failures for which no body ran."""
 UNDO = "undo"
 """How a run goes on that only undoes what is not undone yet."""
 
@@ -69,24 +73,34 @@ def only_undoes(before: entries.Reopened | None) -> bool:
     return before is not None and before.how == UNDO
 
 
-def lost_in(gone: Iterable[EntryRow]) -> dict[str, Earlier]:
-    """Return what entries that are cut away say about steps, by location."""
+def lost_in(gone: Iterable[EntryRow], kept: Iterable[EntryRow]) -> dict[str, Earlier]:
+    """Return what entries that are cut away say about steps, by location; others that came before them are kept."""
     lost: dict[str, Earlier] = {}
+    before = {row.location: row for row in kept if row.kind in OF_STEPS}
     for row in gone:
         if row.kind not in OF_STEPS or row.location == "!":
             continue
-        entry = decode_entry(row.kind, row.data)
+        entry, last = decode_entry(row.kind, row.data), before.get(row.location)
+        before[row.location] = row
         if row.kind == entries.Reopened.kind:
             told = entry.step
         else:
             begun = row.kind in (entries.StepBegun.kind, entries.AttemptBegun.kind)
-            failed = row.kind == entries.StepFailure.kind or (
-                row.kind == entries.AttemptFailed.kind and not entry.error.postpones
-            )
+            failed = (
+                row.kind == entries.StepFailure.kind and threw(entry, last.kind if last is not None else None)
+            ) or (row.kind == entries.AttemptFailed.kind and not entry.error.postpones)
             skipped = row.kind == entries.AttemptSkipped.kind and not entry.reason.startswith(UNCOUNTED)
             told = Earlier(entry.attempt if begun else 0, int(failed), int(skipped))
         lost[row.location] = summed(lost.get(row.location, Earlier()), told)
     return lost
+
+
+def threw(failure: entries.StepFailure, last: int | None) -> bool:
+    """Tell whether a step failed by an attempt that threw or timed out; `last` is the kind of entry that came before.
+
+    Otherwise its attempts were lost with their process too often, or none was made.
+    """
+    return last != entries.AttemptLost.kind and failure.error.type not in _NOT_TRIED
 
 
 def unkept(row: EntryRow) -> EntryRow:

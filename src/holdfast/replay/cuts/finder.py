@@ -324,7 +324,8 @@ class CutFinder:
         beginnings: dict[str, int] = {}
         for row in told:
             beginnings.setdefault(row.location, row.seq)
-        lost = lost_in(row for row in gone if row.seq < beginnings.get(row.location, row.seq + 1))
+        kept = self.rows[: len(self.rows) - len(gone)]
+        lost = lost_in((row for row in gone if row.seq < beginnings.get(row.location, row.seq + 1)), kept)
         again = [
             location
             for location, call in open_calls.items()
@@ -373,7 +374,7 @@ class CutFinder:
             row for row in gone if row.kind == entries.Name.kind or (is_undoing(row.location) and row.location in done)
         ]
         cut, undone = self._before()
-        for location, earlier in lost_in(row for row in gone if row.location in left).items():
+        for location, earlier in lost_in((row for row in gone if row.location in left), ()).items():
             path = self.names.path(location)
             cut[path] = summed(cut.get(path, Earlier()), earlier)
         mark = EntryRow(
