@@ -347,6 +347,22 @@ def test_a_process_that_is_killed_during_a_restore_leaves_the_database_as_it_was
 # Putting it back.
 
 
+async def test_a_restore_is_on_record_with_who_did_it_and_why(tmp_path: Path) -> None:
+    """S4-5 In the chain of the copy itself, whether or not it takes the place of another."""
+    home = f"sqlite:///{tmp_path}/app.db"
+    async with engine_on(home) as engine:
+        await filled(engine, 2)
+        await engine.backup(tmp_path / "backup.db")
+    await restore(tmp_path / "backup.db", home, replace=True, by="kim", reason="a bad deploy")
+    async with engine_on(home) as engine:
+        [found] = await engine.audit.records()
+        assert (found.actor, found.action, found.target) == ("kim", "restore", "backup.db")
+        assert found.detail == {"runs": 2, "reason": "a bad deploy"}
+        assert (await engine.audit.verify()).ok
+    with pytest.raises(BadInput, match="reason"):
+        await restore(tmp_path / "backup.db", home, replace=True, reason=7)  # type: ignore[arg-type]
+
+
 async def test_a_restore_is_refused_while_a_worker_is_alive(home: str, tmp_path: Path) -> None:
     """G5"""
     async with engine_on(home) as engine:

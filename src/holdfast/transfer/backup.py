@@ -15,12 +15,17 @@ from pathlib import Path
 
 from holdfast.clock import Clock
 from holdfast.contract.store import Store
+from holdfast.contract.turns import Audit
 from holdfast.errors import BadInput, CannotMove
+from holdfast.payloads import codec
 from holdfast.stores import open_store
 from holdfast.stores.liveness import Fate
+from holdfast.stores.rules.batch import Batch
+from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sqlite import restore as sqlite_restore
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.texts import check_remark, check_text
 from holdfast.transfer import Checked, Report, check_file, import_runs
 from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.exporter import Export, Which
@@ -83,12 +88,14 @@ async def restore(
     """Make a database of a backup; its open runs go on with the first engine that is opened on it.
 
     No process may use the database. One that is there is replaced only if `replace` says so, and kept beside the new
-    one. A schema of PostgreSQL must be empty.
+    one. A schema of PostgreSQL must be empty. The audit trail says who (`by`) did it and why.
 
     Raises:
         CannotMove: the backup is damaged, a worker is alive or a process has the database open, or there is a database;
             nothing was changed.
     """
+    check_text(by, "by", printable=False)
+    check_remark(reason, "reason")
     path = _found(file)
     store = open_store(database)
     if isinstance(store, SQLiteStore):
@@ -133,7 +140,9 @@ async def _restore_file(backup: str, database: str, replace: bool, who: Who, pro
 async def _fill(backup: str, target: str, who: Who, progress: Progress) -> tuple[int, int]:
     """Make a database of a backup of either kind in an empty file."""
     if sqlite_restore.is_database(backup):
-        return await asyncio.to_thread(sqlite_restore.copy_backup, backup, target, progress)
+        runs, open_runs = await asyncio.to_thread(sqlite_restore.copy_backup, backup, target, progress)
+        await _record(target, os.path.basename(backup), runs, who)
+        return runs, open_runs
     checked = check_file(backup)
     store = SQLiteStore(target)
     await store.open()
@@ -142,6 +151,24 @@ async def _fill(backup: str, target: str, who: Who, progress: Progress) -> tuple
     finally:
         await store.close()
     return report.runs, report.open_runs
+
+
+async def _record(target: str, backup: str, runs: int, who: Who) -> None:
+    """Leave a row in the audit trail of a restored copy, as an import does: by whom it was restored, and why."""
+    by, reason = who
+    detail = codec.encode({"runs": runs} | ({"reason": reason} if reason else {})).decode()
+    store = SQLiteStore(target)
+    await store.open()
+
+    async def change(db: Statements) -> None:
+        batch = Batch(db)
+        await batch.trails.audit(Audit(actor=by, action="restore", detail=detail), backup, Clock().now())
+        await batch.flush()
+
+    try:
+        await Endpoint(store).change(change)
+    finally:
+        await store.close()
 
 
 async def _import(checked: Checked, store: Store, who: Who, progress: Progress) -> Report:
