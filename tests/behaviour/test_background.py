@@ -59,6 +59,36 @@ async def test_a_failure_in_the_background_is_a_dead_letter_and_does_not_fail_th
     assert "no mail for 7" in str(letter.error)
 
 
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_the_letter_of_a_background_step_stays_open_until_that_step_is_done_again(make_engine):
+    """B37 B8 B33 A rerun from another step leaves its failure as it is, and so its letter."""
+    closed = [True]
+
+    @activity(retry=Retry.never)
+    async def mail(order: int) -> None:
+        if closed:
+            raise ConnectionError("no mail")
+
+    @workflow
+    async def orders(ctx: Context) -> int:
+        ctx.background(mail, 7)
+        return await ctx.step(work, 7)
+
+    engine = await make_engine(orders)
+    run = await engine.start(orders)
+    await run.result()
+    await run.rerun(from_step="work")
+    await run.result()
+    [letter] = await engine.dead_letters.list()
+    assert (letter.step, letter.outcome, letter.acknowledged_at) == ("mail", "", None)
+    closed.clear()
+    await run.rerun(from_step="mail")
+    await run.result()
+    [letter] = await engine.dead_letters.list()
+    assert letter.outcome == "completed"
+    assert await engine.dead_letters.list(acknowledged=False) == []
+
+
 async def test_a_run_that_fails_or_is_cancelled_with_steps_in_the_background(make_engine):
     """B37 B7 A failure waits for them; a cancel stops them."""
     gate = Gate()

@@ -110,6 +110,8 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True):
     """Children that were open when the cut was decided: if one has ended since, nothing is done."""
     kept: list[str] = []
     """Locations of steps that keep their results, and so what they left under their idempotency keys."""
+    standing: list[str] = []
+    """Paths of steps whose failure stays as it is: that deals with no letter of theirs."""
     undoing: bool = False
     """Whether it only undoes what is not undone yet: that deals with the letters of its compensations alone."""
     audit: Audit | None = None

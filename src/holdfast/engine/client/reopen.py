@@ -201,6 +201,7 @@ class Reopener:
             children=children,
             unended=unended,
             kept=list(found.kept),
+            standing=list(found.standing),
         )
         return operation, found
 

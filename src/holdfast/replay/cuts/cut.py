@@ -55,6 +55,8 @@ class Cut(msgspec.Struct, frozen=True):
     """The steps that are done again."""
     kept: tuple[str, ...] = ()
     """The locations of steps that ended after the cut and keep their results."""
+    standing: tuple[str, ...] = ()
+    """The paths of steps whose failure stays as it is."""
     from_beginning: tuple[str, ...] = ()
     """Children that do everything again."""
     collected: tuple[str, ...] = ()

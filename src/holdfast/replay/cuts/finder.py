@@ -264,6 +264,11 @@ class CutFinder:
             restarted,
             redone=tuple(self._redone(seq, set(kept))),
             kept=kept,
+            standing=tuple(
+                self.names.path(end.location)
+                for end in self.facts
+                if end.kind == entries.StepFailure.kind and (end.seq < seq or end.location in kept)
+            ),
             from_beginning=(decode_entry(again.kind, again.data).id,) if again is not None and whole else (),
         )
 

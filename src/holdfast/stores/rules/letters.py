@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant, new_id
-from holdfast.contract.operations import Acknowledge, Done, Outcome, Refused, ReplayEvent
+from holdfast.contract.operations import Acknowledge, Done, Outcome, Refused, Reopen, ReplayEvent
 from holdfast.contract.rows import InboxKind, Message, Status
 from holdfast.contract.turns import NewLetter, PublishEvent
 from holdfast.stores.sql.tables import Row, StoredRun
@@ -46,10 +46,16 @@ class LetterRules:
             await self._batch.statements.write("settle_compensations", [(run.id,)])
         await self._batch.statements.write("settle_letters", [(run.id, str(run.status))])
 
-    async def replayed(self, run: StoredRun, at: Instant, undoing: bool) -> None:
-        """Note that a run goes on, which deals with its letters, or only with those of its compensations."""
+    async def replayed(self, run: StoredRun, operation: Reopen) -> None:
+        """Note that a run goes on, which deals with its letters, or only with those of its compensations.
+
+        Letters of steps in the background whose failure stays are as they were.
+        """
         await self._batch.flush()
-        await self._batch.statements.write("replay_letters", [(run.id, at, int(undoing))])
+        await self._batch.statements.write("replay_letters", [(run.id, operation.at, int(operation.undoing))])
+        if operation.standing:
+            rows: list[Row] = [(run.id, step, operation.at) for step in operation.standing]
+            await self._batch.statements.write("keep_letters", rows)
 
     async def is_open(self, letter: str) -> bool:
         """Tell whether a letter was not dealt with yet."""

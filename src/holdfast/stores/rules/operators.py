@@ -227,7 +227,7 @@ class OperatorRules:
         batch.consume(run, [message.n for message in kept])
         for message in (*operation.messages, *kept):
             batch.put_row(run, message, operation.at)
-        await batch.letters.replayed(run, operation.at, operation.undoing)
+        await batch.letters.replayed(run, operation)
 
     # The rest.
 

@@ -11,6 +11,7 @@ from holdfast.contract.operations import (
     Published,
     Purge,
     Refused,
+    Reopen,
     ReplayEvent,
 )
 from holdfast.contract.rows import LetterFilter, LetterRow, Status
@@ -54,6 +55,19 @@ class LetterConformance:
                 acknowledged=None, outcome="", **said,  # type: ignore[arg-type]
             )
         ]  # fmt: skip
+
+    async def test_letters_of_steps_whose_failure_stays_are_not_dealt_with_by_a_reopening(self, store: Store) -> None:
+        """B8, B33: they are as they were, acknowledged or not; all others of the run are replayed."""
+        run = await started(store)
+        letters = [
+            NewLetter(id=id, step=step, attempts=1, error="e") for id, step in (("1", "a"), ("2", "b"), ("3", "b"))
+        ]
+        await one(store, extra(run.key, letters=letters), Committed)
+        await end(store, run, Status.FAILED)
+        await one(store, Acknowledge(letter="3", at=NOW + 1), Done)
+        await one(store, Reopen(target=run.id, epoch=run.epoch, cut=1, at=NOW + 2, standing=["b"]), Done)
+        found = {letter.id: (letter.outcome, letter.acknowledged) for letter in await store.letters(LetterFilter())}
+        assert found == {"1": ("replayed", NOW + 2), "2": ("", None), "3": ("", NOW + 1)}
 
     async def test_a_fenced_turn_leaves_no_letter(self, store: Store) -> None:
         run = await started(store)

@@ -240,6 +240,11 @@ WHERE run = $1 AND kind = 'work' AND outcome = 'replayed' AND compensation = 1 A
 UPDATE dead_letters SET outcome = 'replayed', acknowledged = coalesce(acknowledged, $2)
 WHERE run = $1 AND kind = 'work' AND outcome = '' AND ($3 = 0 OR compensation = 1);
 
+-- name: keep_letters
+-- Letters of a step whose failure stays as it is were not dealt with by that.
+UPDATE dead_letters SET outcome = '', acknowledged = CASE WHEN acknowledged = $3 THEN NULL ELSE acknowledged END
+WHERE run = $1 AND step = $2 AND kind = 'work' AND outcome = 'replayed';
+
 -- name: get_letter
 -- One letter that has not been replayed.
 SELECT kind, run, name, payload, outcome FROM dead_letters WHERE id = $1;
