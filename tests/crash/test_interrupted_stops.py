@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.paths import SCRIPTS
+from tests.support.paths import ROOT, SCRIPTS
 from tests.support.scripts.stops_worker import RUNS, expected, make
 from tests.support.waiting import LONG
 
@@ -62,3 +62,59 @@ async def finish(database: str, lives: int) -> set[str]:
                 facts = [fact.entry for fact in await run.history()]
                 found |= {fact.why for fact in facts if isinstance(fact, entries.AttemptLost)}
     return found
+
+
+INTERRUPTED = """
+import asyncio, sys
+from holdfast import Engine
+from holdfast.stores.sqlite.store import SQLiteStore
+from tests.support.scripts.stops_worker import load, start
+
+told = []
+
+
+class Interrupting(SQLiteStore):
+    async def leave(self, worker):
+        if not told:
+            told.append(worker)
+            raise KeyboardInterrupt  # as Ctrl-C does, in the middle of a stop
+        await super().leave(worker)
+
+
+async def main():
+    async with Engine(store=Interrupting(sys.argv[1]), workflows=[load]) as engine:
+        await start(engine, "life-0")
+
+asyncio.run(main())
+"""
+
+FORGOTTEN = """
+import asyncio, sys
+from tests.support.scripts.stops_worker import make, start
+
+
+async def main():
+    engine = make(sys.argv[1])
+    await engine.open()
+    await start(engine, "life-0")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (INTERRUPTED, -signal.SIGINT, "KeyboardInterrupt"),
+        (FORGOTTEN, 0, "handed its runs back"),
+    ],
+    ids=["interrupted in the stop", "never stopped"],
+)
+def test_a_process_that_ends_hands_back_what_its_engine_had(tmp_path: Path, program: str, code: int, said: str):
+    """S2-8 G4 B1 Also where its event loop is gone before the engine has stopped."""
+    database = str(tmp_path / "load.db")
+    ended = subprocess.run([sys.executable, "-c", program, database], capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr
+    assert list(tmp_path.glob("*-worker-*")) == []
+    assert asyncio.run(finish(f"sqlite:///{database}", 1)) <= NOT_COUNTED

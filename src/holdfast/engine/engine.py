@@ -271,11 +271,16 @@ class Engine(StartsRuns, Looking):
                 await worker.stop()
             if left is not None and not left:
                 left.update(await self.stats())
-        finally:
-            await self.store.close()
-            if worker is not None:
-                await worker.end_commits()
+        except Exception:
+            await self._close(worker)
+            raise
+        await self._close(worker)  # not after an interrupt: the worker has yet to leave
         return left or {}
+
+    async def _close(self, worker: Worker | None) -> None:
+        await self.store.close()
+        if worker is not None:
+            await worker.end_commits()
 
     def in_thread(self) -> InThread[Self]:
         """Open this engine on a thread of its own, for code that is not async.

@@ -2,12 +2,14 @@
 
 A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long
 that holding its runs would keep them from every other worker. What blocks it is named much earlier. A loop that was
-closed under its engine never comes back: then the thread leaves in the worker's name.
+closed under its engine never comes back: then the thread leaves in the worker's name. So it does when the process
+exits, if an interrupt has kept the engine from stopping.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import sys
 import threading
@@ -46,13 +48,16 @@ class LeaseKeeper:
         self.renewed = self._seen
         """When the lease was last renewed."""
         self._complained = False
+        self._exiting = False
 
     def start(self) -> None:
         """Begin renewing."""
         self._thread.start()
+        atexit.register(self._at_exit)
 
     def stop(self) -> None:
         """Stop renewing and wait for the thread."""
+        atexit.unregister(self._at_exit)
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5)
@@ -61,12 +66,22 @@ class LeaseKeeper:
         """Note that the event loop made a round."""
         self._seen = time.monotonic()
 
+    def _at_exit(self) -> None:
+        """Let the thread leave before it ends with the process."""
+        self._exiting = True
+        self._stop.set()
+        self._thread.join(2 * _LAST_WORDS)
+
     def _renew_for_ever(self) -> None:
+        if self._is_left_alone():
+            asyncio.run(self._leave())
+
+    def _is_left_alone(self) -> bool:
+        """Renew until the end; tell whether it came without the engine's doing."""
         renewed = time.monotonic()
         while not self._stop.wait(min(self._every, _LOOK_EVERY)):
             if self._loop.is_closed():
-                asyncio.run(self._leave())
-                return
+                return True
             self._name_what_blocks()
             if time.monotonic() - renewed < self._every or self._blocked():
                 continue
@@ -74,11 +89,12 @@ class LeaseKeeper:
             try:
                 if not self._store.renew(self._worker):
                     self._lost()
-                    return
+                    return False
                 self.renewed = time.monotonic()
             except Exception as error:
                 if not self._loop.is_closed():
                     _logger.warning("the lease of worker %s could not be renewed: %s", self._worker, error)
+        return self._exiting
 
     def _name_what_blocks(self) -> None:
         """Say, once for each time that the event loop is blocked, where it is.
@@ -111,7 +127,7 @@ class LeaseKeeper:
         return blocked
 
     async def _leave(self) -> None:
-        """Hand back the runs of a worker whose event loop is gone, and close the store that it used."""
+        """Hand back the runs of a worker whose event loop or process is gone, and close the store that it used."""
         try:
             async with asyncio.timeout(_LAST_WORDS):
                 await self._store.leave(self._worker)
@@ -124,8 +140,9 @@ class LeaseKeeper:
         except Exception as error:
             what += f"; its store could not be closed: {error!r}"
         _logger.error(
-            "the event loop was closed while an engine was open on it: worker %s %s; "
+            "%s while an engine was open on it: worker %s %s; "
             "leave the engine's `async with` block or await engine.stop() before the loop ends",
+            "the event loop was closed" if self._loop.is_closed() else "the process ended its event loop",
             self._worker,
             what,
         )
