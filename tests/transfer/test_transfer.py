@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,32 @@ def _moved(runs: list[Any]) -> list[dict[str, Any]]:
 
 def _unmoved(runs: list[Any]) -> list[dict[str, Any]]:
     return sorted((dict(run) for run in runs), key=lambda run: run["id"])
+
+
+async def test_what_is_shown_of_runs_is_the_same_in_the_new_house(files):
+    """S0-48, S0-3, S0-6 Status, times, attempts, errors and timelines, of runs in every state, before any goes on."""
+    old = files.old()
+    await furnish(old)
+    there = await _shown(old)
+    await move_out(old, files.file)
+    new = files.new(old)
+    await move_in(files.file, new)
+    here = await _shown(new)
+    assert {run.status for run, _, _ in there.values()} >= {"suspended", "paused", "completed", "failed", "cancelled"}
+    assert here.keys() == there.keys()
+    for id, shown in here.items():
+        assert shown == there[id]
+
+
+async def _shown(house: House) -> dict[str, Any]:
+    async with house.engine(run_workflows=False) as engine:
+        return {run.id: await _shown_of(engine, run) for run in await engine.runs(limit=1000)}
+
+
+async def _shown_of(engine: Any, run: Any) -> Any:
+    handle = engine.get(run.id)
+    alike = replace(run, owner=None, epoch=0)  # whose it is differs, and that alone
+    return alike, await handle.steps(), await handle.timeline()
 
 
 async def test_runs_go_on_in_the_new_house_and_end_as_they_would_have_in_the_old(houses):
