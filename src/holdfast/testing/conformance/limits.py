@@ -321,3 +321,102 @@ class LimitConformance:
         assert await one(store, cleared, Done) == Done(1, ids=('{"at_once":2}',))
         [row] = await store.limits()
         assert (row.spec, row.override) == ('{"at_once":4}', None)
+
+    async def test_a_key_has_its_own_share_of_the_places(self, store: Store) -> None:
+        """S4-19 The next in line whose key has room is granted; a key costs a row while it is in use."""
+        await declare(store, at_once=3, per_key_at_once=1)
+        a, another_a, b, c = await some(store, 4)
+        assert await ask(store, a, key="a") == ENTERED
+        assert await ask(store, another_a, key="a") == WAITS
+        assert await ask(store, b, key="b") == ENTERED
+        assert await ask(store, c, key="c") == ENTERED
+        await give_back(store, b, key="b")
+        assert await turns(store, another_a) == []
+        await give_back(store, a, key="a")
+        assert await turns(store, another_a) == [NOW_TURN]
+        await ask(store, another_a, key="a")
+        assert {(row.key, row.used) for row in await store.limit_keys("api")} == {("a", 1), ("c", 1)}
+        await give_back(store, another_a, key="a")
+        await give_back(store, c, key="c")
+        assert await store.limit_keys("api") == []
+
+    async def test_at_most_rate_begin_in_any_time_of_that_length(self, store: Store) -> None:
+        """S4-19 Only the head of the line is told from when on it may begin; when it has begun, the next is."""
+        await declare(store, rate=2, per=10 * SECOND)
+        runs = await some(store, 5)
+        assert [await ask(store, run) for run in runs] == [ENTERED, ENTERED, WAITS, WAITS, WAITS]
+        due = str(NOW + 10 * SECOND)
+        assert [await turns(store, run) for run in runs] == [[], [], [("a0", "api", due)], [], []]
+        assert await ask(store, runs[2], now=T + 9 * SECOND) == WAITS
+        assert await ask(store, runs[2], now=T + 10 * SECOND) == ENTERED
+        assert [len(await turns(store, run)) for run in runs] == [0, 0, 2, 1, 1]
+        assert await ask(store, runs[3], now=T + 10 * SECOND) == ENTERED
+        assert await ask(store, runs[4], now=T + 10 * SECOND) == WAITS
+
+    async def test_a_begin_has_spent_its_token_whatever_became_of_it(self, store: Store) -> None:
+        """S4-19 Also if its worker is gone."""
+        await declare(store, rate=1, per=10 * SECOND)
+        first, second = await started(store, owner="other"), await started(store)
+        assert await ask(store, first, worker="other") == ENTERED
+        await store.leave("other")
+        assert await ask(store, second, now=T + SECOND) == WAITS
+
+    async def test_with_a_burst_begins_are_spread_and_some_come_at_once(self, store: Store) -> None:
+        """S4-19 GCRA: at most rate + burst - 1 in any time of that length."""
+        await declare(store, rate=10, per=10 * SECOND, burst=2)
+        runs = await some(store, 4)
+        assert [await ask(store, run) for run in runs] == [ENTERED, ENTERED, WAITS, WAITS]
+        assert await turns(store, runs[2]) == [("a0", "api", str(NOW + SECOND))]
+        assert await ask(store, runs[2], now=T + SECOND) == ENTERED
+        assert await ask(store, runs[3], now=T + SECOND) == WAITS
+
+    async def test_what_was_counted_before_a_reboot_is_as_far_away_as_it_was(self, store: Store) -> None:
+        """S4-19 The time since boot begins again at zero."""
+        await declare(store, rate=1, per=10 * SECOND)
+        first, second = await some(store, 2)
+        await ask(store, first)
+        assert await ask(store, second, now=5 * SECOND) == WAITS
+        assert await turns(store, second) == [("a0", "api", str(NOW + 10 * SECOND))]
+
+    async def test_what_a_service_said_holds_back_its_limit_and_key(self, store: Store) -> None:
+        """S4-19 Everything under them, for as long as it said; other keys go on."""
+        await declare(store, at_once=2)
+        first, second, other = await some(store, 3)
+        await ask(store, first, key="a")
+        await give_back(store, first, key="a", hold=60 * SECOND)
+        assert await ask(store, second, key="a", now=T + SECOND) == WAITS
+        assert await turns(store, second) == [("a0", "api", str(NOW + 59 * SECOND))]
+        assert await ask(store, other, key="b", now=T + SECOND) == ENTERED
+        assert await ask(store, second, key="a", now=T + 60 * SECOND) == ENTERED
+
+    async def test_after_failures_in_a_row_one_attempt_tries_while_the_others_wait(self, store: Store) -> None:
+        """S4-19 A success in between begins the row again; a try that fails holds all back once more."""
+        await declare(store, trip_after=2, cool_down=30 * SECOND)
+        first, second, third = await some(store, 3)
+        for verdict in ("failed", "ok", "failed", "", "failed"):
+            assert await ask(store, first) == ENTERED
+            await give_back(store, first, verdict=verdict)
+        assert await ask(store, second, now=T + SECOND) == WAITS
+        assert await turns(store, second) == [("a0", "api", str(NOW + 29 * SECOND))]
+        later = T + 30 * SECOND
+        assert await ask(store, second, now=later) == LimitAnswer("entered", probe=True)
+        assert await ask(store, third, now=later) == WAITS
+        await give_back(store, second, now=later, verdict="failed", probe=True)
+        again = later + 30 * SECOND
+        assert await ask(store, third, now=again - 1) == WAITS
+        assert await ask(store, third, now=again) == LimitAnswer("entered", probe=True)
+        await give_back(store, third, now=again, verdict="ok", probe=True)
+        assert [await ask(store, run, now=again) for run in (first, second)] == [ENTERED, ENTERED]
+
+    async def test_a_try_whose_worker_dies_frees_the_try(self, store: Store) -> None:
+        """S4-19"""
+        await declare(store, trip_after=1, cool_down=SECOND)
+        first, second = await started(store, owner="other"), await started(store)
+        await ask(store, first, worker="other")
+        await give_back(store, first, worker="other", verdict="failed")
+        assert await ask(store, first, worker="other", now=T + SECOND) == LimitAnswer("entered", probe=True)
+        assert await ask(store, second, now=T + SECOND) == WAITS
+        await store.leave("other")
+        await one(store, GrantTurns(at=NOW, now=T + SECOND), Done)
+        assert await turns(store, second) == [NOW_TURN]
+        assert await ask(store, second, now=T + SECOND) == LimitAnswer("entered", probe=True)

@@ -135,8 +135,8 @@ class LimitRules:
         limit, key = found
         key.seen(leave.now)
         held = self._rows.counts[leave.limit, leave.key, leave.worker]
-        self._give_back(limit, key, leave.worker, min(leave.places, held))
         self._judge(limit, key, leave)
+        self._give_back(limit, key, leave.worker, min(leave.places, held))
         if limit.waiting:
             await self._grant(limit, at, leave.now)
 
