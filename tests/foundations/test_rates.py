@@ -13,12 +13,11 @@ PER = 1_000
 
 def begins_of(seed: int, rate: int, burst: int | None) -> list[int]:
     """Return when attempts begin that come at random and each wait for their turn."""
-    random, now, kept = Random(seed), 5, []
+    random, now = Random(seed), 5
+    kept: list[int] = []
     begun: list[int] = []
     for _ in range(400):
-        now = max(now, now + random.choice([0, 0, 1, 40, 300]))
-        turn = turn_of(kept, now, rate, PER, burst)
-        now = turn
+        now = turn_of(kept, now + random.choice([0, 0, 1, 40, 300]), rate, PER, burst)
         kept = after_begin(kept, now, rate, PER, burst)
         begun.append(now)
     return begun
