@@ -10,7 +10,8 @@ from psycopg import AsyncConnection, errors
 from holdfast.errors import CannotOpen, UnsupportedServer
 from holdfast.stores.sql.files import check_version, migrations
 
-OLDEST_SERVER = 130000
+OLDEST_SERVER = 150000
+"""The oldest that the tests run on."""
 
 _TRIES = 20
 
