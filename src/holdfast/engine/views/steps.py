@@ -19,7 +19,7 @@ from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import threw
-from holdfast.replay.entry import STOPPED, UNCOUNTED, Earlier, decode_entry
+from holdfast.replay.entry import OVER_LIMIT, STOPPED, UNCOUNTED, Earlier, decode_entry
 from holdfast.replay.location import is_ending, is_undoing
 from holdfast.replay.past import names_of
 
@@ -67,6 +67,8 @@ class Step:
     timeout: timedelta | None = None
     """As the activity says that it is run with now, and so are the two before; None also where this engine cannot tell
     the activity from the name of the step."""
+    reason: str = ""
+    """Why a step that is skipped does not begin: what its condition said, or the limit that it waits for."""
     arguments: Mapping[str, Any] | None = field(default=None, repr=False)
     """What it was called with, by name, where that is recorded: `@activity(record_arguments=True)`, or for all."""
 
@@ -271,6 +273,7 @@ def _attempt_begun(step: Step, mark: entries.AttemptBegun, at: datetime) -> dict
         "first_started_at": step.first_started_at or at,
         "finished_at": None,
         "next_attempt_at": None,
+        "reason": "",
     }
 
 
@@ -289,11 +292,15 @@ def _attempt_lost(step: Step, mark: entries.AttemptLost, at: datetime) -> dict[s
 
 
 def _attempt_skipped(step: Step, mark: entries.AttemptSkipped, at: datetime) -> dict[str, Any]:
-    changes = {
+    changes: dict[str, Any] = {
         "status": "pending" if mark.reason == STOPPED else "skipped",
         "skips": step.skips + (not mark.reason.startswith(UNCOUNTED)),
-        "next_attempt_at": None if mark.reason == STOPPED else to_datetime(mark.check_at),
+        "next_attempt_at": to_datetime(mark.check_at),
+        "reason": mark.reason,
     }
+    in_line = mark.reason.startswith(OVER_LIMIT) and to_datetime(mark.check_at) <= at
+    if mark.reason == STOPPED or in_line:  # nothing says when it begins
+        changes["next_attempt_at"] = None
     if step.status == "running":  # what was counted at the call never ran
         ran = step.last_attempt_at is not None
         changes |= {"attempts": step.attempts - 1, "started_at": step.started_at if ran else None}

@@ -32,8 +32,10 @@ class LimitKeeper:
         self._committer = committer
         self._runner = runner
         self._clock = clock
-        self._lease_clock = lease_clock
+        self.lease_clock = lease_clock
         self._turns_came = turns_came
+        self._known: dict[str, tuple[str, bool]] = {}
+        """The numbers in force of the limits that this engine declares, and whether they are paused, as last seen."""
         self._corrected: float | None = None
         """The renewal of the lease after which the counts of this worker were last corrected."""
 
@@ -45,16 +47,18 @@ class LimitKeeper:
                     name=limit.name,
                     spec=limit.spec,
                     at=self._clock.now(),
-                    now=self._lease_clock.now(),
+                    now=self.lease_clock.now(),
                     audit=Audit(actor="engine", action="declare limit", detail=limit.brief()),
                 )
             )
+            self._known[limit.name] = (limit.brief(), False)
             if isinstance(outcome, Done) and outcome.ids:
                 _logger.warning("limit %r was %s and is %s now", limit.name, outcome.ids[0], limit.brief())
 
     async def see_to(self, renewed: float) -> None:
         """Correct the counts of this worker after each renewal of its lease, and hand on turns that were not used."""
-        now = self._lease_clock.now()
+        await self._follow()
+        now = self.lease_clock.now()
         limited = self._runner.attempts.limited
         if limited.used and (renewed != self._corrected or limited.doubt):
             self._corrected = renewed
@@ -65,3 +69,14 @@ class LimitKeeper:
         if await self._store.limits_to_see_to(now):
             await self._committer.apply(GrantTurns(at=self._clock.now(), now=now))
             self._turns_came()
+
+    async def _follow(self) -> None:
+        """Say what became of the limits that this engine declares: the stored numbers hold, and others change them."""
+        declared = {limit.name for limit in self._runner.limits.shared}
+        for row in await self._store.limits() if declared else ():
+            found = (row.override if row.override is not None else row.spec, row.paused)
+            before = self._known.get(row.name, found)
+            self._known[row.name] = found
+            if row.name in declared and found != before:
+                said = " (paused)" if row.paused else ""
+                _logger.warning("limit %r was %s and is %s%s now", row.name, before[0], found[0], said)

@@ -1,0 +1,107 @@
+"""What operators see of shared limits, and do to them."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from tests.support.limit_cases import START, Service, calling
+from tests.support.waiting import eventually
+
+from holdfast.errors import BadInput, UnknownLimit
+from holdfast.limits import Limit
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+async def test_nothing_begins_under_a_paused_limit_on_any_engine(make_engine, service, mode):
+    """S4-19 From the commit on; what runs goes on; it is on record who did it and why, and survives a restart."""
+    caller = calling(service.stay)
+    limits = [Limit(name="service", at_once=5)]
+    service.engine = engine = await make_engine(caller, start=START, limits=limits)
+    inside = await engine.start(caller, 1)
+    await eventually(lambda: service.inside == 1)
+    assert await engine.pause_limit("service", by="ann", reason="down")
+    assert not await engine.pause_limit("service")
+    if mode != "memory":
+        other = await make_engine(caller, clock=engine.jumping, limits=limits)
+    else:
+        other = engine
+    waiting = await other.start(caller, 2)
+    await eventually(lambda: _waiting(engine, 1))
+    service.go.set()
+    assert await inside.result() == 1
+    assert [name for _, name in service.calls] == [1]
+    await eventually(lambda: _in_line(waiting))
+    assert await other.resume_limit("service", by="bob")
+    assert await waiting.result() == 2
+    assert not await engine.resume_limit("service")
+    trail = [(record.actor, record.action) for record in await engine.audit.records(target="service")]
+    assert trail[-2:] == [("ann", "limit.pause"), ("bob", "limit.resume")]
+
+
+async def _waiting(engine, count: int) -> bool:
+    return sum(limit.waiting for limit in await engine.limits()) == count
+
+
+async def _in_line(run) -> bool:
+    (step,) = await run.steps()
+    return (step.status, step.reason, step.next_attempt_at) == ("skipped", "limit 'service'", None)
+
+
+async def test_limits_are_shown_with_what_is_used_waits_and_comes_next(make_engine, service):
+    """S4-19"""
+    caller = calling(service.stay, limit_key=lambda name: f"tenant-{name % 2}")
+    limit = Limit(name="service", at_once=3, rate=1, per=MINUTE)
+    service.engine = engine = await make_engine(caller, start=START, limits=[limit])
+    runs = [await engine.start(caller, number) for number in range(5)]
+    await eventually(lambda: _waiting(engine, 3))
+    (shown,) = await engine.limits()
+    assert (shown.name, shown.used, shown.waiting, shown.paused, shown.overridden) == ("service", 2, 3, False, False)
+    assert shown.next_turn == START + MINUTE
+    assert [(key.key, key.used, key.waiting) for key in shown.keys] == [("tenant-0", 1, 2), ("tenant-1", 1, 1)]
+    service.go.set()
+    for run in runs:
+        await run.result()
+
+
+async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, service, caplog, mode):
+    """S4-19 Lowering interrupts nothing; the engine opened last says what is declared, and that is logged."""
+    if mode != "evict":
+        pytest.skip("one database, two engines")
+    caller = calling(service.stay)
+    service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=2)])
+    runs = [await engine.start(caller, number) for number in range(4)]
+    await eventually(lambda: service.inside == 2)
+    assert await engine.override_limit("service", Limit(name="service", at_once=1), by="ann", reason="slow")
+    assert service.inside == 2
+    with caplog.at_level(logging.WARNING, "holdfast.engine"):
+        await make_engine(caller, clock=engine.jumping, limits=[Limit(name="service", at_once=3)])
+        assert "limit 'service' was" in caplog.text
+    (shown,) = await engine.limits()
+    assert (shown.overridden, shown.numbers.at_once) == (True, 1)
+    assert await engine.override_limit("service", None)
+    await eventually(lambda: service.inside == 3)
+    await eventually(lambda: caplog.text.count("limit 'service' was") > 1)
+    service.go.set()
+    for run in runs:
+        await run.result()
+    assert service.most == 3
+
+
+async def test_what_is_done_to_no_limit_is_refused(make_engine, service):
+    """S4-19"""
+    engine = await make_engine(calling(service.call), limits=[Limit(name="service")])
+    with pytest.raises(UnknownLimit):
+        await engine.pause_limit("nothing")
+    with pytest.raises(UnknownLimit):
+        await engine.override_limit("nothing", Limit(name="nothing", at_once=1))
+    for numbers in (3, Limit(name="other"), Limit(name="service", scope="engine")):
+        with pytest.raises(BadInput, match="override_limit"):
+            await engine.override_limit("service", numbers)
