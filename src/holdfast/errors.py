@@ -23,6 +23,7 @@
     |   |-- NoSuchRun
     |   |-- RunConflict            the id is taken by a run with other input
     |   |-- UniqueConflict         an open run of the workflow has that unique key
+    |   |-- RunRejected            its workflow has as many runs as it may, and refuses more
     |   |-- CannotReopen           the run cannot go on from there
     |   |-- RunTerminal            the run has ended
     |   |-- RunFailed              result() of a failed run
@@ -193,6 +194,10 @@ class UniqueConflict(RunError):
             'wait for it to end, or start with on_conflict="return" to get it back',
         )
         self.key = key
+
+
+class RunRejected(RunError):
+    """A run was not started: there is no place for it, and its workflow does not let it wait."""
 
 
 class CannotReopen(RunError):

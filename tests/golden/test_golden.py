@@ -41,7 +41,7 @@ def golden_postgres(database: str) -> str:
 
 async def opens_and_ends(database: str, expected: dict[str, Any]) -> None:
     rows = contents(database)
-    assert [table for table in TABLES if not rows[table]] == []
+    assert [table for table in TABLES if table in rows and not rows[table]] == []
     assert {dict(row)["kind"] for row in rows["inbox"]} == {*InboxKind} - LATER
     store = open_store(database)
     await store.open()

@@ -310,7 +310,18 @@ CIRCLES: dict[frozenset[str], str] = {
         {"stores.rules.batch", "stores.rules.limits.rules"}
         | {
             f"stores.rules.{topic}"
-            for topic in ["events", "keys", "letters", "operators", "purge", "schedules", "tasks", "trails"]
+            for topic in [
+                "events",
+                "flow.lanes",
+                "flow.pauses",
+                "keys",
+                "letters",
+                "operators",
+                "purge",
+                "schedules",
+                "tasks",
+                "trails",
+            ]
         }
     ): "one class cut by topic: the batch owns the others, which write none of its attributes",
 }

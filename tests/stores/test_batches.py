@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.chains import broken_link
 from holdfast.clock import Instant
@@ -31,6 +32,7 @@ from holdfast.contract.operations import (
     Outcome,
     Pause,
     PauseSchedule,
+    PauseWork,
     Purge,
     PutSchedule,
     Reopen,
@@ -50,6 +52,7 @@ from holdfast.contract.turns import (
     EnterLimit,
     EventRule,
     Evidence,
+    Lane,
     LeaveKey,
     LeaveLimit,
     NewLetter,
@@ -88,6 +91,7 @@ class Dice:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.flow = Random(seed)
         self.at = NOW
         self.seq = 0
         self.epochs: dict[object, int] = {}
@@ -107,7 +111,7 @@ class Dice:
             self.cancel, self.terminate, self.pause, self.unpause, self.reopen, self.set_attributes, self.unblock,
             self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
             self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task, self.leave_limits,
-            self.correct_places, self.grant_turns, self.put_limit, self.pause_limit,
+            self.correct_places, self.grant_turns, self.put_limit, self.pause_limit, self.pause_work,
         ]  # fmt: skip
         return self.random.choice(common if self.chance(65) else seldom)()
 
@@ -156,7 +160,21 @@ class Dice:
     # What many do.
 
     def start(self) -> StartRun:
-        return StartRun(run=self.run(), turn=self.turn() if self.chance(60) else None)
+        run, turn = self.run(), self.turn() if self.chance(60) else None
+        return StartRun(run=run, turn=turn if run.options.lane is None else None)
+
+    def lane(self) -> Lane:
+        """Return one of a few lanes, whose rules are another each time, as those of several deploys are."""
+        end = RunEnd(status=Status.CANCELLED, at=self.at, error="superseded", payload="null")
+        key, choice = self.flow.choice("kl"), self.flow.randrange(5)
+        if choice == 0:
+            return Lane(key=key, window=20, longest=self.flow.choice([0, 50]), end=end)
+        if choice == 1:
+            return Lane(key=key, at_once=2, on_full="cancel_oldest", end=end)
+        on_full: Literal["wait", "reject"] = "reject" if self.flow.randrange(2) else "wait"
+        return Lane(
+            key=key, at_once=self.flow.choice([1, 3]), on_full=on_full, rate=self.flow.choice([None, 2]), per=30
+        )
 
     def send(self) -> SendMessage:
         return SendMessage(
@@ -248,6 +266,7 @@ class Dice:
         return Reopen(
             target=target, epoch=self.epoch(target), cut=self.random.randrange(1, self.seq + 2), at=self.at,
             entries=self.some(self.entry), messages=messages if self.chance(40) else [],
+            lane=self.lane() if self.flow.randrange(2) else None,
             children=[self.reopen(1) for _ in range(self.random.choice([0, 0, 0, 1, 2]))] if not depth else [],
             audit=self.audit(),
         )  # fmt: skip
@@ -296,6 +315,9 @@ class Dice:
     def pause_schedule(self) -> PauseSchedule:
         next = NOW + self.random.randrange(3)
         return PauseSchedule(id="s", paused=self.chance(50), next=next, at=self.at, audit=self.audit())
+
+    def pause_work(self) -> PauseWork:
+        return PauseWork(kind="queue", name=self.name(), at=self.at, paused=self.chance(60), audit=self.audit())
 
     def drop_schedule(self) -> DropSchedule:
         return DropSchedule(id="s", at=self.at, audit=self.audit())
@@ -382,11 +404,14 @@ class Dice:
             attributes={"p": "1"} if self.chance(30) else {},
             cancel_with_parent=self.chance(50),
         )
-        return NewRun(
+        run = NewRun(
             id=self.id(), workflow="order", version="1", input=str(self.at), digest=self.at, seed=1, at=self.at,
             owner=self.random.choice(["w", "w", None, "stranger"]), parent=parent,
             options=options if self.chance(60) else RunOptions(),
         )  # fmt: skip
+        if self.flow.randrange(4):
+            return run
+        return replace(run, owner=None, options=replace(run.options, lane=self.lane()))
 
     def entry(self) -> EntryRow:
         self.seq += 1
@@ -439,6 +464,9 @@ class Stores:
     async def claim(self, at: Instant, limit: int) -> list[list]:
         return [await store.claim("w", at, limit, ["order"]) for store in self.all]
 
+    async def claim_waiting(self, at: Instant, limit: int, lane: Lane) -> list[list]:
+        return [await store.claim_waiting("w", at, limit, {"order": lane}) for store in self.all]
+
     async def claim_tasks(self, at: Instant, limit: int) -> list[list]:
         queues, activities = ["q", "r"], ["pay", "ship"]
         return [await store.claim_tasks("w", at, limit, queues, activities) for store in self.all]
@@ -485,11 +513,23 @@ NEVER = {
     "an ended run that is not terminal": """
         SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
     "a run that nobody will ever drive": """
-        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL
+        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND place <> 1
         AND status IN ('pending', 'running', 'cancelling', 'compensating')""",
     "a request to stop or go on that nobody will see": """
-        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND status <> 'blocked'
+        SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND status <> 'blocked' AND place <> 1
         AND key IN (SELECT run FROM inbox WHERE kind IN ('cancel', 'resume')) AND status <> 'paused'""",
+    "a run that waits and is due": "SELECT key FROM runs WHERE place = 1 AND (due IS NOT NULL OR owner IS NOT NULL)",
+    "a place that is not its run's": """
+        SELECT run FROM run_places LEFT JOIN runs ON key = run
+        WHERE ended IS NOT NULL OR place IS NULL OR place <> CASE WHEN held = 1 THEN 2 ELSE 1 END""",
+    "a run without the place that it has": """
+        SELECT key FROM runs WHERE place > 0 AND key NOT IN (SELECT run FROM run_places)""",
+    "a run that waits in no lane": """
+        SELECT run FROM run_places WHERE held = 0 AND NOT EXISTS (
+            SELECT 1 FROM lanes WHERE lanes.lane = run_places.lane AND lanes.priority = run_places.priority)""",
+    "a lane that nothing lets join the line": """
+        SELECT lane FROM lanes WHERE number IS NULL AND ready IS NULL AND NOT EXISTS (
+            SELECT 1 FROM run_places WHERE run_places.lane = lanes.lane AND held = 1)""",
     "an inbox row beyond the last number": "SELECT run FROM inbox JOIN runs ON key = run WHERE n > runs.inbox",
     "rows of a run that is not there": """
         SELECT run FROM (SELECT run FROM inputs UNION SELECT run FROM entries UNION SELECT run FROM inbox
@@ -509,18 +549,21 @@ async def test_a_batch_gives_what_its_operations_give_one_by_one(start: int, mon
     """S2-29, G2, G8: every operation and every outcome, with whatever else a turn may ask for; in every table."""
     outcomes: set[type[Outcome]] = set()
     operations: set[type[Operation]] = set()
+    taken: list[tuple[int, int]] = []
     for seed in range(start, start + 10):
-        await compare(seed, monkeypatch, operations, outcomes)
+        taken.append(await compare(seed, monkeypatch, operations, outcomes))
     assert outcomes == set(get_args(Outcome))
     assert operations == set(get_args(Operation))
+    assert all(map(sum, zip(*taken, strict=True)))
 
 
 async def compare(
     seed: int, monkeypatch: pytest.MonkeyPatch, kinds: set[type[Operation]], outcomes: set[type[Outcome]]
-) -> None:
+) -> tuple[int, int]:
+    """Compare what three stores make of random operations; return how many attempts, and runs in lanes, were taken."""
     dice, stores = Dice(seed), Stores(monkeypatch)
     await stores.open()
-    tasks = 0
+    tasks = waited = 0
     for number in range(12):
         size = dice.random.choice([1, 2, 5, 25, 60])
         batch: list[Operation] = [dice.operation() if number else dice.start() for _ in range(size if number else 15)]
@@ -536,11 +579,15 @@ async def compare(
             dice.epochs[key] = dice.epochs[run_id] = epoch
         first, *others = await stores.claim(dice.at + dice.random.choice([0, 50]), dice.random.randrange(4))
         assert others == [first, first], seed
+        lane = Lane(at_once=dice.flow.choice([2, 5]), rate=dice.flow.choice([None, 3]), per=30)
+        first, *others = await stores.claim_waiting(dice.at + 50, dice.flow.randrange(4), lane)
+        assert others == [first, first], seed
+        waited += len(first)
         some, *others = await stores.claim_tasks(dice.at, dice.random.randrange(4))
         assert others == [some, some], seed
         tasks += len(some)
         kinds |= {type(operation) for operation in batch}
         outcomes |= {type(outcome) for outcome in single}
-    assert tasks, seed
     assert broken_link(await stores.bulk.audit()) is None
     await stores.close()
+    return tasks, waited

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import apsw
 import apsw.ext
 import pytest
+from msgspec.structs import replace
 from tests.support.sqlite_cases import opened
 
 from holdfast.contract.operations import Published, SendMessage, Started
 from holdfast.contract.rows import RunFilter, Status
-from holdfast.contract.turns import EventRule, StartRun
+from holdfast.contract.turns import EventRule, Lane, RunOptions, StartRun
 from holdfast.stores.sql.files import statements
 from holdfast.stores.sqlite.statements import MANY, SQL
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -26,10 +27,12 @@ from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,
     claim,
+    ended,
     event,
     extra,
     new_run,
     parked,
+    turn,
     wait,
 )
 
@@ -204,6 +207,57 @@ async def test_nothing_does_more_work_beside_many_runs(loads: tuple[Load, Load])
     assert more == {}
 
 
+FILL_LANES = """
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :runs)
+INSERT INTO runs (key, id, workflow, version, status, wait, epoch, generation, inbox, claims, lost, seed, digest,
+                  created, updated, priority, reopens, side_rows, cancel_with_parent, place)
+SELECT n, 'waits-' || n, 'order', '1', 'pending', 'place', 0, 0, 0, 0, '', n, n, :now, :now, 0, 0, 0, 0, 1 FROM numbers;
+INSERT INTO inputs (run, input) SELECT key, '{}' FROM runs;
+INSERT INTO run_places (run, workflow, lane, held, priority, since)
+SELECT key, 'order', 'key-' || (key % :keys), 0, 0, created FROM runs;
+INSERT INTO lanes (workflow, lane, priority, number)
+SELECT 'order', lane, 0, min(run) FROM run_places GROUP BY lane
+"""
+
+
+async def with_lanes(path: Path, runs: int, keys: int) -> Load:
+    """Return a store with so many runs that wait under so many keys."""
+    store = await opened(path, durability="process")
+    await store.join("w", LEASE)
+    writer, values = store._connections.writer, {"runs": runs, "keys": keys, "now": NOW}
+    with writer:
+        for statement in FILL_LANES.split(";\n"):
+            writer.execute(statement, {name: values[name] for name in values if f":{name}" in statement})
+    return Load(store, 1)
+
+
+async def test_a_turn_costs_the_same_however_many_runs_and_keys_wait(tmp_path: Path) -> None:
+    """S4-6: a run is taken, a run is started, and the end of one lets its lane join the line."""
+    small, large = await with_lanes(tmp_path / "s.db", 100, 10), await with_lanes(tmp_path / "l.db", 20_000, 2_000)
+    lane = Lane(key="key-1", at_once=1)
+    figures: dict[str, list[int]] = {"take": [], "enter": [], "end": []}
+    for load in (small, large):
+        store, connections = load.store, load.store._connections
+        for what, steps in figures.items():
+            counts = []
+            for n in range(9):
+                load.steps = 0
+                if what == "end":
+                    [claim] = await store.claim_waiting("w", NOW, 1, {"order": lane})
+                with counting(load, [connections.reader, connections.writer]):
+                    if what == "take":
+                        assert len(await store.claim_waiting("w", NOW, 1, {"order": lane})) == 1
+                    elif what == "enter":
+                        run = new_run(f"new-{n}", options=RunOptions(lane=replace(lane, key=f"other-{n}")))
+                        await store.apply([StartRun(run=run)])
+                    else:
+                        await store.apply([turn(claim.key, claim.epoch, end=ended())])
+                counts.append(load.steps)
+            steps.append(median_low(counts))
+        await store.close()
+    assert {what: steps for what, steps in figures.items() if steps[1] > steps[0] * 1.5} == {}
+
+
 async def steps_of(load: Load, name: str) -> int:
     """Return how many steps one operation takes, of several the median."""
     return median_low([await counted(load, name) for _ in range(9)])
@@ -237,7 +291,8 @@ def counting(load: Load, connections: list[apsw.Connection]) -> Iterator[None]:
 TABLES = [
     "runs", "entries", "inbox", "inputs", "results", "attributes", "archive", "tombstones", "message_ids", "replies",
     "events", "event_queues", "event_waiters", "event_cursors", "idempotency_keys", "idempotency_waiters", "heartbeats",
-    "dead_letters", "audit", "evidence", "schedules", "workers", "tagged",
+    "dead_letters", "audit", "evidence", "schedules", "workers", "tagged", "pauses", "run_places", "lanes",
+    "lane_begins",
 ]  # fmt: skip
 VERBS = {"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
 WHOLE = re.compile(rf"SCAN ({'|'.join(TABLES)})\b")
@@ -250,6 +305,9 @@ BY_DESIGN = {
     "recent_deaths": "the same",
     "read_all_events": "oldest first, and no further than the limit",
     "read_schedules": "all of them are asked for",
+    "read_pauses": "the same",
+    "read_lanes": "counting looks at everything, for people",
+    "lane_workflows": "in an index, once a minute",
     "count_runs": "counting looks at everything, in an index",
     "count_letters": "the same",
     "count_events": "one row for each name",

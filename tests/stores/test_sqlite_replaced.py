@@ -222,7 +222,7 @@ async def test_two_stores_on_a_file_do_not_take_each_other_for_a_restore(folder:
 
 async def test_a_database_that_is_damaged_in_one_place_acknowledges_nothing_any_more(folder: Path, path: Path) -> None:
     """G14: whatever damaged it, and though what is asked for next is in order."""
-    shell("dd if=/dev/urandom of=shop.db bs=4096 seek=60 count=100 conv=notrunc status=none", folder)
+    shell("dd if=/dev/urandom of=shop.db bs=4096 seek=90 count=70 conv=notrunc status=none", folder)
     store = await opened(path, durability="process")
     key = await old_run(store)
     await store.apply([message("old")])

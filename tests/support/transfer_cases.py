@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 OWN = frozenset(
     {"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"}
-    | {"limits", "limit_keys", "limit_counts", "limit_waiters"}
+    | {"limits", "limit_keys", "limit_counts", "limit_waiters", "lanes", "lane_begins"}
 )
 """Tables that are a database's own: what it counts and locks by, and what it is."""
 
@@ -144,6 +144,12 @@ async def stubborn(ctx: Context) -> str:
     return "slept"
 
 
+@workflow(at_once=1)
+async def one_by_one(ctx: Context, days: int) -> str:
+    await ctx.sleep(days * DAY)
+    return "had its turn"
+
+
 @workflow(name="changing")
 async def changing(ctx: Context) -> str:
     await ctx.step(keep, "old")
@@ -157,7 +163,8 @@ async def changed(ctx: Context) -> str:
 
 
 WORKFLOWS = [
-    sleeper, approval, reader, late_reader, lonely, order, patient, single, family, account, renewed, stubborn, changing
+    sleeper, approval, reader, late_reader, lonely, order, patient, single, family, account, renewed, stubborn,
+    one_by_one, changing
 ]  # fmt: skip
 
 
@@ -233,6 +240,9 @@ async def _what_waits(engine: TestEngine) -> None:
     await engine.start(account, id="account")
     await engine.start(renewed, 0, id="renewed")
     await engine.start(stubborn, id="cancelling")
+    for id in ("in-place", "in-line"):
+        await engine.start(one_by_one, 5, id=id)
+    await engine.flow.pause(queue="nowhere", by="kim")
     await engine.settle()
     await engine.publish("news", "first")
     await engine.settle()

@@ -19,6 +19,9 @@ from holdfast.replay.failures import located
 from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 
+_REFUSALS = ("full", "ancestors")
+"""Why there is no place for a child."""
+
 
 class ChildVerb(Verb):
     """A child run under way."""
@@ -86,6 +89,10 @@ def child(
     verb.id = _child_id(journal, location, said.get("id"))
     verb.result_type, verb.propagate, verb.refused = result_type, said.get("propagate", journal.run.propagate), ""
     call = entries.ChildBegun(verb.id, digest)
+    refusals: dict[str, str] = {}
+    if isinstance(workflow, Workflow) and workflow.flow and journal.recorded(location, call.kind) is None:
+        options = msgspec.structs.replace(options, lane=workflow.lane(encoded))
+        refusals = {why: encode_entry(msgspec.structs.replace(call, refused=why)) for why in _REFUSALS}
     recorded = journal.begin(location, call)
     if journal.violation is not None:
         return verb
@@ -103,7 +110,7 @@ def child(
             hooked=isinstance(workflow, Workflow) and workflow.told_of_cancels,
         )
         taken = encode_entry(msgspec.structs.replace(call, refused="taken"))
-        child = StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken)
+        child = StartChild(run=run, location=location, seq=journal.next_seq - 1, taken=taken, refusals=refusals)
         journal.turn.start_child(child)
     elif (recorded.id, recorded.digest) != (verb.id, digest):
         journal.mismatch(location, f"child {recorded.id!r} with other input", f"child {verb.id!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,7 @@ from holdfast.contract.turns import (
     Audit,
     CommitTurn,
     EventRule,
+    Lane,
     LeaveKey,
     NewLetter,
     NewRun,
@@ -112,6 +114,8 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True):
     """Locations of steps that keep their results, and so what they left under their idempotency keys."""
     standing: list[str] = []
     """Paths of steps whose failure stays as it is: that deals with no letter of theirs."""
+    lane: Lane | None = None
+    """Where it waits for a place again, if its workflow has lanes."""
     undoing: bool = False
     """Whether it only undoes what is not undone yet: that deals with the letters of its compensations alone."""
     audit: Audit | None = None
@@ -133,6 +137,16 @@ class Unblock(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str = ""
     fingerprint: str = ""
     target: str = ""
+    audit: Audit | None = None
+
+
+class PauseWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Let nothing of a workflow, or of a queue, begin until it is resumed; or (`paused` False) resume it."""
+
+    kind: Literal["workflow", "queue"]
+    name: str
+    at: Instant
+    paused: bool = True
     audit: Audit | None = None
 
 
@@ -296,6 +310,7 @@ Operation = (
     | PauseSchedule
     | DropSchedule
     | Tick
+    | PauseWork
     | Purge
     | LeaveLimits
     | CorrectPlaces

@@ -5,7 +5,7 @@ Payloads are JSON text, already encoded; the store never looks inside. Instants 
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -98,6 +98,16 @@ class Message(NamedTuple):
     at: Instant
 
 
+class RunPlace(IntEnum):
+    """Whether a run holds one of the places that its workflow has (`runs.place`)."""
+
+    NONE = 0
+    """It needs none."""
+    WAITS = 1
+    """No worker may claim it, until it is its turn."""
+    HOLDS = 2
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A run taken by a worker. `lost` is crash or lapse when it was taken from a worker that died or hung.
 
@@ -125,6 +135,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was paused until now."""
     died: Instant | None = None
     deaths: int = 0
+    place: int = 0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,6 +328,25 @@ class EventRow(NamedTuple):
     id: str
     payload: str
     at: Instant
+
+
+class PausedRow(NamedTuple):
+    """A workflow or a queue (`kind`) of which nothing begins, and since when."""
+
+    kind: str
+    name: str
+    since: Instant
+
+
+class LaneRow(NamedTuple):
+    """How many runs of a workflow with one key wait for their turn or for a place, and hold one."""
+
+    workflow: str
+    key: str
+    waiting: int
+    holding: int
+    since: Instant | None
+    """From when the first that waits may begin."""
 
 
 class Standing(NamedTuple):

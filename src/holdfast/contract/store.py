@@ -38,9 +38,11 @@ from holdfast.contract.rows import (
     EvidenceRow,
     Held,
     History,
+    LaneRow,
     LetterFilter,
     LetterRow,
     Message,
+    PausedRow,
     RunFilter,
     RunRow,
     ScheduleRow,
@@ -48,7 +50,7 @@ from holdfast.contract.rows import (
     TakenOver,
     Task,
 )
-from holdfast.contract.turns import StartRun
+from holdfast.contract.turns import Lane, StartRun
 from holdfast.errors import BadInput, DefinitionError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.payloads.errors import error_to_data
@@ -146,6 +148,7 @@ class Store(ABC):
           and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
         - `FinishTask`: a `task_ended` inbox row (name = location, id = attempt, payload) in place of the task
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
+        - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
         - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
           those of limits: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`) is recorded in the audit trail in the same
@@ -205,9 +208,18 @@ class Store(ABC):
 
     @abstractmethod
     async def claim(
-        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        workflows: Sequence[str],
+        *,
+        stuck: bool = True,
+        oldest: bool = False,
     ) -> list[Claim]:
         """Take up to `limit` due runs of the named workflows for a worker, by priority, then most overdue first.
+
+        With `oldest` the most overdue come first, whatever their priority.
 
         Each taken run becomes running (a cancelling or compensating one stays so) with this owner, the next epoch and
         no due time. A worker that is not alive gets nothing.
@@ -218,6 +230,27 @@ class Store(ABC):
         written by a CommitTurn with `trial`, that it was about to be driven. Taken again after an even number it keeps
         that: nothing was tried. One that was driven in POISON_TRIALS trials is blocked instead, with POISON_ERROR.
         """
+
+    @abstractmethod
+    async def claim_waiting(
+        self, worker: str, now: Instant, limit: int, lanes: Mapping[str, Lane], *, full: bool = False
+    ) -> list[Claim]:
+        """Take up to `limit` runs that wait in lanes of the named workflows, whose rules are given, for a worker.
+
+        Lanes take turns: of those of the highest priority the one that waited longest gives its next run and goes to
+        the end of the line, unless as many of its runs hold a place as may, or began within `per`. Each run that is
+        taken becomes running with this owner and the next epoch, and holds its place until it ends; its deadline counts
+        from here. A worker that is not alive gets nothing. A lane that was full is asked again when one of its runs
+        ends; with `full` now: the rules may have changed.
+        """
+
+    @abstractmethod
+    async def next_called(self, workflows: Sequence[str]) -> Instant | None:
+        """Return when the next lane of the named workflows may give a run that may not give one before."""
+
+    @abstractmethod
+    async def lane_workflows(self) -> list[str]:
+        """Return the workflows of which runs wait in lanes."""
 
     @abstractmethod
     async def load(self, keys: Sequence[int]) -> list[History]:
@@ -233,9 +266,20 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_tasks(
-        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        queues: Sequence[str],
+        activities: Sequence[str],
+        *,
+        at_once: Mapping[str, int] | None = None,
+        oldest: bool = False,
     ) -> list[Task]:
         """Take up to `limit` attempts of the named activities from queues, by priority, then oldest first.
+
+        With `oldest` priorities do not count. From a queue of `at_once` no more are taken than workers have fewer than
+        that many of it.
 
         A worker that is not alive gets nothing. A task that has an owner is taken by no other worker. Those of a paused
         run wait.
@@ -291,6 +335,14 @@ class Store(ABC):
     @abstractmethod
     async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
         """Return every schedule, or those that are not paused and have a tick at or before an instant."""
+
+    @abstractmethod
+    async def paused(self) -> list[PausedRow]:
+        """Return the workflows and queues that are paused. Claims do not look: a worker does not ask for those."""
+
+    @abstractmethod
+    async def lanes(self, limit: int = 20) -> list[LaneRow]:
+        """Return the lanes in which most runs wait; it counts them, so it is for people."""
 
     @abstractmethod
     async def replies(self, messages: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,27 @@ class Parent(msgspec.Struct, frozen=True):
     key: int
     id: str
     location: str
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a run waits for its turn and for a place: among the runs of its workflow with the same key.
+
+    `at_once` may hold a place at the same time, and `rate` begin within `per` microseconds; None is any number. When
+    they are all taken a new run waits, is refused (`reject`), or stops the oldest (`cancel_oldest`). With a debounce
+    `window` a new run begins that much later, at most `longest` after the first of the window, and ends the one that
+    waits under its key. Whatever it ends, ends as `end` says; `rejection` ends the run itself where there is no caller
+    to be refused.
+    """
+
+    key: str = ""
+    at_once: int | None = None
+    rate: int | None = None
+    per: int = 0
+    on_full: Literal["wait", "reject", "cancel_oldest"] = "wait"
+    window: int = 0
+    longest: int = 0
+    end: RunEnd | None = None
+    rejection: RunEnd | None = None
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +55,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenant: str | None = None
     attributes: dict[str, str] = {}
     cancel_with_parent: bool = False
+    lane: Lane | None = None
+    """Where it waits, if its workflow has a key, a limit or a debounce window."""
 
 
 NO_OPTIONS = RunOptions()
@@ -79,12 +103,16 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartChild(msgspec.Struct, frozen=True, kw_only=True):
-    """A child run a turn starts; if the id is taken the entry's data is replaced by `taken`."""
+    """A child run a turn starts; if the id is taken the entry's data is replaced by `taken`.
+
+    If there is no place for it, it is replaced by the one of `refusals` for the reason (full, ancestors).
+    """
 
     run: NewRun
     location: str
     seq: int
     taken: str
+    refusals: dict[str, str] = {}
 
 
 class EventRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,6 +282,8 @@ class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
     exits: list[LeaveLimit] = []
     unlimits: list[tuple[str, Instant]] = []
     """Locations of steps that wait for a limit no longer, and the lease's time, for those that wait after them."""
+    enter: Lane | None = None
+    """The lane that a run enters after it was claimed: it was started where its workflow was not known."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,6 +321,8 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of unread messages by name: republish or dead_letter; those of other names are discarded."""
     rules: dict[str, EventRule] = {}
     """The rules of the names to republish, and of events that go back to their queue."""
+    workflow: str = ""
+    """Its workflow, if it may hold a place: those who wait in its lane are looked for."""
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from holdfast.definitions.activities import NotReady as NotReady
 from holdfast.definitions.activities import activity as activity
 from holdfast.definitions.activities import as_activity as as_activity
 from holdfast.definitions.activities import plain_activity as plain_activity
+from holdfast.definitions.flow import Flow as Flow
 from holdfast.definitions.functions import check_plain as check_plain
 from holdfast.definitions.functions import function_name as function_name
 from holdfast.definitions.functions import is_async as is_async
@@ -15,6 +16,7 @@ from holdfast.definitions.names import DEFAULT_QUEUE as DEFAULT_QUEUE
 from holdfast.definitions.names import check_message_id as check_message_id
 from holdfast.definitions.names import check_queue as check_queue
 from holdfast.definitions.names import check_run_id as check_run_id
+from holdfast.definitions.queues import Queue as Queue
 from holdfast.definitions.registry import Registry as Registry
 from holdfast.definitions.workflows import HOOK_NAMES as HOOK_NAMES
 from holdfast.definitions.workflows import Hooks as Hooks

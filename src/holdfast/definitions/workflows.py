@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
+from holdfast.contract.turns import Lane
 from holdfast.definitions.activities import Activity, as_activity
+from holdfast.definitions.flow import Flow, FlowOptions, flow_given
 from holdfast.definitions.functions import (
     Definition,
     check_callback,
@@ -98,6 +100,8 @@ class Workflow(Definition, Generic[P, R_co]):
         """Whether each end of a step is put on record, apart from the history."""
         self.hooks: Hooks | None = None
         """What to call when a run ends."""
+        self.flow: Flow | None = None
+        """What holds its runs back, if anything does."""
         self.activities: tuple[str, ...] = ()
         """The steps of a workflow that is declared as data, in order."""
         self.in_order = True
@@ -171,6 +175,14 @@ class Workflow(Definition, Generic[P, R_co]):
                 positional.append(value)
         return positional, named
 
+    def lane(self, encoded: bytes | str) -> Lane | None:
+        """Return where a run with this stored input waits for its turn, None if its workflow has no lanes.
+
+        Raises:
+            BadInput: its key cannot be made of this input.
+        """
+        return self.flow.lane(self.name, *self.decode_input(encoded)) if self.flow is not None else None
+
     @functools.cached_property
     def _input_type(self) -> Any:
         hints = type_hints(self.function)
@@ -215,6 +227,7 @@ def workflow(
     on_failed: Callable[[str, Any, Any], object] | None = None,
     on_cancelled: Callable[[str, Any], object] | None = None,
     step_trail: bool = False,
+    **flow: Unpack[FlowOptions],
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[R]]], Workflow[P, R]]: ...
 def workflow(
     function: Any = None,
@@ -228,6 +241,7 @@ def workflow(
     on_failed: Callable[[str, Any, Any], object] | None = None,
     on_cancelled: Callable[[str, Any], object] | None = None,
     step_trail: bool = False,
+    **flow: Any,
 ) -> Any:
     """Declare an async function as a workflow.
 
@@ -236,6 +250,20 @@ def workflow(
     commit, in the evidence of the run, which no loop and no continue-as-new shortens. `on_complete(run_id, state)`,
     `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)`, plain or async, are called at the end of a run:
     see Hooks.
+
+    What else it takes holds its runs back, on all workers of a database together:
+
+    - `key`: a function of the input that returns a text, such as the tenant. Runs of different keys take turns, and
+      everything below counts for each key by itself.
+    - `at_once`: how many runs go on at once, from their first turn to their end, asleep or paused too.
+    - `rate` and `per`: how many begin in any time of that length.
+    - `on_full`: what becomes of a run for which there is no place: it may `wait`, be refused (`reject`), or stop the
+      oldest (`cancel_oldest`).
+    - `debounce`: a run begins that much after its start, unless another is started under its key by then, which ends
+      it as superseded; at most `debounce_at_most` after the first of them.
+
+    Raises:
+        DefinitionError: naming the option that does not fit.
     """
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -250,6 +278,11 @@ def workflow(
             f"workflow {declared.name!r}", on_complete=on_complete, on_failed=on_failed, on_cancelled=on_cancelled
         )
         declared.step_trail = step_trail
+        if flow:
+            unknown = flow.keys() - FlowOptions.__annotations__.keys()
+            if unknown:
+                raise TypeError(f"@workflow takes no {min(unknown)!r}")
+            declared.flow = flow_given(f"workflow {declared.name!r}", **flow)
         return declared
 
     return decorate if function is None else decorate(function)

@@ -14,7 +14,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, micros
 from holdfast.contract.rows import Standing
 from holdfast.contract.store import Store
-from holdfast.definitions import DEFAULT_QUEUE, Registry, Workflow, check_plain, check_run_id
+from holdfast.definitions import DEFAULT_QUEUE, Queue, Registry, Workflow, check_plain, check_run_id
 from holdfast.determinism.guard import guard
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.filters import check_limit, run_filter
@@ -44,6 +44,7 @@ from holdfast.events import Event, Events
 from holdfast.limits import Limit, Limits
 from holdfast.ops.audit import AuditTrail
 from holdfast.ops.dead_letters import DeadLetters
+from holdfast.ops.flow import FlowControl
 from holdfast.ops.port import check_expected, check_names
 from holdfast.ops.retention import Retention, Sweeper
 from holdfast.patience import patient
@@ -85,7 +86,7 @@ class Engine(StartsRuns, Looking, LimitControl):
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
         dialect: what stands between this process and a PostgreSQL server: nothing (`direct`) or a `pooler`.
         queues: the queues this engine serves: it advances runs of workflows, and runs attempts of activities, that
-            wait there, of those it knows.
+            wait there, of those it knows. A Queue says more than a name: how many at once, and ageing.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
         on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
         on_failed, on_blocked: for alerts: plain functions that are told of each run that this engine's commit failed
@@ -108,7 +109,7 @@ class Engine(StartsRuns, Looking, LimitControl):
         context: Callable[[], Mapping[str, Any]] | None = None,
         durability: str = "power",
         dialect: str | None = None,
-        queues: Iterable[str] = (DEFAULT_QUEUE,),
+        queues: Iterable[str | Queue] = (DEFAULT_QUEUE,),
         run_workflows: bool = True,
         on_change: ToTell = (),
         on_failed: ToTell = (),
@@ -137,8 +138,9 @@ class Engine(StartsRuns, Looking, LimitControl):
         self._results = ResultWaiters(self.store, self._in_memory)
         self._link = Link(self.store, self.clock, self._observers, actor, self.settings.call_patience.total_seconds())
         self._probe = HealthProbe(self.store, self.clock, self.settings.lease, lambda: self._link.current)
-        self._control = RunControl(self._link, self.registry, Rules.of(self._events))
-        self._starter = RunStarter(self._link, self.registry, self._queues, run_workflows)
+        rules = Rules.of(self._events)
+        self._control = RunControl(self._link, self.registry, rules)
+        self._starter = RunStarter(self._link, self.registry, self._queues, rules, run_workflows)
         messaging = Messaging(self._link, self._events)
         self._client = Client(
             self._link, self.registry, self._control, messaging, self._results, self._news, self._patiently
@@ -293,6 +295,11 @@ class Engine(StartsRuns, Looking, LimitControl):
         A server that forks its workers opens it in each of them, `call.open()`, and closes it there, `call.close()`.
         """
         return InThread(self)
+
+    @property
+    def flow(self) -> FlowControl:
+        """Workflows and queues as a whole: pause, resume, see what is held back."""
+        return FlowControl(self._link, self._pauses_changed)
 
     # Looking.
 
@@ -452,6 +459,10 @@ class Engine(StartsRuns, Looking, LimitControl):
     def _schedules_changed(self) -> None:
         if self._maintenance is not None:
             self._maintenance.stale()
+
+    async def _pauses_changed(self) -> None:
+        if self._run_workflows:
+            await self._link.worker.runs.pauses.look()
 
     def _working(self) -> Worker:
         return self._link.worker

@@ -115,6 +115,7 @@ class StartsRuns(Linked):
         Raises:
             RunConflict: the id belongs to a run with other input or of another workflow.
             UniqueConflict: another open run has the unique key; its id is `run_id`.
+            RunRejected: the workflow has as many runs as it may, and `on_full="reject"`; nothing was stored.
             BadInput: the arguments do not fit, or the connection is None; nothing was stored.
         """
         said = options_given(StartsRuns.start, locals())

@@ -152,7 +152,10 @@ class SendDone(Entry, frozen=True):
 
 
 class ChildBegun(Entry, frozen=True):
-    """A child run was started; `refused` is taken when its id belongs to another run."""
+    """A child run was started; `refused` is taken when its id belongs to another run.
+
+    It is full when its workflow refuses more runs, ancestors when only runs that wait for it could make room.
+    """
 
     kind, role, word = 14, CALL, "child"
     id: str

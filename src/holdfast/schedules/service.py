@@ -16,7 +16,8 @@ from holdfast.contract.operations import DropSchedule, PauseSchedule, PutSchedul
 from holdfast.contract.rows import ScheduleRow
 from holdfast.contract.turns import NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
-from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule
+from holdfast.engine.runs.ends import Rules, in_its_lane, rejected
+from holdfast.errors import BadInput, DefinitionError, InvalidId, NoSuchSchedule, RunRejected
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited, check_who
 from holdfast.patience import patient, within
@@ -244,12 +245,15 @@ class Schedules:
         Raises:
             NoSuchSchedule: there is none with that id.
             UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
+            RunRejected: the workflow has as many runs as it may, and refuses more.
         """
         check_who(by, reason)
         row = await self._row(id)
         run = self._new_run(row, f"{id}:{new_id()}", RunOptions(actor=_actor(id)))
         audit = audited(self._port, by, "schedule.trigger", reason=reason or None, schedule=id)
-        await self._port.apply(StartRun(run=run, audit=audit))
+        outcome = await self._port.apply(StartRun(run=run, audit=audit))
+        if isinstance(outcome, Refused) and run.options.lane is not None:
+            raise RunRejected(run.id, rejected(run.workflow, run.options.lane))
         return run.id
 
     async def backfill(
@@ -335,7 +339,9 @@ class Schedules:
         # Through the types of today's code, so that it is the input that starting the run by hand would give.
         args, kwargs = definition.decode_input(row.input)
         encoded, digest = definition.encode_input(tuple(args), kwargs)
-        return NewRun(
+        if definition.flow is not None:
+            options = msgspec.structs.replace(options, lane=definition.lane(encoded))
+        run = NewRun(
             id=run_id,
             workflow=definition.name,
             version=definition.version,
@@ -346,6 +352,7 @@ class Schedules:
             options=options,
             hooked=definition.told_of_cancels,
         )
+        return in_its_lane(run, Rules.of(self._events)) if options.lane is not None else run
 
     def _report(self, row: ScheduleRow, error: Exception, now: Instant) -> None:
         """Tell that a schedule cannot be started, and let it rest until its next tick."""

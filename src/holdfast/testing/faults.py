@@ -19,7 +19,19 @@ from holdfast.errors import StoreError, StoreFull
 Moment = Literal["before", "after"]
 Only = type | tuple[type, ...] | Callable[..., bool] | None
 
-_WRITING = ("apply", "claim", "claim_tasks", "transact", "enclose", "relay", "join", "leave", "take_over", "renew")
+_WRITING = (
+    "apply",
+    "claim",
+    "claim_waiting",
+    "claim_tasks",
+    "transact",
+    "enclose",
+    "relay",
+    "join",
+    "leave",
+    "take_over",
+    "renew",
+)
 _DELAYED = 0.002
 
 

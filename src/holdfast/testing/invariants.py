@@ -50,6 +50,8 @@ def _of_row(row: RunRow, unread: int) -> Iterator[str]:
             yield f"ended {row.status} with {unread} unread inbox rows"
     elif row.ended is not None or row.output is not None:
         yield f"is {row.status} but has a result or an end"
+    if row.wait == "place" and (row.owner is not None or row.due is not None):
+        yield f"waits for a place but has owner {row.owner} and due {row.due}"
     if row.epoch < 0 or row.claims < 0:
         yield f"has epoch {row.epoch} and {row.claims} claims"
 

@@ -30,6 +30,7 @@ LATER: Mapping[tuple[str, str], Value] = {
     ("dead_letters", "idempotent"): 0,
     ("results", "failed_step"): None,
     ("runs", "conclusion"): None,
+    ("runs", "place"): 0,
 }
 """Columns that came after the first schema, each after those that its table had, and what rows hold from before it."""
 

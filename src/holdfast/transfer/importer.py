@@ -80,6 +80,8 @@ class Import:
         await self._group.compare()
         if self._linked:
             await db.change("join_families", ())
+        if self.rows["run_places"]:
+            await db.change("open_lanes", ())
         if merging and (self.rows["events"] or self.rows["event_waiters"]):
             await db.change("wake_waiting", (self._terms.now,))
         await self._lose_tasks()
@@ -157,6 +159,8 @@ class Import:
                 return []
             if table == "idempotency_keys":
                 return [row for row in rows if row[place_of("idempotency_keys", "result")] is not None]
+            if table == "run_places":
+                return [_with(row, table, held=row[place_of(table, "held")] or -1) for row in rows]
             if table == "schedules":
                 return [_with(row, "schedules", paused=1) for row in rows]
             if table == "tasks":

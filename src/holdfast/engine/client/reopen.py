@@ -10,6 +10,7 @@ from holdfast.changes import step_name
 from holdfast.clock import Instant
 from holdfast.contract.operations import Done, KeyHeld, Refused, Reopen
 from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
+from holdfast.contract.turns import Lane
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
 from holdfast.errors import CannotReopen, UniqueConflict
@@ -202,8 +203,14 @@ class Reopener:
             unended=unended,
             kept=list(found.kept),
             standing=list(found.standing),
+            lane=self._lane(row),
         )
         return operation, found
+
+    def _lane(self, row: RunRow) -> Lane | None:
+        """Return where a run waits for a place again."""
+        known = row.workflow in self._registry.names()
+        return self._registry.get(row.workflow, row.version).lane(row.input) if known else None
 
     # What is refused.
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
-from holdfast.contract.operations import Existing, KeyHeld, Outcome
+from holdfast.contract.operations import Existing, KeyHeld, Outcome, Refused
 from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.client.link import Link
+from holdfast.engine.runs.ends import Rules, in_its_lane, rejected
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.worker.committer import Done, soon
-from holdfast.errors import BadInput, InvalidDuration, RunConflict, StoreError, UniqueConflict
+from holdfast.errors import BadInput, InvalidDuration, RunConflict, RunRejected, StoreError, UniqueConflict
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 from holdfast.texts import check_text
@@ -120,10 +121,11 @@ _OF_THE_START = {"id", "connection"}
 class RunStarter:
     """Starts runs for an engine."""
 
-    def __init__(self, link: Link, registry: Registry, queues: Queues, here: bool) -> None:
+    def __init__(self, link: Link, registry: Registry, queues: Queues, rules: Rules, here: bool) -> None:
         self._link = link
         self._registry = registry
         self._queues = queues
+        self._rules = rules
         self._here = here
 
     async def start(
@@ -144,6 +146,8 @@ class RunStarter:
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
         enclosed = asked.connection is not msgspec.UNSET
+        if definition is not None and definition.flow is not None:
+            options = _in_lane(definition, encoded, options, enclosed)
         new = check_run_id(asked.id) if asked.id is not None else new_id()
         if not enclosed and asked.id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
@@ -162,18 +166,21 @@ class RunStarter:
         if enclosed:
             outcome = await self._link.enclose(asked.connection, StartRun(run=run))
         else:
-            outcome = await self._insert(worker, run, definition)
+            outcome = await self._insert(worker, in_its_lane(run, self._rules) if options.lane else run, definition)
         if isinstance(outcome, Existing):
             return _same(new, name, digest, outcome.workflow, outcome.digest), result_type
         if isinstance(outcome, KeyHeld):
             if asked.on_conflict == "raise":
                 raise UniqueConflict(outcome.id, name, options.unique_key or "")
             return outcome.id, result_type
+        if isinstance(outcome, Refused) and options.lane is not None:
+            raise RunRejected(new, rejected(name, options.lane))
         return new, result_type
 
     async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
         later = run.options.begins is not None and run.options.begins > run.at
-        if not self._here or later or definition is None or not self._queues.serves(definition):
+        laned = run.options.lane is not None
+        if not self._here or later or laned or definition is None or not self._queues.serves(definition):
             outcome = await self._link.settle(worker, run, partial(worker.committer.submit, StartRun(run=run)))
             worker.look()
             return outcome
@@ -213,6 +220,24 @@ class RunStarter:
         definition.refuse_ambiguous("start", given, len(args))
         encoded, digest = definition.encode_input(args, kwargs)
         return definition, definition.name, encoded, digest
+
+
+def _in_lane(workflow: Workflow[Any, Any], encoded: str, options: RunOptions, enclosed: bool) -> RunOptions:
+    """Return the options of a run with the lane it waits in; inside a transaction of the caller it enters none yet.
+
+    Raises:
+        BadInput: its key cannot be made of its input, or it cannot be started so.
+    """
+    lane = workflow.lane(encoded)
+    assert lane is not None
+    if lane.window and enclosed:
+        raise BadInput(
+            f"workflow {workflow.name!r} has a debounce window, and whether a start with connection= counts there is "
+            "known only when its transaction commits: start it without connection, after the commit"
+        )
+    if lane.window and options.begins is not None:
+        raise BadInput(f"workflow {workflow.name!r} has a debounce window: it says itself when a run begins")
+    return options if enclosed else msgspec.structs.replace(options, lane=lane)
 
 
 def _same(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:

@@ -118,11 +118,16 @@ class Arrivals:
         try:
             workflow = self._registry.get(claim.workflow, claim.version)
             resident = runner.loader.claimed(claim, workflow, history.entries, now)
+            never_ran = claim.epoch == 1
+            lane = workflow.lane(claim.input) if never_ran and workflow.flow and not claim.place else None
         except Exception as error:
             runner.departures.block_claim(runner.loader.unreadable(claim), error_to_data(error))
             return []
         resident.was_claimed(history.seen, bool(claim.version))
-        never_ran = claim.epoch == 1
+        if lane is not None:
+            runner.keep(resident)
+            runner.departures.enter_lane(resident, lane)
+            return []
         if claim.version and workflow.version != claim.version:
             runner.reporter.tell("run.skewed", resident, {"recorded": claim.version, "running": workflow.version})
         if never_ran:

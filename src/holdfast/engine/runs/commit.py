@@ -21,12 +21,13 @@ from holdfast.contract.turns import (
     Renewal,
     RunEnd,
     Send,
+    StartChild,
     State,
     TurnEffects,
     Wait,
 )
 from holdfast.engine.runs.aside import Aside
-from holdfast.engine.runs.ends import Rules, end_of
+from holdfast.engine.runs.ends import Rules, end_of, in_its_lane
 from holdfast.engine.runs.records.letters import letter_of_run
 from holdfast.engine.runs.records.trail import trail_of
 from holdfast.engine.runs.resident import PAUSING, Resident
@@ -98,7 +99,7 @@ def commit_of(
         renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
         entries = first_entries(turn.carried, now)
     else:
-        end = end_of(outcome, rules, now)
+        end = end_of(outcome, rules, now, "" if resident.workflow.flow is None else resident.workflow.name)
         if outcome.ending is Ending.FAILED:
             path = _failed_step(resident, outcome)
             end = msgspec.structs.replace(end, failed_step=path, fingerprint=resident.workflow.fingerprint)
@@ -121,7 +122,7 @@ def commit_of(
         consumed=consumed,
         trims=turn.trims,
         sends=_limited(turn.sends, rules.events) if turn.sends else (),
-        children=turn.children,
+        children=_in_lanes(turn.children, rules) if turn.children else (),
         state=state,
         end=end,
         renewal=renewal,
@@ -258,6 +259,14 @@ def _waits(resident: Resident, aside: Aside, rules: Rules, now: Instant) -> tupl
             names = {name: events.get(name).rule(now, resident.created, verb.since) for name in verb.names}
             waits.append(Wait(location=verb.location, since=verb.since, names=names, seen=resident.seen))
     return waits, [location for location in known if location not in receivers]
+
+
+def _in_lanes(children: Sequence[StartChild], rules: Rules) -> list[StartChild]:
+    """Return the children that a turn starts, each with the end that it may bring to another of its lane."""
+    return [
+        child if child.run.options.lane is None else msgspec.structs.replace(child, run=in_its_lane(child.run, rules))
+        for child in children
+    ]
 
 
 def _limited(sends: Sequence[Send], events: Events) -> list[Send]:

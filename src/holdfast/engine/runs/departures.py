@@ -10,11 +10,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.contract.operations import Committed, Fenced, InboxMoved, Outcome
 from holdfast.contract.rows import EntryRow, Held, Status
-from holdfast.contract.turns import CommitTurn, RunEnd, State, TurnEffects
+from holdfast.contract.turns import CommitTurn, Lane, RunEnd, State, TurnEffects
 from holdfast.engine.runs.commit import state_of
-from holdfast.engine.runs.ends import cancelled_end
+from holdfast.engine.runs.ends import cancelled_end, displaces, displacing, rejected
 from holdfast.engine.runs.ports import Runs, Steps
 from holdfast.engine.runs.records.trail import trail_of
 from holdfast.engine.runs.resident import Resident
@@ -71,9 +73,20 @@ class Departures:
         now = self._runs.clock.now()
         status, due = Status.PAUSED, pausing.until
         if pausing.cancelled or pausing.resumed:
-            status, due = (Status.CANCELLING if pausing.cancelled else Status.PENDING), now
+            status, due = (Status.CANCELLING if pausing.cancelled else _waiting_status(resident)), now
         state = State(status=status, seen=resident.seen, due=due, released=True)
         self._leave(resident, (), state, paused=status is Status.PAUSED)
+
+    def enter_lane(self, resident: Resident, lane: Lane) -> None:
+        """Let a run wait for its turn that was claimed before it was in a lane: it was started without its code."""
+        now, rules, workflow = self._runs.clock.now(), self._runs.rules, resident.workflow.name
+        if displaces(lane):
+            lane = displacing(lane, resident.id, workflow, rules, now)
+        error = ErrorData(type="RunRejected", message=rejected(workflow, lane), retryable=False)
+        if lane.on_full == "reject":
+            lane = msgspec.structs.replace(lane, rejection=cancelled_end(rules, now, error))
+        state = State(status=Status.PENDING, seen=resident.seen, wait="place", released=True)
+        self._leave(resident, (), state, enter=lane)
 
     def block(self, resident: Resident, turn: Turn) -> None:
         """Stop a run whose code cannot continue its history; what a step achieved meanwhile is kept."""
@@ -132,6 +145,7 @@ class Departures:
         end: RunEnd | None = None,
         paused: bool = False,
         error: ErrorData | None = None,
+        enter: Lane | None = None,
     ) -> None:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
@@ -140,6 +154,8 @@ class Departures:
             keys, letters = (aside.keys_given_up, aside.letters) if aside is not None else ((), ())
             exits = list(resident.exits_left())
             effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail, exits=exits)
+        if enter is not None:
+            effects = TurnEffects(enter=enter)  # none of its code has run
         operation = CommitTurn(
             key=resident.key,
             epoch=resident.epoch,
@@ -148,7 +164,11 @@ class Departures:
             consumed=aside.rows_read if aside is not None else [],
             state=state,
             end=end,
-            reset_claims=bool(rows) or end is not None or ended is not None or paused,
+            reset_claims=bool(rows)
+            or end is not None
+            or ended is not None
+            or resident.pausing is not None
+            or enter is not None,
             effects=effects,
         )
         runs.drop(resident)
@@ -156,8 +176,8 @@ class Departures:
             runs.limits.forget(resident.key)
 
         def done(outcome: Outcome | Exception) -> None:
-            if isinstance(outcome, Committed) and outcome.woke_others:
-                runs.host.woke_others()
+            if isinstance(outcome, Committed) and (outcome.woke_others or enter is not None):
+                runs.host.woke_others(may_have_ended=enter is not None)
             if isinstance(outcome, Exception):
                 self.lost(resident, outcome)
             elif isinstance(outcome, Fenced):

@@ -46,7 +46,7 @@ class News:
     def _warn_of_strangers(self, turn: Turn) -> None:
         for child in turn.children:
             name = child.run.workflow
-            if name not in self._queues.workflows and name not in self._strangers:
+            if name not in self._queues.served and name not in self._strangers:
                 self._strangers.add(name)
                 _logger.warning(
                     "run %s waits for a worker that %s workflow %r; this engine does not: if no other does, %s",

@@ -45,6 +45,18 @@ class Pauses:
         self._steps.stop_queued(resident)
         self.check(resident)
 
+    def hold_back(self, resident: Resident) -> None:
+        """Let a run go whose workflow or queue is paused: once nothing is under way, it waits for a worker again.
+
+        One that is being cancelled goes on: it only ends what it began.
+        """
+        journal = resident.execution.journal
+        if journal.cancelling is None or journal.compensating:
+            pausing = resident.begin_pause(None)
+            pausing.resumed = True
+            self._steps.stop_queued(resident)
+            self.check(resident)
+
     def told(self, resident: Resident, messages: Sequence[Message]) -> None:
         """Take in what operators say to a run that is pausing; all other rows wait for the worker that continues it."""
         pausing = resident.pausing

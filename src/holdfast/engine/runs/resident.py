@@ -235,10 +235,11 @@ class Resident:
         """Tell the store again, with the next commit, which receives wait for events of these names."""
         self.set_aside().stale_waits |= names
 
-    def begin_pause(self, until: Instant | None) -> None:
+    def begin_pause(self, until: Instant | None) -> Pausing:
         """Let the run begin nothing more."""
-        self.set_aside().pausing = Pausing(until)
+        pausing = self.set_aside().pausing = Pausing(until)
         self.phase = max(self.phase, PAUSING)
+        return pausing
 
     def add_letter(self, letter: NewLetter) -> None:
         """Write a dead letter with the next commit."""

@@ -25,7 +25,7 @@ from holdfast.contract.turns import CommitTurn, NewRun, StartRun
 from holdfast.definitions import ActivityOptions, Registry
 from holdfast.engine.runs.commit import commit_of, only_plain_steps
 from holdfast.engine.runs.departures import Departures
-from holdfast.engine.runs.ends import Rules
+from holdfast.engine.runs.ends import Rules, child_refused
 from holdfast.engine.runs.load import RunLoader
 from holdfast.engine.runs.mail import Mail
 from holdfast.engine.runs.news import News
@@ -40,11 +40,9 @@ from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Reporter
 from holdfast.engine.worker.committer import Committer, Done
 from holdfast.engine.worker.timers import Timers
-from holdfast.errors import RunConflict
 from holdfast.events import Events
 from holdfast.limits import Limits
 from holdfast.logs import Lines
-from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
 from holdfast.replay.eviction import LIMBO
@@ -365,8 +363,8 @@ class Runner:
 
     def _refuse_child(self, resident: Resident, verb: ChildVerb, reason: str) -> None:
         resident.active.discard(verb.location)
-        error = error_to_data(RunConflict(verb.id, "exists already and is not this child"))
-        self.apply(resident, verb.location, entries.ChildEnded(reason, error=error))
+        status, error = child_refused(verb.id, reason)
+        self.apply(resident, verb.location, entries.ChildEnded(status, error=error))
 
     def _settle(self, resident: Resident) -> None:
         """After the last commit in flight: keep a parked run for its next timer, or let it go."""
@@ -485,6 +483,8 @@ class Runner:
         if self.residents.get(resident.key) is resident:
             del self.residents[resident.key], self.ids[resident.id]
             self.host.ended(resident.id, None)  # perhaps: callers that wait for it are not told by this worker any more
+            if resident.workflow.flow is not None:
+                self.host.look()  # there is room for another, and perhaps a place
         self.attempts.stop_all(resident, "the run left this worker")
         if resident.aside is not None:
             self.outlasting.drop(resident, "the run left this worker")

@@ -84,6 +84,11 @@ class Executor:
         return not self._running and not self._queued
 
     @property
+    def size(self) -> int:
+        """How many attempts may run at once."""
+        return self._max
+
+    @property
     def active(self) -> int:
         """How many attempts are running or waiting for a place."""
         return len(self._running) + self._queued

@@ -22,11 +22,12 @@ class Run:
     version: str
     status: Status
     waiting_for: str
-    """What it waits for, empty unless it is suspended, being undone or ending; several things are parted by `; `.
+    """What it waits for, empty unless it is suspended, being undone, ending or not begun; several are parted by `; `.
 
-    `timer` (a sleep, a deadline: see `due_at`), `retry` (of a step, or of its condition), `key` (another step has its
-    idempotency key), `message NAME,NAME` (or an event), `child ID`, `step PATH (queue NAME)`. Of many messages,
-    children or steps the first few are named. `callback`: it is decided how it ends, and its hook is called.
+    `place` (its turn, or one of the places of its workflow), `timer` (a sleep, a deadline: see `due_at`), `retry` (of a
+    step, or of its condition), `key` (another step has its idempotency key), `message NAME,NAME` (or an event),
+    `child ID`, `step PATH (queue NAME)`. Of many messages, children or steps the first few are named. `callback`: it is
+    decided how it ends, and its hook is called.
     """
     due_at: datetime | None
     input: Any = field(repr=False)

@@ -17,8 +17,10 @@ from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import FINISHING
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.steps.executor import Executor
+from holdfast.engine.steps.queue.served import STRICT
 from holdfast.engine.worker.background import BackgroundTasks
 from holdfast.engine.worker.committer import Committer, from_callback
+from holdfast.engine.worker.standing import StandingPauses
 from holdfast.errors import StoreError
 
 _logger = logging.getLogger("holdfast.engine")
@@ -26,6 +28,9 @@ TICK = 0.02
 _BATCH = 200
 _MAX_UNDER_WAY = 4000
 _PATIENCE = 500_000
+_FULL_EVERY = 60_000_000
+_CROWDED = 20_000
+"""After how many microseconds a worker without room for another run looks again, unless a run ends before."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -70,6 +75,13 @@ class ClaimedRuns:
         self.foreign = False
         """Whether another process committed since it was last checked which runs are still this worker's."""
         self._missing: set[Held] = set()
+        self._ask_full: Instant = 0
+        """When lanes that were full are asked again, though no run of theirs has ended: a deploy may give them more."""
+        self._by_priority = 0
+        """How many were taken by priority since the last that were most overdue."""
+        self.pauses = StandingPauses(store, runner.queues, runner, wake)
+        self._in_hand: set[int] = set()
+        """Runs that were taken when it was their turn, and have not parked or ended since."""
 
     async def claim(self, worker: str) -> bool:
         """Take runs that are due and continue them; tell whether there were any."""
@@ -77,7 +89,12 @@ class ClaimedRuns:
             await asyncio.sleep(TICK)
             return True
         names, one_in_hand = self._runner.queues.workflows, self._background.busy("suspect")
-        claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, stuck=not one_in_hand)
+        ageing = self._runner.queues.ageing
+        claims = await self._claim_oldest(worker) if ageing else []
+        if not claims:
+            claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, stuck=not one_in_hand)
+            if ageing:
+                self._by_priority += len(claims)
         if claims and claims[0].claims > 1:
             self._background.start("suspect", self._adopt_suspect(claims))
         elif claims:
@@ -86,7 +103,47 @@ class ClaimedRuns:
             self.next_due = self._clock.now() + _PATIENCE  # the earliest due may be a suspect, which has to wait
         else:
             self.next_due = await self._store.next_due(names)
+        in_turn = bool(self._runner.queues.lanes) and await self._claim_waiting(worker)
+        return bool(claims) or in_turn
+
+    async def _claim_oldest(self, worker: str) -> list[Claim]:
+        """Take the most overdue runs of queues that age, one for each nine that were taken by priority."""
+        owed = min(self._by_priority // STRICT, _BATCH)
+        if not owed:
+            return []
+        names = self._runner.queues.ageing_workflows
+        claims = await self._store.claim(worker, self._clock.now(), owed, names, stuck=False, oldest=True)
+        self._by_priority = 0  # none is owed to a time when none waited
+        return claims
+
+    async def _claim_waiting(self, worker: str) -> bool:
+        """Take runs whose turn it is, as many as there is room for now; tell whether there were any.
+
+        What waits here would not take turns with what is started later, so none is taken before it can go on.
+        """
+        now, rules = self._clock.now(), self._runner.queues.open_lanes
+        residents, replaying = self._runner.residents, self._arrivals.replaying
+        self._in_hand = {
+            key for key in self._in_hand if key in replaying or ((run := residents.get(key)) and not run.parked)
+        }
+        room = min(self._executor.size - max(self._executor.active, len(self._in_hand)), _BATCH)
+        if room <= 0:
+            self._look_again(now + _CROWDED)
+            return False
+        full = now >= self._ask_full
+        if full:
+            self._ask_full = now + _FULL_EVERY
+        claims = await self._store.claim_waiting(worker, now, room, rules, full=full)
+        if claims:
+            self._in_hand.update(claim.key for claim in claims)
+            await self._adopt(claims)
+        else:
+            self._look_again(await self._store.next_called(list(rules)))
         return bool(claims)
+
+    def _look_again(self, at: Instant | None) -> None:
+        if at is not None:
+            self.next_due = at if self.next_due is None else min(at, self.next_due)
 
     async def _adopt(self, claims: list[Claim], alone: bool = False) -> None:
         if self._runner.stopping:

@@ -119,6 +119,7 @@ class Worker:
         if advance:
             await self._join()
             await self.take_over()
+            await self.runs.pauses.look()
             for workflow in self._registry.all():
                 await self.committer.apply(
                     Unblock(at=self._clock.now(), workflow=workflow.name, fingerprint=workflow.fingerprint)
@@ -413,6 +414,7 @@ class Worker:
         try:
             if await self.take_over():
                 self.look()
+            await self.runs.pauses.look()
             if self.runs.doubt or self.tasks.holding:
                 await self.tasks.check(self.id)
             await self.runs.check(self.id)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from holdfast.contract.limits import LeaveLimits
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
-from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, PublishEvent, StartRun, TurnEffects
-from holdfast.stores.postgres.statements import name_lock
+from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, NewRun, PublishEvent, StartRun, TurnEffects
+from holdfast.stores.postgres.statements import lane_lock, name_lock
 from holdfast.stores.rules.rows import ids_of, new_ids_of
 
 
@@ -52,10 +52,22 @@ class Locks:
             if turn.end is not None:
                 self.ending.add(turn.key)
                 self.parked[turn.key] = 0
+        if turn.end is not None and turn.end.workflow:
+            self.names.add(lane_lock(turn.end.workflow))
+        for child in turn.children:
+            self._enter(child.run)
         if turn.effects is not None:
             self._take_effects(turn.effects)
 
+    def _enter(self, run: NewRun) -> None:
+        lane = run.options.lane
+        if lane is not None:
+            self.names.add(lane_lock(run.workflow))
+            # Which run they end is known only to the store.
+            self.exclusive = self.exclusive or bool(lane.window) or lane.on_full == "cancel_oldest"
+
     def _take_effects(self, effects: TurnEffects) -> None:
+        self.exclusive = self.exclusive or effects.enter is not None
         self.exclusive = self.exclusive or bool(effects.returns)  # what they are called is known only to the store
         for wait in effects.waits:
             self.names.update(name_lock("event", name) for name in wait.names)
@@ -95,6 +107,7 @@ class Locks:
                 self._take_turn(operation, new=False)
             case StartRun():
                 self.exclusive = self.exclusive or operation.audit is not None
+                self._enter(operation.run)
                 if operation.turn is not None:
                     self._take_turn(operation.turn, new=True)
             case PublishEvent():

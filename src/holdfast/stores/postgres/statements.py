@@ -24,12 +24,12 @@ NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
 
 _FILES = (
-    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "sql/limits",
+    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "sql/limits", "sql/lanes",
     "postgres/postgres",
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
-    "limit_waiters",
+    "limit_waiters", "lanes", "lane_begins",
 )  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"
@@ -57,6 +57,8 @@ _WORDS = {
     "begun": "(extract(epoch FROM backend_start) * 1000000)::bigint::text",
     "join": "JOIN",
     "greatest": "greatest",
+    "for_update": "FOR UPDATE OF runs",
+    "overdue": "CASE WHEN $5::int = 1 THEN due ELSE 0 END",
     "attributes": (
         "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
         "FROM attributes WHERE attributes.run = runs.key)"
@@ -66,7 +68,7 @@ _WORDS = {
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 }
-_NEVER_PREPARED = frozenset({"claim_runs", "due_stuck", "next_due", "claim_tasks"})
+_NEVER_PREPARED = frozenset({"claim_runs", "due_stuck", "next_due", "claim_tasks", "claim_oldest_tasks"})
 """Statements that are planned each time they run: a plan for any parameters takes ten times as long as one for those
 given."""
 _TYPES = {"int": "(value ->> {n})::bigint", "text": "value ->> {n}"}
@@ -237,6 +239,15 @@ def _key(row: Row) -> int:
     return name_lock("key", str(row[0]), str(row[1]))
 
 
+def lane_lock(workflow: str) -> int:
+    """Return which row of name_locks stands for the lanes of a workflow."""
+    return name_lock("lanes", workflow)
+
+
+def _lanes(row: Row) -> int:
+    return lane_lock(str(row[0]))
+
+
 _BY_NAME: dict[str, Callable[[Row], int]] = {
     **dict.fromkeys(
         ("count_event", "insert_event", "pending_events", "queued_event", "oldest_event", "delete_event",
@@ -248,6 +259,9 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
          "next_limit_key", "waiting_limit_keys"), lambda row: name_lock("limit", str(row[0]))),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
+    **dict.fromkeys(
+        ("enter_lane", "put_place", "leave_place", "get_place", "change_place", "wake_lane", "count_places",
+         "places_of_lane", "waiting_window", "get_begins", "put_begins"), _lanes),
 }  # fmt: skip
 """Statements for which the name of the event, the key or the limit must be locked, and by which row."""
 

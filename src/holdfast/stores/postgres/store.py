@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from holdfast.clock import Instant
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
-from holdfast.contract.turns import StartRun
+from holdfast.contract.turns import Lane, StartRun
 from holdfast.errors import StoreError
 from holdfast.stores.liveness import Fate
 from holdfast.stores.postgres.address import Dialect, address_of, dialect_of
@@ -183,14 +183,34 @@ class PostgresStore(SQLStore):
     # Claims.
 
     async def claim(
-        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        workflows: Sequence[str],
+        *,
+        stuck: bool = True,
+        oldest: bool = False,
     ) -> list[Claim]:
-        return await self._claims.runs(worker, now, limit, workflows, stuck=stuck)
+        return await self._claims.runs(worker, now, limit, workflows, stuck=stuck, oldest=oldest)
+
+    async def claim_waiting(
+        self, worker: str, now: Instant, limit: int, lanes: Mapping[str, Lane], *, full: bool = False
+    ) -> list[Claim]:
+        return await self._claims.waiting(worker, now, limit, lanes, full)
 
     async def claim_tasks(
-        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        queues: Sequence[str],
+        activities: Sequence[str],
+        *,
+        at_once: Mapping[str, int] | None = None,
+        oldest: bool = False,
     ) -> list[Task]:
-        return await self._claims.tasks(worker, limit, queues, activities)
+        return await self._claims.tasks(worker, limit, queues, activities, at_once or {}, oldest)
 
     async def due(self, worker: str, now: Instant) -> list[int]:
         return await self._claims.own_due(worker, now)

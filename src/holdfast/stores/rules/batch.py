@@ -30,6 +30,7 @@ from holdfast.contract.operations import (
     Outcome,
     Pause,
     PauseSchedule,
+    PauseWork,
     Purge,
     PutSchedule,
     Refused,
@@ -44,15 +45,27 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import FROM_OPERATOR, UNDECIDED, InboxKind, Message, Status
-from holdfast.contract.turns import Audit, CommitTurn, NewRun, PublishEvent, RunEnd, Send, StartRun, State, TurnEffects
+from holdfast.contract.rows import FROM_OPERATOR, UNDECIDED, InboxKind, Message, RunPlace, Status
+from holdfast.contract.turns import (
+    Audit,
+    CommitTurn,
+    NewRun,
+    PublishEvent,
+    RunEnd,
+    Send,
+    StartRun,
+    State,
+    TurnEffects,
+)
 from holdfast.stores.rules.events import EventRules
+from holdfast.stores.rules.flow.lanes import LaneRules
+from holdfast.stores.rules.flow.pauses import pause_work
+from holdfast.stores.rules.inboxes import Inboxes
 from holdfast.stores.rules.keys import KeyRules
 from holdfast.stores.rules.letters import LetterRules
 from holdfast.stores.rules.limits.rules import LimitRules
 from holdfast.stores.rules.operators import OperatorRules
 from holdfast.stores.rules.purge import PurgeRules
-from holdfast.stores.rules.rows import BatchRows
 from holdfast.stores.rules.schedules import ScheduleRules
 from holdfast.stores.rules.tasks import TaskRules
 from holdfast.stores.rules.trails import TrailRules
@@ -67,7 +80,7 @@ _KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 _NO_LIMITS: dict[str, LimitAnswer] = {}
 
 
-class Batch(BatchRows):
+class Batch(Inboxes):
     """A batch being applied.
 
     What concerns more than one run has its rules in modules of its own; they share these rows. Rules that read tables
@@ -78,6 +91,7 @@ class Batch(BatchRows):
         super().__init__(statements)
         self.events = EventRules(self)
         self.keys = KeyRules(self)
+        self.lanes = LaneRules(self)
         self.letters = LetterRules(self)
         self.limits = LimitRules(self)
         self.operators = OperatorRules(self)
@@ -111,7 +125,7 @@ class Batch(BatchRows):
             case PublishEvent():
                 return await self.events.publish(operation)
             case Beat():
-                return await self._beat(operation)
+                return await self.tasks.beat(operation)
             case FinishTask() | BeatTask():
                 return await self.tasks.apply(operation)
             case KeepResult():
@@ -130,6 +144,9 @@ class Batch(BatchRows):
             case PutSchedule() | PauseSchedule() | DropSchedule():
                 outcome = await ScheduleRules(self).apply(operation)
                 return await self._audited(operation.audit, operation.id, operation.at, outcome)
+            case PauseWork():
+                target = f"{operation.kind} {operation.name}"
+                return await self._audited(operation.audit, target, operation.at, await pause_work(self, operation))
             case Tick():
                 return await ScheduleRules(self).tick(operation)
             case LeaveLimits() | CorrectPlaces() | GrantTurns():
@@ -153,10 +170,13 @@ class Batch(BatchRows):
 
     # Starting.
 
-    async def _start(self, operation: StartRun) -> Started | Existing | KeyHeld:
+    async def _start(self, operation: StartRun) -> Started | Existing | KeyHeld | Refused:
         taken = await self.taken(operation.run)
         if taken is not None:
             return taken
+        lane = operation.run.options.lane
+        if lane is not None and (refusal := await self.lanes.refusal(operation.run.workflow, lane, operation.run.at)):
+            return Refused(None, refusal)
         owner = operation.run.owner
         parent = operation.run.parent
         run = await self.insert(
@@ -237,6 +257,8 @@ class Batch(BatchRows):
         self._inputs[run.key] = new.input
         self._attributes.extend((name, value, run.key) for name, value in options.attributes.items())
         self._runs[run.key] = self._ids[run.id] = run
+        if options.lane is not None:
+            await self.lanes.enter(run, options.lane, new.at)
         return run
 
     # Turns.
@@ -273,13 +295,17 @@ class Batch(BatchRows):
         if turn.trial and run.claims and run.claims % 2 == 0:
             run.claims += 1
             self.touch(run, turn.at)
-        messages = await self._change_state(run, turn.state, turn.at) if turn.state is not None else ()
+        messages: tuple[Message, ...] = ()
+        if turn.state is not None and run.place != RunPlace.WAITS:  # then it has no owner whose state it could be
+            messages = await self._change_state(run, turn.state, turn.at)
         if given is not None and turn.state is None:
             messages = await self._unread_beyond(run, given)
         if refused_child and turn.end is None:
             # The parent may be parked by this very commit, and only it can tell its code of the refusal.
-            run.due = turn.at
+            run.due = turn.at if run.place != RunPlace.WAITS else None
             self.touch(run, turn.at)
+        if turn.effects is not None and turn.effects.enter is not None:
+            await self.lanes.arrive(run, turn.effects.enter, turn.at)
         if turn.end is not None:
             await self.end(run, turn.end)
         if turn.state is not None:
@@ -299,12 +325,17 @@ class Batch(BatchRows):
             refused[send.location] = reason
             self._rewrites.append((run.key, send.location, send.seq, send.refusals[reason]))
         for child in turn.children:
-            if await self.taken(child.run) is None:
+            lane, refusal = child.run.options.lane, ""
+            if await self.taken(child.run) is not None:
+                refusal = "taken"
+            elif lane is not None:
+                refusal = await self.lanes.refusal(child.run.workflow, lane, child.run.at, run)
+            if not refusal:
                 await self.insert(child.run, None, run.key if child.run.parent else None)
                 continue
-            refused[child.location] = "taken"
+            refused[child.location] = refusal
             refused_child = True
-            self._rewrites.append((run.key, child.location, child.seq, child.taken))
+            self._rewrites.append((run.key, child.location, child.seq, child.refusals.get(refusal, child.taken)))
         return refused_child
 
     async def _do_effects(
@@ -411,6 +442,8 @@ class Batch(BatchRows):
             self._without_side_rows[run.key] = None
             run.side_rows = 0
             self.touch(run, end.at)  # publishing what was unread may have written the run before this
+        if run.place:
+            await self.lanes.leave(run)
         if run.reopens:
             await self.letters.settle(run, end.compensation is not None)
         parent = run.parent_key and await self.run(run.parent_key)
@@ -456,35 +489,6 @@ class Batch(BatchRows):
 
     def _deliver(self, run: StoredRun, what: SendMessage | Send) -> Message:
         return self.put_row(run, what.row(run.inbox + 1), what.at)
-
-    def put(self, run: StoredRun, kind: InboxKind, name: str, id: str, payload: str, at: Instant) -> Message:
-        """Put a row into a run's inbox and return it; the run is due then, unless it is paused or blocked."""
-        return self.put_row(run, Message(run.inbox + 1, kind, name, id, payload, at), at)
-
-    def put_row(self, run: StoredRun, row: Message, now: Instant) -> Message:
-        """Do likewise with a row, which may be older (an event that was published before) than it is in this inbox."""
-        run.inbox += 1
-        if run.status not in (Status.BLOCKED, Status.PAUSED):
-            wanted = self.beginning(run, now)
-            if run.due is None or run.due > wanted:
-                run.due = wanted
-        row = row._replace(n=run.inbox) if row.n != run.inbox else row
-        self._inbox.setdefault(run.key, {})[run.inbox] = row
-        self._woken.add(run.key)
-        self.touch(run, now)
-        return row
-
-    def beginning(self, run: StoredRun, at: Instant) -> Instant:
-        """Return from when a run may be driven: at once, but not before it begins."""
-        return max(at, run.begins) if run.begins is not None and not run.epoch else at
-
-    async def _beat(self, beat: Beat) -> Outcome:
-        run = await self.run(beat.key)
-        if run is None or run.ended is not None or run.epoch != beat.epoch:
-            return Fenced(beat.key)
-        self.note_side_rows(run)
-        await self.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
-        return Committed(run.key)
 
     async def flush(self) -> None:
         """Write what was changed so far."""

@@ -19,8 +19,9 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import COMPENSATE, InboxKind, Message, Status
+from holdfast.contract.rows import COMPENSATE, InboxKind, Message, RunPlace, Status
 from holdfast.contract.turns import RunEnd
+from holdfast.stores.rules.flow.lanes import without_displacing
 from holdfast.stores.sql.tables import StoredRun
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class OperatorRules:
             return None
         if _is_ending(run):
             return None
+        if run.place == RunPlace.WAITS:
+            await batch.lanes.leave(run)  # stopping needs no place
         row = None
         if run.status != Status.CANCELLING or operation.compensate:
             if run.status == Status.BLOCKED:
@@ -142,6 +145,9 @@ class OperatorRules:
         batch.consume(run, [message.n for message in await batch.unread(run) if message.kind in _PAUSING])
         run.status, run.wait = Status.PAUSED, ""
         run.due = batch.beginning(run, operation.until) if operation.until is not None else None
+        if run.place == RunPlace.WAITS:
+            await batch.lanes.pause(run, run.due, operation.at)
+            run.due = None
         await batch.free(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
@@ -159,8 +165,12 @@ class OperatorRules:
             run.status = Status.RUNNING if run.owner is not None else Status.PENDING
             row = batch.put(run, InboxKind.RESUME, "", "", "", operation.at)
             run.due = operation.at
+            if run.place == RunPlace.WAITS:
+                await batch.lanes.resume(run, operation.at)
             return Delivered(run.key, run.owner, row)
         run.status, run.due = Status.PENDING, batch.beginning(run, operation.at)
+        if run.place == RunPlace.WAITS:
+            await batch.lanes.resume(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
 
@@ -222,6 +232,8 @@ class OperatorRules:
             run.deadline = operation.at + run.timeout
         batch.touch(run, operation.at)
         batch.take_unique_key(run)
+        if operation.lane is not None:
+            await batch.lanes.enter(run, without_displacing(operation.lane), operation.at)
         # What it had taken comes before what it had not read, as it came.
         kept = await batch.unread(run)
         batch.consume(run, [message.n for message in kept])

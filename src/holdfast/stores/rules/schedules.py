@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.contract.operations import Done, DropSchedule, Outcome, PauseSchedule, PutSchedule, Refused, Tick
+from holdfast.contract.turns import Audit
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
@@ -50,9 +51,16 @@ class ScheduleRules:
                 await batch.operators.apply(msgspec.structs.replace(operation.cancel, target=previous.id))
         started = []
         for run in runs:
-            if await batch.taken(run) is None:
-                await batch.insert(run, None, None)
-                started.append(run.id)
-                last = run.id
+            if await batch.taken(run) is not None:
+                continue
+            lane = run.options.lane
+            if lane is not None and await batch.lanes.refusal(run.workflow, lane, run.at):
+                detail = msgspec.json.encode({"reason": "full", "run": run.id}).decode()
+                said = Audit(actor=run.options.actor or "", action="schedule.skip", detail=detail)
+                await batch.trails.audit(said, operation.schedule, operation.at)
+                continue
+            await batch.insert(run, None, None)
+            started.append(run.id)
+            last = run.id
         await batch.statements.write("tick_schedule", [(operation.schedule, operation.next, last, operation.at)])
         return Done(len(started), tuple(started))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
 from holdfast.contract.operations import (
+    Beat,
     BeatTask,
     Committed,
     Delivered,
@@ -69,6 +70,16 @@ class TaskRules:
         what = (operation.location, str(operation.attempt), operation.payload, operation.at)
         row = batch.put(run, InboxKind.TASK_ENDED, *what)
         return Delivered(run.key, run.owner, row)
+
+    async def beat(self, beat: Beat) -> Outcome:
+        """Record that a step that its run's owner runs reported progress."""
+        batch = self._batch
+        run = await batch.run(beat.key)
+        if run is None or run.ended is not None or run.epoch != beat.epoch:
+            return Fenced(beat.key)
+        batch.note_side_rows(run)
+        await batch.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
+        return Committed(run.key)
 
     async def may_record(self, attempt: Transact) -> StoredRun | None:
         """Return the run of an attempt that is to run in this transaction, None if it is another's by now."""

@@ -17,9 +17,11 @@ from holdfast.contract.rows import (
     EvidenceRow,
     Held,
     History,
+    LaneRow,
     LetterFilter,
     LetterRow,
     Message,
+    PausedRow,
     RunFilter,
     RunRow,
     ScheduleRow,
@@ -95,6 +97,13 @@ class SQLStore(Store):
 
         return await self.look(look, together=True)
 
+    async def next_called(self, workflows: Sequence[str]) -> Instant | None:
+        rows = await self._read("next_called", *((workflow,) for workflow in workflows)) if workflows else []
+        return min((_int(ready) for (ready,) in rows if ready is not None), default=None)
+
+    async def lane_workflows(self) -> list[str]:
+        return [str(workflow) for (workflow,) in await self._read("lane_workflows", ())]
+
     async def inboxes(self, after: Mapping[int, int]) -> dict[int, list[Message]]:
         return _by_run(after, await self._read("unread", *after.items()))
 
@@ -138,6 +147,13 @@ class SQLStore(Store):
     async def schedules(self, due: Instant | None = None) -> list[ScheduleRow]:
         rows = await (self._read("read_schedules", ()) if due is None else self._read("read_due_schedules", (due,)))
         return [record_of(ScheduleRow, row) for row in rows]
+
+    async def paused(self) -> list[PausedRow]:
+        rows = await self._read("read_pauses", ())
+        return [PausedRow(str(kind), str(name), _int(since)) for kind, name, since in rows]
+
+    async def lanes(self, limit: int = 20) -> list[LaneRow]:
+        return [LaneRow(*row) for row in await self._read("read_lanes", (limit,))]  # type: ignore[arg-type]  # as in LaneRow
 
     async def replies(self, messages: Sequence[str]) -> dict[str, str]:
         rows = await self._read("read_replies", *((message,) for message in messages))

@@ -77,6 +77,7 @@ class StoredRun(msgspec.Struct):
     actor: str | None = None
     tenant: str | None = None
     conclusion: Changing[str | None] = None
+    place: Changing[int] = 0
 
     @property
     def decided(self) -> str | None:
@@ -174,10 +175,12 @@ TABLES: Mapping[str, Table] = {
         "owner text",
         "run location",
     ),
+    "run_places": _table("run int, workflow text, lane text, held int, priority int, since int, first int", "run"),
     "dead_letters": Table(columns_of(LetterRow), ("id",)),
     "evidence": Table(columns_of(EvidenceRow), ("run", "n")),
     "tombstones": _table("id text, workflow text, digest int, expires int", "id"),
     "schedules": Table(columns_of(ScheduleRow), ("id",)),
+    "pauses": _table("kind text, name text, since int", "kind name"),
     "events": _table("name text, n int, id text, payload text, at int", "name n"),
     "event_queues": _table("name text, pending int", "name"),
     "audit": Table(columns_of(AuditRow), ("n",)),

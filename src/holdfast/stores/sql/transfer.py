@@ -22,7 +22,7 @@ BY_ID = frozenset({"dead_letters", "evidence"})
 OF_RUNS = tuple(name for name, table in TABLES.items() if name in BY_ID or Column("run", "int") in table.columns)
 """Tables that have rows of runs, in the order in which they are exported."""
 
-OTHERS = ("message_ids", "idempotency_keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")
+OTHERS = ("message_ids", "idempotency_keys", "dead_letters", "evidence", "tombstones", "schedules", "pauses", "audit")
 """Tables that have rows of no run that is there, in the order in which they are exported."""
 
 UNIQUE = ("replies", "idempotency_keys", "dead_letters", "evidence", "tombstones", "schedules", "audit")

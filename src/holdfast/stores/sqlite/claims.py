@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -33,13 +33,20 @@ def anything_due(db: apsw.Connection, now: Instant, workflows: Sequence[str]) ->
 
 
 def claim(
-    db: apsw.Connection, worker: str, now: Instant, limit: int, *, workflows: Sequence[str], stuck: bool
+    db: apsw.Connection,
+    worker: str,
+    now: Instant,
+    limit: int,
+    *,
+    workflows: Sequence[str],
+    stuck: bool,
+    oldest: bool = False,
 ) -> list[Claim]:
     """Take due runs, inside a write transaction; see Store.claim."""
     if not db.execute(SQL["live_worker"], (worker,)).fetchall():
         return []
     known = json_rows(workflows)
-    due = _due(db, now, known, limit, stuck=False)
+    due = _due(db, now, known, limit, stuck=False, oldest=oldest)
     if not due and limit > 0 and stuck:
         due = _next_stuck(db, worker, now, known)
     if not due:
@@ -53,6 +60,15 @@ def claim(
     return claims
 
 
+def any_lane(db: apsw.Connection, now: Instant, workflows: Iterable[str]) -> bool:
+    """Whether a lane is in line or to be called in, asked before taking the write lock."""
+    return any(
+        db.execute(SQL["lane_priorities"], (workflow,)).fetchall()
+        or db.execute(SQL["ready_lanes"], (workflow, now, 1)).fetchall()
+        for workflow in workflows
+    )
+
+
 def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[str]) -> bool:
     """Whether anything waits in queues, asked before taking the write lock."""
     found = (db.execute(SQL["waiting_tasks"], (queue, name, 1)).fetchall() for queue in queues for name in activities)
@@ -60,26 +76,43 @@ def any_task(db: apsw.Connection, queues: Sequence[str], activities: Sequence[st
 
 
 def claim_tasks(
-    db: apsw.Connection, worker: str, limit: int, queues: Sequence[str], activities: Sequence[str]
+    db: apsw.Connection,
+    worker: str,
+    limit: int,
+    queues: Sequence[str],
+    activities: Sequence[str],
+    at_once: Mapping[str, int],
+    oldest: bool,
 ) -> list[Task]:
     """Take attempts from queues, inside a write transaction."""
     if not db.execute(SQL["live_worker"], (worker,)).fetchall():
         return []
-    waiting = [
-        found
-        for queue in queues
-        for activity in activities
-        for found in db.execute(SQL["waiting_tasks"], (queue, activity, limit))
-    ]
+    order = (lambda row: row[1:]) if oldest else None
+    waiting: list[tuple[Any, ...]] = []
+    for queue in queues:
+        room = limit
+        if queue in at_once:
+            [(running,)] = db.execute(SQL["running_tasks"], (queue,))
+            room = min(limit, at_once[queue] - running)
+        if room > 0:
+            found = [row for activity in activities for row in _waiting_tasks(db, queue, activity, room, oldest)]
+            waiting += sorted(found, key=order)[:room]
     taken: list[Task] = []
-    for _, _, run, location in sorted(waiting)[:limit]:
+    for _, _, run, location in sorted(waiting, key=order)[:limit]:
         db.execute(SQL["take_task"], (worker, run, location))
         [row] = db.execute(SQL["taken_task"], (run, location))
         taken.append(record_of(Task, row))
     return taken
 
 
-def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, stuck: bool) -> list[_Due]:
+def _waiting_tasks(db: apsw.Connection, queue: str, activity: str, limit: int, oldest: bool) -> list[tuple[Any, ...]]:
+    if not oldest:
+        return db.execute(SQL["waiting_tasks"], (queue, activity, limit)).fetchall()
+    priorities = db.execute(SQL["task_priorities"], (queue, activity)).fetchall()
+    return [row for each in priorities for row in db.execute(SQL["tasks_of_priority"], (queue, activity, limit, *each))]
+
+
+def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, stuck: bool, oldest: bool = False) -> list[_Due]:
     owners = _free_owners(db)
     found: list[_Due] = []
     for owner in owners:
@@ -89,8 +122,14 @@ def _due(db: apsw.Connection, now: Instant, known: str, limit: int, *, stuck: bo
                 break
             rows = db.execute(SQL["due_runs"], (owner, now, known, left, stuck, priority)).fetchall()
             found += rows
-            left -= len(rows)
+            left -= 0 if oldest else len(rows)
+    if oldest:
+        return sorted(found, key=_overdue)[:limit]
     return sorted(found)[:limit] if len(owners) > 1 else found
+
+
+def _overdue(run: _Due) -> tuple[Instant, int]:
+    return run[1], run[2]
 
 
 def _next_stuck(db: apsw.Connection, worker: str, now: Instant, known: str) -> list[_Due]:

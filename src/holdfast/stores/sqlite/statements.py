@@ -17,6 +17,7 @@ from holdfast.stores.sql.transfer import with_transfers
 _WORDS = {
     "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
     "greatest": "max",
+    "for_update": "",
     "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
 }
 _ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"
@@ -42,6 +43,7 @@ _READ = with_transfers(
     "sql/workers",
     "sql/transfer",
     "sql/limits",
+    "sql/lanes",
     "sqlite/hot",
     "sqlite/claims",
     "sqlite/workers",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,11 @@ import apsw
 from holdfast.clock import Clock, Instant, micros
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
-from holdfast.contract.turns import CommitTurn, PublishEvent
+from holdfast.contract.turns import CommitTurn, Lane, PublishEvent
 from holdfast.stores.liveness import Fate, WorkerLock, remove_lock, remove_strays
 from holdfast.stores.rules import facts
 from holdfast.stores.rules.batch import Batch
+from holdfast.stores.rules.flow.line import Line
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sql.store import Look, SQLStore
 from holdfast.stores.sqlite import claims as sqlite_claims
@@ -127,23 +128,51 @@ class SQLiteStore(SQLStore):
         return outcome
 
     async def claim(
-        self, worker: str, now: Instant, limit: int, workflows: Sequence[str], *, stuck: bool = True
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        workflows: Sequence[str],
+        *,
+        stuck: bool = True,
+        oldest: bool = False,
     ) -> list[Claim]:
         if not await self._connections.read(lambda db: sqlite_claims.anything_due(db, now, workflows)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, stuck=stuck),
+            lambda db: sqlite_claims.claim(db, worker, now, limit, workflows=workflows, stuck=stuck, oldest=oldest),
+            inline=True,
+            brief=True,
+        )
+
+    async def claim_waiting(
+        self, worker: str, now: Instant, limit: int, lanes: Mapping[str, Lane], *, full: bool = False
+    ) -> list[Claim]:
+        if not full and not await self._connections.read(lambda db: sqlite_claims.any_lane(db, now, lanes)):
+            return []
+        return await self._connections.write(
+            lambda db: at_once(Line(PlainStatements(db), worker, now, lanes).take(limit, full)),
             inline=True,
             brief=True,
         )
 
     async def claim_tasks(
-        self, worker: str, now: Instant, limit: int, queues: Sequence[str], activities: Sequence[str]
+        self,
+        worker: str,
+        now: Instant,
+        limit: int,
+        queues: Sequence[str],
+        activities: Sequence[str],
+        *,
+        at_once: Mapping[str, int] | None = None,
+        oldest: bool = False,
     ) -> list[Task]:
         if not await self._connections.read(lambda db: sqlite_claims.any_task(db, queues, activities)):
             return []
         return await self._connections.write(
-            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities), inline=True, brief=True
+            lambda db: sqlite_claims.claim_tasks(db, worker, limit, queues, activities, at_once or {}, oldest),
+            inline=True,
+            brief=True,
         )
 
     async def due(self, worker: str, now: Instant) -> list[int]:

@@ -19,6 +19,7 @@ from holdfast.testing.conformance.claims import ClaimConformance
 from holdfast.testing.conformance.conclusions import ConclusionConformance
 from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
+from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance, WorkPauseConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
@@ -65,7 +66,8 @@ class StoreConformance(
     BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
-    TransactionConformance, ConclusionConformance, LimitConformance,
+    TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
+    AgeingConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -75,6 +77,7 @@ __all__ = [
     "NOW",
     "SECOND",
     "TERMINAL",
+    "AgeingConformance",
     "Another",
     "AttributeConformance",
     "BroadcastConformance",
@@ -86,6 +89,7 @@ __all__ = [
     "FencingConformance",
     "InboxConformance",
     "KeyConformance",
+    "LaneConformance",
     "LetterConformance",
     "LimitConformance",
     "MessageConformance",
@@ -105,6 +109,7 @@ __all__ = [
     "TurnConformance",
     "UniquenessConformance",
     "UnreadConformance",
+    "WorkPauseConformance",
     "WorkerConformance",
     "a_send",
     "claim",

@@ -28,7 +28,7 @@ from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.child_process import read_arguments
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
-from holdfast.engine.steps.queue.served import Queues
+from holdfast.engine.steps.queue.served import STRICT, Queues
 from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd, read_call
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Committer
@@ -111,6 +111,8 @@ class TaskRunner:
         self._running: dict[Place, HeldTask] = {}
         self._finishing: dict[Place, HeldTask] = {}
         self._unknown: set[tuple[int, str, int]] = set()
+        self._by_priority = 0
+        """How many were taken by priority, from queues that age, since the last that had waited longest."""
         self._crowded = False
         """Whether more may wait than there was room for."""
         self._over = False
@@ -135,12 +137,34 @@ class TaskRunner:
             if room <= 0:
                 self._crowded = True
                 continue
-            now = self._runner.clock.now()
-            tasks = await self._store.claim_tasks(worker, now, room, self._queues.names, names)
+            queues = self._queues
+            if queues.at_once or queues.ageing:
+                tasks = await self._take(worker, room, names)
+            else:
+                now = self._runner.clock.now()
+                tasks = await self._store.claim_tasks(worker, now, room, queues.open_names, names)
             found = found or bool(tasks)
             for task in tasks:
                 self._begin(HeldTask(task, worker))
         return found
+
+    async def _take(self, worker: str, room: int, names: list[str]) -> list[Task]:
+        """Take attempts of activities; where queues age, for each nine by priority the one that has waited longest."""
+        queues, now, claim = self._queues, self._runner.clock.now(), self._store.claim_tasks
+        most = queues.at_once or None
+        tasks: list[Task] = []
+        ageing = [name for name in queues.open_names if name in queues.ageing] if queues.ageing else []
+        owed = min(self._by_priority // STRICT, room) if ageing else 0
+        if owed:
+            tasks = await claim(worker, now, owed, ageing, names, at_once=most, oldest=True)
+            self._by_priority -= STRICT * len(tasks)
+        # While one is owed none is taken before it: its queue may just have been full.
+        served = [name for name in queues.open_names if len(tasks) == owed or name not in queues.ageing]
+        if len(tasks) < room and served:
+            strictly = await claim(worker, now, room - len(tasks), served, names, at_once=most)
+            self._by_priority += sum(task.queue in queues.ageing for task in strictly)
+            tasks += strictly
+        return tasks
 
     def _rooms(self) -> Iterator[tuple[int, list[str]]]:
         """Return how many attempts there is room for now, of activities that share it."""
@@ -256,6 +280,8 @@ class TaskRunner:
                 return
             if self._finishing.get(held.place) is held:
                 del self._finishing[held.place]
+            if held.task.queue in self._queues.at_once:
+                self._runner.host.tasks_queued()
             if isinstance(outcome, Delivered):
                 self._runner.host.delivered(outcome)
             elif isinstance(outcome, Fenced):

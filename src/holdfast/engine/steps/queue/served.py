@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
-from holdfast.definitions import Activity, Registry, Workflow, check_queue, source_line
+from holdfast.contract.turns import Lane
+from holdfast.definitions import Activity, Queue, Registry, Workflow, check_queue, source_line
 from holdfast.errors import BadInput, DefinitionError
 
 _logger = logging.getLogger("holdfast.engine")
+
+
+STRICT = 9
+"""How many are taken by priority for each that has waited longest, where a queue ages."""
 
 
 class Queues:
@@ -20,23 +25,66 @@ class Queues:
         DefinitionError: two activities that workers find by name have the same one.
     """
 
-    def __init__(self, names: Iterable[str], registry: Registry) -> None:
-        if isinstance(names, str):
+    def __init__(self, names: Iterable[str | Queue], registry: Registry) -> None:
+        if isinstance(names, str | Queue):
             raise BadInput(f"queues must be a list: [{names!r}]")
-        self.names = tuple(dict.fromkeys(check_queue(name, "a queue's name") for name in names))
+        declared = _declared(names)
+        self.names = tuple(declared)
+        self.at_once = {name: queue.at_once for name, queue in declared.items() if queue.at_once is not None}
+        """How many attempts may run at once of those queues where that is limited."""
+        self.ageing = frozenset(name for name, queue in declared.items() if queue.ageing)
+        """Queues from which one in ten is the one that has waited longest."""
         self.activities = _known_activities(registry)
         """Those that an attempt in a queue may ask for, by name."""
+        self.paused: frozenset[tuple[str, str]] = frozenset()
+        """The workflows and queues of which nothing begins, by kind and name."""
+        self.lanes: dict[str, Lane] = _laned(registry, self.names)
+        """The rules of the workflows whose runs wait in lanes."""
         self._registry = registry
         self._warned: set[tuple[str, str]] = set()
 
     @property
-    def workflows(self) -> list[str]:
-        """The names of the workflows whose runs this engine advances."""
+    def served(self) -> list[str]:
+        """The names of the workflows whose runs this engine advances, unless they are paused."""
         return self._registry.served(self.names)
 
+    @property
+    def workflows(self) -> list[str]:
+        """The names of the workflows whose runs this engine advances now."""
+        served = self._registry.served(self.names)
+        if self.paused:
+            served = [name for name in served if self.is_open(self._registry.get(name))]
+        return served
+
+    @property
+    def ageing_workflows(self) -> list[str]:
+        """Those of them whose queue ages."""
+        return [name for name in self.workflows if self._registry.get(name).queue in self.ageing]
+
+    @property
+    def open_names(self) -> tuple[str, ...]:
+        """The queues from which this engine takes attempts now."""
+        if self.paused:
+            return tuple(name for name in self.names if ("queue", name) not in self.paused)
+        return self.names
+
+    @property
+    def open_lanes(self) -> dict[str, Lane]:
+        """The same of those that are not paused."""
+        return {name: lane for name, lane in self.lanes.items() if self.is_open(self._registry.get(name))}
+
+    def drain(self, workflows: Iterable[str]) -> None:
+        """Let runs go on, without limits, that wait in lanes of workflows which have none any more."""
+        for name in set(workflows).intersection(self.served).difference(self.lanes):
+            self.lanes[name] = Lane()
+
     def serves(self, workflow: Workflow[Any, Any]) -> bool:
-        """Whether runs of a workflow are advanced here."""
-        return workflow.queue in self.names
+        """Whether runs of a workflow are advanced here and now."""
+        return workflow.queue in self.names and (not self.paused or self.is_open(workflow))
+
+    def is_open(self, workflow: Workflow[Any, Any]) -> bool:
+        """Whether neither a workflow nor its queue is paused."""
+        return self.paused.isdisjoint((("workflow", workflow.name), ("queue", workflow.queue)))
 
     def remedy(self, workflow: str) -> str:
         """Return what makes this engine advance runs of a workflow."""
@@ -64,6 +112,20 @@ class Queues:
                 remedy,
             )
         return False
+
+
+def _declared(queues: Iterable[str | Queue]) -> dict[str, Queue]:
+    declared: dict[str, Queue] = {}
+    for queue in queues:
+        each = queue if isinstance(queue, Queue) else Queue(name=check_queue(queue, "a queue's name"))
+        if declared.setdefault(each.name, each) != each:
+            raise BadInput(f"queue {each.name!r} is declared twice")
+    return declared
+
+
+def _laned(registry: Registry, queues: Container[str]) -> dict[str, Lane]:
+    served = (registry.get(name) for name in registry.served(queues))
+    return {workflow.name: workflow.flow.rules for workflow in served if workflow.flow is not None}
 
 
 def _known_activities(registry: Registry) -> dict[str, Activity[..., Any]]:

@@ -61,8 +61,8 @@ ON CONFLICT (token) DO UPDATE SET made = commit_tokens.made RETURNING made;
 DELETE FROM commit_tokens WHERE token < $1;
 
 -- name: claim_runs
--- Make due runs this worker's ($1), by priority, in each taking turns among workflows, most overdue first. Jumps from one
--- workflow and priority to the next in the index, so that neither a backlog nor those who sleep are looked at.
+-- Make due runs this worker's ($1), by priority, in each taking turns among workflows, most overdue first; or ($5 = 1) the
+-- most overdue of any priority. Jumps from one workflow and priority to the next in the index, so that neither a backlog nor those who sleep are looked at.
 WITH RECURSIVE shared AS MATERIALIZED ({shared}), known AS MATERIALIZED (
     SELECT value AS workflow FROM jsonb_array_elements_text($4::jsonb)
     WHERE NOT EXISTS (SELECT 1 FROM shared) AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
@@ -88,8 +88,8 @@ WITH RECURSIVE shared AS MATERIALIZED ({shared}), known AS MATERIALIZED (
 ), ranked AS (
     SELECT key, priority, due, row_number() OVER (PARTITION BY priority, workflow ORDER BY due, key) AS place FROM waiting
 ), chosen AS MATERIALIZED (
-    SELECT key, row_number() OVER (ORDER BY priority DESC, place, due, key) AS place FROM ranked
-    ORDER BY priority DESC, place, due, key LIMIT $3 * 2
+    SELECT key, row_number() OVER (ORDER BY {overdue}, priority DESC, place, due, key) AS place FROM ranked
+    ORDER BY {overdue}, priority DESC, place, due, key LIMIT $3 * 2
 ), taken AS MATERIALIZED (
     SELECT runs.key, runs.lost, runs.status, runs.due, chosen.place FROM chosen JOIN runs ON runs.key = chosen.key
     WHERE runs.ended IS NULL AND runs.due <= $2 AND runs.claims = 0 AND {free}
@@ -163,6 +163,39 @@ SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL
         SELECT tasks.run, tasks.location FROM waiting
         JOIN tasks ON tasks.run = waiting.run AND tasks.location = waiting.location WHERE tasks.owner IS NULL
         ORDER BY tasks.priority DESC, tasks.at, tasks.run, tasks.location LIMIT $2 FOR UPDATE OF tasks SKIP LOCKED
+    ) AS tasks
+)
+UPDATE tasks SET owner = $1 FROM taken JOIN runs ON runs.key = taken.run
+WHERE tasks.run = taken.run AND tasks.location = taken.location
+RETURNING taken.place, tasks.run, runs.id, runs.workflow, tasks.location, tasks.attempt, tasks.queue, tasks.activity,
+    tasks.payload;
+
+-- name: claim_oldest_tasks
+-- Make attempts that wait in queues this worker's ($1), oldest first, whatever their priority: of each the first are looked at.
+WITH RECURSIVE shared AS MATERIALIZED ({shared}), levels (queue, activity, priority) AS (
+    SELECT queues.value, activities.value, (SELECT max(tasks.priority) FROM tasks
+        WHERE tasks.owner IS NULL AND tasks.queue = queues.value AND tasks.activity = activities.value)
+    FROM jsonb_array_elements_text($3::jsonb) AS queues CROSS JOIN jsonb_array_elements_text($4::jsonb) AS activities
+    WHERE NOT EXISTS (SELECT 1 FROM shared)
+    AND EXISTS (SELECT 1 FROM workers WHERE workers.id = $1 AND workers.state = 'live')
+    UNION ALL
+    SELECT levels.queue, levels.activity, (SELECT max(tasks.priority) FROM tasks
+        WHERE tasks.owner IS NULL AND tasks.queue = levels.queue AND tasks.activity = levels.activity
+        AND tasks.priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+), waiting AS MATERIALIZED (
+    SELECT found.run, found.location FROM levels CROSS JOIN LATERAL (
+        SELECT tasks.run, tasks.location FROM tasks
+        WHERE tasks.owner IS NULL AND tasks.queue = levels.queue AND tasks.activity = levels.activity
+        AND tasks.priority = levels.priority
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+        ORDER BY tasks.at LIMIT $2 * 2
+    ) AS found WHERE levels.priority IS NOT NULL
+), taken AS MATERIALIZED (
+    SELECT tasks.run, tasks.location, row_number() OVER () AS place FROM (
+        SELECT tasks.run, tasks.location FROM waiting
+        JOIN tasks ON tasks.run = waiting.run AND tasks.location = waiting.location WHERE tasks.owner IS NULL
+        ORDER BY tasks.at, tasks.run, tasks.location LIMIT $2 FOR UPDATE OF tasks SKIP LOCKED
     ) AS tasks
 )
 UPDATE tasks SET owner = $1 FROM taken JOIN runs ON runs.key = taken.run

@@ -1,4 +1,4 @@
--- Statements about runs that were claimed before without progress, for every database.
+-- Statements about claims for every database: runs that were claimed before without progress, and what a worker is told.
 
 -- name: stuck_running
 -- Whether this worker is driving such a run already.
@@ -8,3 +8,12 @@ AND status IN ('running', 'cancelling', 'compensating') LIMIT 1;
 -- name: block_poison
 -- A run that was driven alone three times and never got anywhere.
 UPDATE runs SET status = 'blocked', owner = NULL, due = NULL, wait = '', lost = '', updated = $2 WHERE key = $1;
+
+-- name: taken_runs
+-- rows: key int, lost text, status text, due int
+-- What the worker needs to know of them, in the order given; `lost`, `status` and `due` are what they were before.
+SELECT {claim} FROM {rows} AS taken {join} runs ON runs.key = taken.key {join} inputs ON inputs.run = runs.key;
+
+-- name: running_tasks
+-- How many attempts from a queue workers have.
+SELECT count(*) FROM tasks WHERE queue = $1 AND owner IS NOT NULL;

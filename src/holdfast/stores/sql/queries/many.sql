@@ -383,3 +383,11 @@ DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE expires < $1
 -- Ids of events published long ago.
 DELETE FROM message_ids WHERE run = 0 AND id IN (SELECT id FROM message_ids WHERE run = 0 AND at < $1
                                          ORDER BY at, id LIMIT $2);
+
+-- name: put_pause
+-- A workflow or queue of which nothing begins; it is as old as it was.
+INSERT INTO pauses (kind, name, since) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
+
+-- name: delete_pause
+-- The end of that.
+DELETE FROM pauses WHERE kind = $1 AND name = $2;

@@ -106,3 +106,13 @@ SELECT name, pending FROM event_queues WHERE pending > 0;
 -- name: held
 -- Runs a worker owns.
 SELECT key, epoch, status FROM runs WHERE ended IS NULL AND owner = $1;
+
+-- name: read_pauses
+-- Workflows and queues of which nothing begins.
+SELECT kind, name, since FROM pauses ORDER BY kind, name;
+
+-- name: read_lanes
+-- How many runs wait in lanes and hold places, and since when the first waits; where most wait first.
+SELECT workflow, lane, sum(CASE WHEN held = 0 THEN 1 ELSE 0 END) AS waiting, sum(CASE WHEN held = 1 THEN 1 ELSE 0 END),
+    min(CASE WHEN held = 0 THEN since END)
+FROM run_places GROUP BY workflow, lane ORDER BY waiting DESC, workflow, lane LIMIT $1;

@@ -70,3 +70,14 @@ UPDATE runs SET parent_key = (SELECT family.key FROM runs AS family WHERE family
 -- Let runs that wait for an event which is queued begin to wait again, and be given it: it came with another database.
 UPDATE runs SET owner = NULL, epoch = epoch + 1, due = $1 WHERE ended IS NULL AND status = 'suspended' AND key IN (
     SELECT event_waiters.run FROM event_waiters JOIN event_queues ON event_queues.name = event_waiters.name AND event_queues.pending > 0);
+
+-- name: import_pauses
+-- rows: pauses
+-- Pauses, some of which may stand in both databases.
+INSERT INTO pauses ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE ON CONFLICT DO NOTHING;
+
+-- name: open_lanes
+-- Let the lanes be there in which runs wait that came from another database; they are called in.
+INSERT INTO lanes (workflow, lane, priority, ready)
+SELECT workflow, lane, priority, min(since) FROM run_places WHERE held = 0 GROUP BY workflow, lane, priority
+ON CONFLICT DO NOTHING;

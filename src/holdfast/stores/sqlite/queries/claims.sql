@@ -28,17 +28,30 @@ UPDATE runs SET owner = ?1, epoch = epoch + 1, due = NULL, wait = '', claims = {
                 status = iif(status IN ('cancelling', 'compensating'), status, 'running')
 WHERE key IN (SELECT value FROM json_each(?3));
 
--- name: taken_runs
--- rows: key int, lost text, status text, due int
--- What the worker needs to know of them, in the order given; `lost`, `status` and `due` are what they were before.
-SELECT {claim} FROM {rows} AS taken CROSS JOIN runs ON runs.key = taken.key CROSS JOIN inputs ON inputs.run = runs.key;
-
 -- name: waiting_tasks
 -- Attempts of one activity that wait in one queue, in the order of their index.
 SELECT -priority, at, run, location FROM tasks
 WHERE owner IS NULL AND queue = ?1 AND activity = ?2
 AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
 ORDER BY priority DESC, at LIMIT ?3;
+
+-- name: task_priorities
+-- The priorities of the attempts of one activity that wait in one queue: jumps from one to the next in the index.
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM tasks WHERE owner IS NULL AND queue = ?1 AND activity = ?2
+    UNION ALL
+    SELECT (SELECT max(priority) FROM tasks
+            WHERE owner IS NULL AND queue = ?1 AND activity = ?2 AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT priority FROM levels WHERE priority IS NOT NULL;
+
+-- name: tasks_of_priority
+-- The oldest of them of one priority.
+SELECT -priority, at, run, location FROM tasks
+WHERE owner IS NULL AND queue = ?1 AND activity = ?2 AND priority = ?4
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+ORDER BY at LIMIT ?3;
 
 -- name: take_task
 -- Make an attempt this worker's.

@@ -1,0 +1,1 @@
+"""What holds runs back: pauses of workflows and queues."""
