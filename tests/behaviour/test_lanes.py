@@ -161,6 +161,31 @@ async def test_a_rejected_child_raises_in_its_parent(make_engine):
     bank.go.set()
 
 
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_a_rejected_tick_is_on_record_as_skipped(make_engine):
+    """The schedule goes on with its next tick; a run that is started by hand is refused."""
+
+    @workflow(at_once=1, on_full="reject")
+    async def nightly(ctx: Context) -> str:
+        return await ctx.receive("go", str)
+
+    engine = await make_engine(nightly)
+    await engine.schedules.put("night", nightly, every=HOUR, overlap="allow")
+    await engine.advance(2 * HOUR)
+    first, *others = await engine.runs(workflow="nightly")
+    assert others == []
+    [skipped, *_] = [
+        record for record in await engine.audit.records(target="night") if record.action == "schedule.skip"
+    ]
+    assert skipped.actor == "schedule:night"
+    with pytest.raises(RunRejected):
+        await engine.schedules.trigger("night")
+    await engine.get(first.id).send("go", "gone")
+    await engine.settle()
+    await engine.advance(HOUR)
+    assert len(await engine.runs(workflow="nightly")) == 2
+
+
 async def test_a_child_whose_ancestors_hold_all_places_is_refused(make_engine):
     """It would wait for its own parent for ever."""
 

@@ -25,7 +25,7 @@ def verbs(cls: type) -> dict[str, Callable[..., Any]]:
 def test_what_is_done_to_one_run_is_done_by_its_handle_alone():
     """An engine recovers all runs and watches any of them."""
     assert verbs(Engine).keys() & verbs(RunHandle).keys() == {"recover", "watch"}
-    assert len(verbs(Engine)) <= 21
+    assert len(verbs(Engine)) <= 25
 
 
 def test_the_options_of_a_start_are_those_that_are_read():
