@@ -182,9 +182,8 @@ class Attempts:
                     key = settings.idempotency_key(*verb.args, **verb.kwargs)
                 if key is not None:
                     context.idempotency_key = verb.idempotency_key(str(key))
-            if settings.limit_key is not None:
-                made_key(verb)  # where that fails, so does the attempt
-            why = not_ready(context, settings, runs.app)
+            made_key(verb)  # where that fails, so does the attempt
+            why = None if self.limited.must_ask(resident, verb) else not_ready(context, settings, runs.app)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -202,7 +201,7 @@ class Attempts:
 
     def _not_begun(self, resident: Resident, verb: StepVerb) -> None:
         """Note that an attempt was counted and does not begin here: the next worker begins it by that number."""
-        if resident.phase or is_done(verb):
+        if resident.phase or is_done(verb) or verb.settled or verb.skipped:
             return
         now = self._runs.clock.now()
         verb.skipped = True
@@ -329,7 +328,8 @@ class Attempts:
         notes: Notes = []
         for location, attempt in list(resident.attempts.items()):
             if not attempt.begun:
-                notes.append((location, entries.AttemptSkipped(STOPPED, self._runs.clock.now())))
+                if not attempt.verb.settled and not attempt.verb.skipped:  # else it has not even asked for its limit
+                    notes.append((location, entries.AttemptSkipped(STOPPED, self._runs.clock.now())))
             elif attempt.inside is None:  # what is inside a transaction may still be committed
                 notes.append((location, entries.AttemptLost(attempt.number, "handed back")))
             self.stop(resident, location, "the worker stops")

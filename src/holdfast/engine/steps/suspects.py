@@ -69,7 +69,7 @@ class Suspects:
             if not verb.suspect or verb.activity.queue is not None or self._executor.isolates(verb):
                 ready.append(verb)  # the worker that takes it from its queue sees to it itself
                 continue
-            verb.settled = True
+            verb.settled = verb.settled or not verb.skipped  # one that was skipped has not run, and keeps its number
             resident.active.add(verb.location)
             if self.turns.ask(verb, partial(self._turn_of, resident, verb)):
                 ready.append(verb)

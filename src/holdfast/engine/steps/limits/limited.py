@@ -188,6 +188,10 @@ class LimitedSteps:
 
         return then
 
+    def must_ask(self, resident: Resident, verb: StepVerb) -> bool:
+        """Tell whether an attempt has to ask for its place before anything else is asked."""
+        return self.of(verb) is not None and not self.has_place(resident, verb)
+
     def has_place(self, resident: Resident, verb: StepVerb) -> bool:
         """Tell whether the present attempt of a step has its place."""
         return verb.location in self._held.get(resident, ())
