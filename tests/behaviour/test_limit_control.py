@@ -27,8 +27,8 @@ async def test_nothing_begins_under_a_paused_limit_on_any_engine(make_engine, se
     service.engine = engine = await make_engine(caller, start=START, limits=limits)
     inside = await engine.start(caller, 1)
     await eventually(lambda: service.inside == 1)
-    assert await engine.pause_limit("service", by="ann", reason="down")
-    assert not await engine.pause_limit("service")
+    assert await engine.limits.pause("service", by="ann", reason="down")
+    assert not await engine.limits.pause("service")
     if mode != "memory":
         other = await make_engine(caller, clock=engine.jumping, limits=limits)
     else:
@@ -39,9 +39,9 @@ async def test_nothing_begins_under_a_paused_limit_on_any_engine(make_engine, se
     assert await inside.result() == 1
     assert [name for _, name in service.calls] == [1]
     await eventually(lambda: _in_line(waiting))
-    assert await other.resume_limit("service", by="bob")
+    assert await other.limits.resume("service", by="bob")
     assert await waiting.result() == 2
-    assert not await engine.resume_limit("service")
+    assert not await engine.limits.resume("service")
     trail = [(record.actor, record.action) for record in await engine.audit.records(target="service")]
     assert trail[-2:] == [("ann", "limit.pause"), ("bob", "limit.resume")]
 
@@ -79,14 +79,14 @@ async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, s
     service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=2)])
     runs = [await engine.start(caller, number) for number in range(4)]
     await eventually(lambda: service.inside == 2)
-    assert await engine.override_limit("service", Limit(name="service", at_once=1), by="ann", reason="slow")
+    assert await engine.limits.override("service", Limit(name="service", at_once=1), by="ann", reason="slow")
     assert service.inside == 2
     with caplog.at_level(logging.WARNING, "holdfast.engine"):
         await make_engine(caller, clock=engine.jumping, limits=[Limit(name="service", at_once=3)])
         assert "limit 'service' was" in caplog.text
     (shown,) = await engine.limits()
     assert (shown.overridden, shown.numbers.at_once) == (True, 1)
-    assert await engine.override_limit("service", None)
+    assert await engine.limits.override("service", None)
     await eventually(lambda: service.inside == 3)
     await eventually(lambda: caplog.text.count("limit 'service' was") > 1)
     service.go.set()
@@ -99,9 +99,9 @@ async def test_what_is_done_to_no_limit_is_refused(make_engine, service):
     """S4-19"""
     engine = await make_engine(calling(service.call), limits=[Limit(name="service")])
     with pytest.raises(UnknownLimit):
-        await engine.pause_limit("nothing")
+        await engine.limits.pause("nothing")
     with pytest.raises(UnknownLimit):
-        await engine.override_limit("nothing", Limit(name="nothing", at_once=1))
+        await engine.limits.override("nothing", Limit(name="nothing", at_once=1))
     for numbers in (3, Limit(name="other"), Limit(name="service", scope="engine")):
-        with pytest.raises(BadInput, match="override_limit"):
-            await engine.override_limit("service", numbers)
+        with pytest.raises(BadInput, match="takes a Limit"):
+            await engine.limits.override("service", numbers)

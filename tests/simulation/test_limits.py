@@ -90,8 +90,8 @@ class World:
     async def open(self, stack: AsyncExitStack) -> None:
         engine = TestEngine(
             str(self.path), workflows=[self.workflow], limits=LIMITS, clock=RealTime(),
-            max_steps=self.random.choice([2, 8]), max_resident=self.random.choice([0, 3, 1000]), stop_grace=timedelta(milliseconds=5),
-            lease=timedelta(seconds=30),
+            max_steps=self.random.choice([2, 8]), max_resident=self.random.choice([0, 3, 1000]),
+            stop_grace=timedelta(milliseconds=5), lease=timedelta(seconds=30),
         )  # fmt: skip
         await stack.enter_async_context(engine)
         self.engines.append(engine)
@@ -107,9 +107,9 @@ class World:
                 await self.open(stack)
             elif what < 5:
                 name = self.random.choice(LIMITS).name
-                await engine.pause_limit(name)
+                await engine.limits.pause(name)
                 await asyncio.sleep(0.01)
-                await engine.resume_limit(name)
+                await engine.limits.resume(name)
             else:
                 run = engine.get(f"run-{self.random.randrange(RUNS)}")
                 await run.pause()

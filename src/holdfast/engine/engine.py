@@ -20,7 +20,7 @@ from holdfast.engine.client.client import Client
 from holdfast.engine.client.filters import check_limit, run_filter
 from holdfast.engine.client.in_thread import InThread
 from holdfast.engine.client.lifespan import Lifespan, LifespanReport
-from holdfast.engine.client.limits import LimitControl
+from holdfast.engine.client.limits import HasLimits
 from holdfast.engine.client.link import Link
 from holdfast.engine.client.looking import Looking
 from holdfast.engine.client.messages import Messaging
@@ -62,7 +62,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Engine(StartsRuns, Looking, LimitControl):
+class Engine(StartsRuns, Looking, HasLimits):
     """Durable workflows on one database.
 
         async with Engine("sqlite:///shop.db", workflows=[fulfil]) as engine:

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitSpec, PauseLimit, PutLimit
 from holdfast.contract.operations import Done
-from holdfast.engine.client.link import Linked
+from holdfast.engine.client.link import Link, Linked
 from holdfast.errors import BadInput, UnknownLimit
 from holdfast.limits import Limit
 from holdfast.ops.port import audited
@@ -51,8 +51,11 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
 class LimitControl(Linked):
     """What an engine answers about limits, and what operators ask of it."""
 
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
     @patient
-    async def limits(self) -> list[LimitState]:
+    async def __call__(self) -> list[LimitState]:
         """Return the limits that all workers share: what is used, what waits, and at most 20 of the keys in use."""
         link = self._link
         link.check_usable()
@@ -64,24 +67,24 @@ class LimitControl(Linked):
         return found
 
     @patient
-    async def pause_limit(self, name: str, *, by: str | None = None, reason: str = "") -> bool:
+    async def pause(self, name: str, *, by: str | None = None, reason: str = "") -> bool:
         """Let nothing begin under a limit, on any worker, from now on; False if it is paused already.
 
         Raises:
             UnknownLimit: no engine on this database declared it.
         """
-        return await self._pause_limit(name, by, reason, paused=True)
+        return await self._pause(name, by, reason, paused=True)
 
     @patient
-    async def resume_limit(self, name: str, *, by: str | None = None, reason: str = "") -> bool:
+    async def resume(self, name: str, *, by: str | None = None, reason: str = "") -> bool:
         """Let steps begin again under a limit that was paused; False if it was not.
 
         Raises:
             UnknownLimit: no engine on this database declared it.
         """
-        return await self._pause_limit(name, by, reason, paused=False)
+        return await self._pause(name, by, reason, paused=False)
 
-    async def _pause_limit(self, name: str, by: str | None, reason: str, *, paused: bool) -> bool:
+    async def _pause(self, name: str, by: str | None, reason: str, *, paused: bool) -> bool:
         link = self._link
         audit = audited(link, by, "limit.pause" if paused else "limit.resume", reason=reason or None)
         now = link.worker.limits.lease_clock.now()
@@ -89,9 +92,7 @@ class LimitControl(Linked):
         return _changed(outcome, name)
 
     @patient
-    async def override_limit(
-        self, name: str, numbers: Limit | None, *, by: str | None = None, reason: str = ""
-    ) -> bool:
+    async def override(self, name: str, numbers: Limit | None, *, by: str | None = None, reason: str = "") -> bool:
         """Put other numbers in force, whatever engines declare, until None clears them; nothing is interrupted.
 
         Returns False if that changes nothing.
@@ -103,7 +104,7 @@ class LimitControl(Linked):
         link, given = self._link, numbers
         fits: object = given
         if fits is not None and not (isinstance(fits, Limit) and (fits.name, fits.scope) == (name, "database")):
-            raise BadInput(f"override_limit({name!r}, ...) takes a Limit(name={name!r}, ...) or None, not {given!r}")
+            raise BadInput(f"limits.override({name!r}, ...) takes a Limit(name={name!r}, ...) or None, not {given!r}")
         brief = given.brief() if given is not None else None
         put = PutLimit(
             name=name,
@@ -114,6 +115,15 @@ class LimitControl(Linked):
             audit=audited(link, by, "limit.override", numbers=brief, reason=reason or None),
         )
         return _changed(await link.apply(put), name)
+
+
+class HasLimits(Linked):
+    """An engine, as far as limits are concerned."""
+
+    @property
+    def limits(self) -> LimitControl:
+        """The limits that all workers share: call it to look, or pause, resume and override one."""
+        return LimitControl(self._link)
 
 
 def _changed(outcome: object, name: str) -> bool:
