@@ -335,6 +335,25 @@ async def test_places_are_held_across_engines_and_restarts(make_engine):
         assert await asyncio.wait_for(two.get(run.id).result(), LONG) == run.id
 
 
+@pytest.mark.parametrize("mode", ["file"])
+async def test_what_waits_is_counted_and_goes_on_when_a_deploy_takes_the_places_away(make_engine):
+    """Workers take what still waits in lanes, without limits."""
+    bank = Bank()
+    engine = await make_engine(paying(bank, key=lambda customer, name: customer, at_once=1))
+    for n in range(3):
+        await engine.start("paying", customer="a", name=str(n), id=str(n))
+    await eventually(lambda: bank.begun == ["0"])
+    [waiting] = await engine.flow.waiting()
+    assert (waiting.workflow, waiting.key, waiting.waiting, waiting.holding) == ("paying", "a", 2, 1)
+    with pytest.raises(BadInput, match="limit must be between 1 and 10,000, not 0"):
+        await engine.flow.waiting(limit=0)
+    await engine.stop()
+    bank.go.set()
+    later = await make_engine(paying(bank), clock=engine.jumping)
+    assert [await asyncio.wait_for(later.get(str(n)).result(), LONG) for n in range(3)] == ["0", "1", "2"]
+    assert await later.flow.waiting() == []
+
+
 # Bad input.
 
 
