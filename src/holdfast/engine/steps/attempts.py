@@ -451,8 +451,7 @@ class Attempts:
         if verb.activity.settings.idempotency_key is not None and not keep_key:
             result = bytes(fact.result) if isinstance(fact, entries.StepCompleted) else None
             self.keyed.give_up(resident, verb, self._runs.clock.now(), result)
-        on_its_own = verb.on_its_own or verb.location.startswith("^")
-        if on_its_own and isinstance(fact, entries.StepFailure):
+        if isinstance(fact, entries.StepFailure) and (verb.on_its_own or verb.location.startswith("^")):
             resident.add_letter(letter_of_step(verb, fact))
             path, error = resident.execution.journal.names.path(verb.location), fact.error
             _logger.error("run %s: %s failed for good: %s: %s", resident.id, path, error.type, Lines(error.message))
@@ -463,6 +462,7 @@ class Attempts:
             pausing.withheld = True
             self._runs.note(resident, *notes, (verb.location, fact))
         elif verb.suspect:
+            self.suspects.wait_for_code(resident.key)
             self._runs.record_and_release(resident, verb.location, fact)
         else:
             self._runs.apply(resident, verb.location, fact)

@@ -22,6 +22,8 @@ from holdfast.replay.loop import is_done
 
 RECENT = 60_000_000
 """For how many microseconds after its beginning an attempt is blamed for the death of its process."""
+_UNTIL_CLAIMED = 2.0
+"""For how many seconds a suspect's run is waited for that was released with its result."""
 DOUBTFUL = 10
 """How many times the crash limit an attempt may be lost after that, or while workers die that did not run it: a step
 that kills slowly, or beside another that kills, is convicted too."""
@@ -84,11 +86,19 @@ class Suspects:
         """Withdraw every step of a run that leaves this worker."""
         self.turns.forget(journal)
 
+    def wait_for_code(self, run: int) -> None:
+        """Give no turn until the code of a run has seen what a suspect of it returned, which may end this process.
+
+        Another worker may be the one that goes on with it, so this does not wait for long.
+        """
+        self.turns.hold(run)
+        asyncio.get_running_loop().call_later(_UNTIL_CLAIMED, self.turns.release, run)
+
     def _turn_of(self, resident: Resident, verb: StepVerb) -> None:
         def begin() -> None:
             if resident.phase or is_done(verb):
                 self.turns.leave(verb)
-            else:
+            elif not self.turns.put_back(verb, partial(self._turn_of, resident, verb)):
                 self._runs.note(resident, begin=[verb])
 
         asyncio.get_running_loop().call_soon(begin)
@@ -101,16 +111,18 @@ class SuspectTurns:
         self.holder: StepVerb | None = None
         """The step that has the turn."""
         self._queue: deque[tuple[StepVerb, Callable[[], None]]] = deque()
-        self._held = False
+        self._held: set[int] = set()
+        """The runs whose code may end this process just now."""
 
-    def hold(self) -> None:
-        """Give no turn until `release`: a run is on trial, whose code may end this process."""
-        self._held = True
+    def hold(self, run: int) -> None:
+        """Give no turn until `release`: the code of this run may end this process."""
+        self._held.add(run)
 
-    def release(self) -> None:
-        """Give turns again."""
-        self._held = False
-        self._give()
+    def release(self, run: int) -> None:
+        """Give turns again, unless another run is waited for; harmless for one that is not."""
+        if run in self._held:
+            self._held.discard(run)
+            self._give()
 
     def ask(self, verb: StepVerb, go: Callable[[], None]) -> bool:
         """Return True if the step may begin now; otherwise `go` is called when it may."""
@@ -119,6 +131,14 @@ class SuspectTurns:
             return True
         self._queue.append((verb, go))
         return False
+
+    def put_back(self, verb: StepVerb, go: Callable[[], None]) -> bool:
+        """Take back the turn of a step that has not begun, if none may be given now; it is the next."""
+        if not self._held:
+            return False
+        self._queue.appendleft((verb, go))
+        self.leave(verb)
+        return True
 
     def leave(self, verb: StepVerb) -> None:
         """Give the turn to the next; harmless for a step that does not have it."""

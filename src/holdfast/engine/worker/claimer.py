@@ -155,6 +155,9 @@ class ClaimedRuns:
         found = [(claim, histories[claim.key]) for claim in claims if claim.key in histories]
         # Alone means that nothing else happens meanwhile, however long that takes.
         await from_callback(partial(self._arrivals.adopt_all, found, alone=alone))
+        if not alone:
+            for claim in claims:
+                self._runner.attempts.suspects.turns.release(claim.key)
 
     async def _begin_trial(self, claims: list[Claim]) -> bool:
         """Make durable that runs are about to be driven alone: only what dies after this is evidence against them."""
@@ -168,7 +171,8 @@ class ClaimedRuns:
         while self._runner.attempts.suspects.judging and not self._runner.stopping:  # noqa: ASYNC110  # rare, and not waited for
             await asyncio.sleep(TICK)
         turns = self._runner.attempts.suspects.turns
-        turns.hold()
+        for claim in claims:
+            turns.hold(claim.key)
         try:
             await self._adopt(claims, alone=True)
             residents = self._runner.residents
@@ -178,7 +182,8 @@ class ClaimedRuns:
             self.doubt = True
             _logger.warning("a suspect cannot be loaded, trying again later: %s", error)
         finally:
-            turns.release()
+            for claim in claims:
+                turns.release(claim.key)
         self._wake()
 
     async def check(self, worker: str) -> None:
