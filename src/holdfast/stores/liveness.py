@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Container
 from enum import StrEnum
 from glob import escape
@@ -44,6 +45,7 @@ class WorkerLock:
 
     def __init__(self, database: str, worker: str) -> None:
         self.path = lock_path(database, worker)
+        self._releasing = threading.Lock()
         self._fd = self._opened()
         while not self._is_named():  # it was taken for one that a dead worker left, and removed before it was locked
             os.close(self._fd)
@@ -62,10 +64,15 @@ class WorkerLock:
             return False
 
     def release(self) -> None:
-        """Free the lock; harmless when it is free already."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Free the lock; harmless when it is free already.
+
+        The thread that keeps the lease may do so at the same time as the event loop's. A descriptor that both of them
+        close would by then be another file's.
+        """
+        with self._releasing:
+            descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def remove(self) -> None:
         """Free the lock and delete its file."""
