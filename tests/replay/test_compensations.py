@@ -28,8 +28,8 @@ from holdfast.context.code import WorkflowCode
 from holdfast.context.references import find_activity
 from holdfast.errors import NotSerializable, UndecodablePayload
 from holdfast.replay import entry as entries
+from holdfast.replay.ending import first_entries
 from holdfast.replay.entry import decode_entry
-from holdfast.replay.eviction import first_entries
 from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
 from holdfast.replay.turn import Ending

@@ -18,7 +18,7 @@ import pytest
 from tests.support.driving import START, answer, execution, live
 
 from holdfast import Context, workflow
-from holdfast.replay import eviction
+from holdfast.replay import ending
 
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
 
@@ -188,7 +188,7 @@ def noise(monkeypatch, caplog):
 @pytest.mark.parametrize("definition", QUIET, ids=lambda definition: definition.name)
 def test_a_dropped_run_acts_records_and_says_nothing(definition, noise):
     """S1-42 Eviction is invisible but for plain synchronous code in `finally`."""
-    before = len(eviction.LIMBO)
+    before = len(ending.LIMBO)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = execution(definition)
@@ -205,7 +205,7 @@ def test_a_dropped_run_acts_records_and_says_nothing(definition, noise):
         assert len(run.loop._ready) == 0
         del turn, run, journal
         gc.collect()
-    assert len(eviction.LIMBO) == before
+    assert len(ending.LIMBO) == before
 
 
 @pytest.mark.parametrize("definition", QUIET, ids=lambda definition: definition.name)
@@ -232,11 +232,11 @@ def test_a_coroutine_that_swallows_everything_is_kept_for_ever_rather_than_run_a
             except BaseException:  # the worst code there is
                 continue
 
-    before = len(eviction.LIMBO)
+    before = len(ending.LIMBO)
     run = execution(swallows)
     run.begin()
     run.drop()
-    assert len(eviction.LIMBO) == before + 1
+    assert len(ending.LIMBO) == before + 1
     assert run.journal.turn.entries == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.driving import START, answer, assert_deterministic, execution, live
 
 from holdfast import Context, current_context, workflow
-from holdfast.replay.eviction import LIMBO
+from holdfast.replay.ending import LIMBO
 
 HOUR = timedelta(hours=1)
 

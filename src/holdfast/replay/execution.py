@@ -25,8 +25,8 @@ from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
+from holdfast.replay.ending import Code, Enough, close_tasks, decide, end_of_code, leave_behind, never
 from holdfast.replay.entry import Entry
-from holdfast.replay.eviction import Code, Enough, close_tasks, decide, end_of_code, leave_behind, never
 from holdfast.replay.inbox import match
 from holdfast.replay.journal import CANCEL, Journal, RunInfo
 from holdfast.replay.loop import SCOPE, Handle, RunLoop, RunTask, _running_loop, _set_running_loop, is_done

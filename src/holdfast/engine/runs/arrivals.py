@@ -22,7 +22,7 @@ from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.worker.committer import Committer, Done
 from holdfast.payloads.codec import error_to_data
-from holdfast.replay.eviction import Enough, first_entries, never
+from holdfast.replay.ending import Enough, first_entries, never
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.turn import Ending
 

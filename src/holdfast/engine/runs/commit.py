@@ -34,7 +34,7 @@ from holdfast.engine.runs.resident import PAUSING, Resident
 from holdfast.engine.steps.keys import leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
-from holdfast.replay.eviction import first_entries
+from holdfast.replay.ending import first_entries
 from holdfast.replay.turn import Ending, Outcome, Turn
 
 _MAX_WAITS = 5

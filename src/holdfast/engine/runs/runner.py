@@ -45,7 +45,7 @@ from holdfast.limits import Limits
 from holdfast.logs import Lines
 from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
-from holdfast.replay.eviction import LIMBO
+from holdfast.replay.ending import LIMBO
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Ending, Turn
