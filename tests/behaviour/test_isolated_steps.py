@@ -143,6 +143,21 @@ async def test_a_child_dies_with_its_worker(tmp_path):
     await gone(child, grandchild)
 
 
+def test_a_child_ends_though_its_worker_died_with_something_unread():
+    """GUARANTEES 2: the connection is reset then, which is no end of file."""
+    code = """
+import socket, threading, time
+from holdfast.engine.steps.child_main import _die_with_parent
+worker, child = socket.socketpair()
+threading.Thread(target=_die_with_parent, args=(child.makefile("rb"), threading.Event()), daemon=True).start()
+child.send(b"a beat")
+worker.close()
+time.sleep(3600)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], start_new_session=True, timeout=LONG, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
 async def test_a_function_of_the_main_script_is_found(tmp_path):
     """DESIGN 3: a script with its steps in __main__ works, dataclasses and all."""
     script = await asyncio.create_subprocess_exec(

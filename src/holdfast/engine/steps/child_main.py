@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import os
@@ -144,7 +145,8 @@ async def _awaited(awaitable: Any) -> Any:
 
 def _die_with_parent(reader: Any, answered: threading.Event) -> None:
     """Wait for the end of the connection, which comes with the parent's; then end the whole process group."""
-    reader.read()
+    with contextlib.suppress(OSError):  # reset, where the parent died with something unread
+        reader.read()
     if answered.is_set():
         time.sleep(LEAVE_SECONDS)
     os.killpg(0, signal.SIGKILL)
