@@ -15,7 +15,7 @@ from types import FrameType
 import pytest
 
 AGAIN = 60.0
-"""After how many more seconds a test, or its tear-down, that went on regardless is told again."""
+"""After how many more seconds, at most, a test or its tear-down that went on regardless is told again."""
 LAST = 3
 """How often it is told; then the process ends."""
 
@@ -34,7 +34,7 @@ class TimeLimit:
     def start(self) -> None:
         """Count from now."""
         signal.signal(signal.SIGALRM, self._tell)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, min(AGAIN, 5 * self._seconds))
 
     def cancel(self) -> None:
         """Count no more."""
