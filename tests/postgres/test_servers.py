@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.postgres import watcher
 from tests.postgres.servers import (
     Server,
     find_servers,
@@ -36,6 +37,15 @@ server = shared_server(sys.argv[1], Path(sys.argv[2]))
 print(server.folder, flush=True)
 sys.stdin.read()
 server.leave()
+"""
+
+# A process that holds a lock on a file until it is told to leave.
+HOLD = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -183,6 +193,18 @@ def test_a_killed_process_does_not_end_the_server_of_the_others(tmp_path):
     assert value(Server(find_servers()["18"], folder).url(), "SELECT 1") == 1
     other.communicate("")
     assert not folder.exists()
+
+
+def test_a_user_who_leaves_while_the_watcher_looks_does_not_end_the_server_of_the_others(tmp_path):
+    folder = watcher.make_folder(str(tmp_path), "server-")
+    (folder / "users" / "leaving").symlink_to("what has just been deleted")
+    command = [sys.executable, "-c", HOLD, str(folder / "users" / "staying")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as staying:
+        assert staying.stdout is not None
+        assert staying.stdout.readline() == b"held\n"
+        assert watcher.is_used(folder)
+        staying.communicate(b"")
+    assert not watcher.is_used(folder)
 
 
 def test_whoever_comes_when_the_server_is_gone_gets_a_new_one(tmp_path):

@@ -42,7 +42,7 @@ def is_used(folder: Path) -> bool:
             users = list((folder / "users").iterdir())
             dead = [user for user in users if not is_held(user)]
             for user in dead:
-                user.unlink()
+                user.unlink(missing_ok=True)
             if len(dead) < len(users):
                 return True
             (folder / "closed").touch()
@@ -53,7 +53,11 @@ def is_used(folder: Path) -> bool:
 
 def is_held(user: Path) -> bool:
     """Tell whether a living process has this user's file locked."""
-    with user.open("r+") as file:
+    try:
+        file = user.open("r+")
+    except FileNotFoundError:  # this user has just left
+        return False
+    with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
