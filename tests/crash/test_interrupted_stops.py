@@ -33,7 +33,11 @@ def life(database: str, how: str, name: str, dice: random.Random) -> None:
         for _ in range(dice.randint(1, 2)):
             time.sleep(dice.uniform(0, 0.08))
             worker.send_signal(signal.SIGINT)
-        said, errors = worker.communicate(timeout=LONG)
+        try:
+            said, errors = worker.communicate(timeout=LONG)
+        except subprocess.TimeoutExpired:
+            worker.kill()  # or this would wait for it
+            raise
     assert worker.returncode in (0, 5, -signal.SIGINT, 130), (said, errors)
 
 
@@ -88,6 +92,33 @@ async def main():
 asyncio.run(main())
 """
 
+AGAIN = """
+import asyncio, os, signal, sys
+from holdfast import Engine
+from holdfast.stores.sqlite.store import SQLiteStore
+from tests.support.scripts.stops_worker import load, start
+
+
+class Interrupted(SQLiteStore):
+    async def leave(self, worker):
+        print("leaving", flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        await super().leave(worker)
+        print("left", flush=True)
+
+
+async def main():
+    try:
+        async with Engine(store=Interrupted(sys.argv[1]), workflows=[load]) as engine:
+            await start(engine, "life-0")
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+    finally:
+        print("main is over", flush=True)
+
+asyncio.run(main())
+"""
+
 FORGOTTEN = """
 import asyncio, sys
 from tests.support.scripts.stops_worker import make, start
@@ -100,6 +131,16 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_a_second_interrupt_waits_until_the_stop_is_finished(tmp_path: Path):
+    """S2-8 G4 Raised in the middle of the event loop it could lose a task's wake-up, and the process hung for ever."""
+    database = str(tmp_path / "load.db")
+    ended = subprocess.run([sys.executable, "-c", AGAIN, database], capture_output=True, text=True, cwd=ROOT)
+    assert ended.stdout.split("\n") == ["open", "leaving", "left", "main is over", ""]
+    assert ended.returncode == -signal.SIGINT, ended.stderr
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
+    assert asyncio.run(finish(f"sqlite:///{database}", 1)) <= NOT_COUNTED
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, R
 from holdfast.engine.client.start import RunStarter
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters, engine_stopped
 from holdfast.engine.handle import RunHandle
+from holdfast.engine.interrupts import interrupts_held
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
 from holdfast.engine.starting import StartsRuns
@@ -259,7 +260,8 @@ class Engine(StartsRuns, Looking, HasLimits):
             worker.begin_to_stop(grace)
             self._stopping.begin(partial(self._end, worker, {} if count else None), worker.hurry)
         try:
-            return await self._stopping.finished()
+            with interrupts_held(self._stopping.hurry):
+                return await self._stopping.finished()
         finally:
             self._fail_waiters(engine_stopped)
             self._observers.stop()

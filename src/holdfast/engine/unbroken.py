@@ -23,7 +23,8 @@ class Unbroken(Generic[T]):
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], hurry: Callable[[], None] = lambda: None) -> None:
         self._work = work
-        self._hurry = hurry
+        self.hurry = hurry
+        """Make the work end sooner."""
         self._task = self._begin()
 
     def _begin(self) -> asyncio.Task[T]:
@@ -39,11 +40,11 @@ class Unbroken(Generic[T]):
                 await asyncio.wait([self._task])
             except asyncio.CancelledError as error:
                 cancelled = error
-                self._hurry()
+                self.hurry()
                 continue
             if not _broken(self._task):
                 break
-            self._hurry()
+            self.hurry()
             self._task = self._begin()
         if cancelled is None:
             return self._task.result()
@@ -75,6 +76,11 @@ class Stopping:
     def begin(self, work: Callable[[], Coroutine[Any, Any, dict[str, int]]], hurry: Callable[[], None]) -> None:
         """Begin to stop."""
         self._work = Unbroken(work, hurry)
+
+    def hurry(self) -> None:
+        """Wait for bodies no longer; nothing where no stop is under way."""
+        if self._work is not None:
+            self._work.hurry()
 
     async def finished(self) -> dict[str, int]:
         """Wait for the end of the stop that is under way, and return what it says; nothing if there is none."""
