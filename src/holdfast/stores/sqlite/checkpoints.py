@@ -26,11 +26,14 @@ MAX_PAGES = 4000
 _PATIENCE = 5.0
 
 
-def grow_wal(db: apsw.Connection) -> None:
-    """Give the WAL its working size now: a commit that makes the file longer takes half as long again to sync.
+def begin_wal(db: apsw.Connection, grown: bool) -> None:
+    """Make the WAL's file, with its working size if commits sync it: one that makes it longer takes half as long again.
 
     A transaction larger than the cache spills into the WAL; rolled back, it leaves nothing but the length of the file.
     """
+    db.pragma("user_version")  # any look makes the file
+    if not grown:
+        return
     try:
         cache = db.pragma("cache_size")
         db.pragma("cache_size", 10)

@@ -15,7 +15,7 @@ from holdfast.errors import StoreClosed, StoreError
 from holdfast.stores.liveness import WorkerLock
 from holdfast.stores.sqlite import file as sqlite_file
 from holdfast.stores.sqlite import guard as sqlite_guard
-from holdfast.stores.sqlite.checkpoints import Checkpoints, grow_wal
+from holdfast.stores.sqlite.checkpoints import Checkpoints, begin_wal
 from holdfast.stores.sqlite.errors import translate
 from holdfast.stores.sqlite.thread import JobThread
 from holdfast.stores.sqlite.transactions import SQLiteTransactions
@@ -93,7 +93,7 @@ class SQLiteConnections:
                 self.writer, opened = sqlite_file.connect(self.path, self._durability, self._patience, self.expected)
                 more: list[apsw.Connection] = []
                 try:
-                    grow_wal(self.writer)
+                    begin_wal(self.writer, grown=self._durability == "power")
                     self.file = FileWatch(self.path, opened)
                     while len(more) < 3:
                         more.append(self.another())
