@@ -12,7 +12,7 @@ from report import Job, Metrics
 
 from holdfast import Engine
 from holdfast.stores.sqlite import file as sqlite_file
-from holdfast.stores.sqlite.checkpoints import grow_wal
+from holdfast.stores.sqlite.checkpoints import begin_wal
 
 _ROW = "INSERT INTO entries (run, location, seq, kind, at, data) VALUES (?, ?, ?, ?, ?, ?)"
 _AT = 1_794_714_643_345_153
@@ -33,7 +33,7 @@ def _sqlite_commits(job: Job, commits: int, rows: int, grown: bool) -> float:
     db, _ = sqlite_file.connect(path, "power", 5)
     try:
         if grown:
-            grow_wal(db)
+            begin_wal(db, grown=True)
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
         began = time.perf_counter()
         for number in range(commits):
