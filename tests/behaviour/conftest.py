@@ -6,6 +6,8 @@ handed back, one that was evicted is not. Elsewhere a file adds nothing to what 
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -17,6 +19,7 @@ import pytest
 from holdfast.contract.store import Store
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
+from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
@@ -78,7 +81,24 @@ def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Return the address of the database that engines of this test share, unless it is in memory."""
     if mode == "postgres":
         return request.getfixturevalue("empty_database")
-    return {"memory": ":memory:"}.get(mode, f"sqlite:///{tmp_path / 'test.db'}")
+    if mode == "memory":
+        return ":memory:"
+    shutil.copyfile(request.getfixturevalue("empty_file"), tmp_path / "test.db")
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database file with its tables, to be copied: making them takes longer than many a test."""
+    path = tmp_path_factory.mktemp("empty") / "test.db"
+
+    async def make() -> None:
+        store = SQLiteStore(str(path))
+        await store.open()
+        await store.close()
+
+    asyncio.run(make())
+    return path
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ COMMITS = 20
 """How many commits and claims the scenario makes at the very least."""
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_runs_in_lanes_that_are_killed_at_any_commit_come_to_the_same_end(tmp_path: Path, step: int):
     """G1 G3 Places, a debounce window, a rejection and a pause: no place is lost or given twice."""
     command = [sys.executable, str(SCRIPTS / "flow_everywhere.py"), str(tmp_path), "1", str(step)]

@@ -22,7 +22,7 @@ def run(*args: object) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_commit_continues_and_repeats_no_recorded_step(tmp_path: Path, step: int):
     """S1-14 S1-28 S2-28 S3-24 S4-1 S4-28 G1 G3 Fifty steps with sleeps, messages, join, race and trimmed loops."""
     reports = run(tmp_path, "each", 1, step)

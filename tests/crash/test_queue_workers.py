@@ -188,7 +188,7 @@ async def test_workers_and_owners_killed_and_stopped_at_random_lose_and_repeat_n
     assert twice == [], "an attempt was run twice"
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_killed_at_any_commit_repeats_no_recorded_step_of_a_queue(tmp_path: Path, step: int):
     """G1 G3 G4 S4-28 B1 Retries, keys, a race and a new life; each number is given to one body only."""
     command = [sys.executable, str(SCRIPTS / "queue_everywhere.py"), str(tmp_path), "1", str(step)]

@@ -20,7 +20,7 @@ from holdfast.engine.runs import departures
 from holdfast.engine.worker import committer, maintenance, worker
 
 SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else []
-SEEDS = SEEDS or list(range(int(os.environ.get("HOLDFAST_SEEDS", "20"))))
+SEEDS = SEEDS or list(range(int(os.environ.get("HOLDFAST_SEEDS", "12"))))
 
 
 async def live(seed: int, folder: Path) -> Books:
