@@ -307,7 +307,7 @@ def test_a_rightful_use_is_left_alone(check, module, code):
 CIRCLES: dict[frozenset[str], str] = {
     frozenset({"replay.journal", "replay.verbs"}): "a verb is an entry of its journal",
     frozenset(
-        {"stores.rules.batch", "stores.rules.limits.rules"}
+        {"stores.rules.batch", "stores.rules.limits.rules", "stores.rules.limits.tasks"}
         | {
             f"stores.rules.{topic}"
             for topic in [

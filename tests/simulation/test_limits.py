@@ -70,6 +70,10 @@ class World:
         async def shared(tenant: str) -> None:
             await stay("whole", f"whole/{tenant}")
 
+        @activity(limit="whole", limit_key=lambda tenant: tenant, retry=retry, queue="far")
+        async def taken(tenant: str) -> None:
+            await stay("whole", f"whole/{tenant}")
+
         @activity(limit="paced", retry=retry)
         async def paced() -> None:
             await stay("paced")
@@ -82,7 +86,7 @@ class World:
         async def several(ctx: Context, number: int) -> int:
             await ctx.step(shared, f"t{number % 3}")
             await asyncio.gather(ctx.step(paced), ctx.step("more", shared, f"t{number % 2}"))
-            await ctx.step(alone)
+            await asyncio.gather(ctx.step(alone), ctx.step(taken, f"t{number % 3}"))
             return number
 
         return several
@@ -90,6 +94,7 @@ class World:
     async def open(self, stack: AsyncExitStack) -> None:
         engine = TestEngine(
             str(self.path), workflows=[self.workflow], limits=LIMITS, clock=RealTime(),
+            queues=["default", "far"],
             max_steps=self.random.choice([2, 8]), max_resident=self.random.choice([0, 3, 1000]),
             stop_grace=timedelta(milliseconds=5), lease=timedelta(seconds=30),
         )  # fmt: skip
@@ -157,7 +162,7 @@ async def _free(world: World) -> bool:
 
 async def check(seed: int, path: Path) -> None:
     world = await live(seed, path)
-    assert world.bodies >= RUNS * 4
+    assert world.bodies >= RUNS * 5
     for name, allowed in ALLOWED.items():
         assert 1 <= world.most[name] <= allowed, (seed, name)
     for name, most in world.most.items():

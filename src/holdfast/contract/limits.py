@@ -5,6 +5,9 @@ free is granted in the same commit to the first in line, by priority, then as th
 = location, id = the limit, payload = from when on, if that is later), and a place reserved if it is now. A step that
 leaves and enters in one commit enters last. Waiters go with the end, pause or block of their run, the places of a
 worker with its death (`Store.take_over`, `Store.leave`). A turn that is not used within GRANTED_FOR goes to the next.
+
+An attempt in a queue enters the limit of its activity when a worker takes it (`TakeTasks`), and leaves it with its end
+(`FinishTask.leave`). One that has to wait is in line like a step: no worker takes it before it is given its turn.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.contract.rows import Task
 from holdfast.contract.turns import Audit, LeaveLimit
 
 GRANTED_FOR = 10_000_000
@@ -94,6 +98,43 @@ class LimitAnswer(msgspec.Struct, frozen=True):
 
     outcome: str
     probe: bool = False
+
+
+class TakeTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """Take up to `room` attempts of activities under a limit from queues, each with a place of it (`TasksTaken`).
+
+    Those that must wait for theirs are put in line. Order, `at_once` and `oldest` as in `Store.claim_tasks`. A worker
+    that is not alive gets nothing.
+    """
+
+    worker: str
+    limit: str
+    room: int
+    queues: list[str]
+    activities: list[str]
+    at: Instant
+    now: Instant
+    at_once: dict[str, int] = {}
+    oldest: bool = False
+
+
+class TakenTask(msgspec.Struct, frozen=True):
+    """An attempt that a worker took, the key under which it uses its limit, and whether it has a place of it."""
+
+    task: Task
+    key: str
+    answer: LimitAnswer
+
+
+class TasksTaken(msgspec.Struct, frozen=True):
+    """The attempts that a worker took; `more`: others may wait, of which it did not look at all."""
+
+    tasks: tuple[TakenTask, ...] = ()
+    more: bool = False
+    turn: Instant | None = None
+    """From when on the next of those in line may begin, if one was told so."""
+    woke_others: bool = False
+    """Whether steps of other runs were given their turn."""
 
 
 class LimitWait(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,16 @@ from typing import Literal
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitAnswer, PauseLimit, PutLimit
+from holdfast.contract.limits import (
+    CorrectPlaces,
+    GrantTurns,
+    LeaveLimits,
+    LimitAnswer,
+    PauseLimit,
+    PutLimit,
+    TakeTasks,
+    TasksTaken,
+)
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 from holdfast.contract.turns import (
     Audit,
@@ -16,6 +25,7 @@ from holdfast.contract.turns import (
     EventRule,
     Lane,
     LeaveKey,
+    LeaveLimit,
     NewLetter,
     NewRun,
     PublishEvent,
@@ -195,6 +205,8 @@ class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     payload: str
     at: Instant
+    leave: LeaveLimit | None = None
+    """What it gives back of its limit, unless it is fenced."""
 
 
 class BeatTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +325,7 @@ Operation = (
     | PauseWork
     | Purge
     | LeaveLimits
+    | TakeTasks
     | CorrectPlaces
     | GrantTurns
     | PutLimit
@@ -421,4 +434,6 @@ class Done(msgspec.Struct, frozen=True):
     """Workers to wake because of it."""
 
 
-Outcome = Committed | Fenced | InboxMoved | Started | Existing | KeyHeld | Delivered | Published | Refused | Done
+Outcome = (
+    Committed | Fenced | InboxMoved | Started | Existing | KeyHeld | Delivered | Published | Refused | Done | TasksTaken
+)

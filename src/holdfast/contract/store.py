@@ -286,6 +286,15 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def limited_tasks(
+        self, limit: str, queues: Sequence[str], activities: Sequence[str]
+    ) -> tuple[bool, Instant | None]:
+        """Tell, without writing, whether a TakeTasks may find attempts that are not in line for their limit.
+
+        Also from when on, by the lease's clock, the next of those in line may begin, if one was told so.
+        """
+
+    @abstractmethod
     async def held_tasks(self, worker: str) -> list[tuple[int, str, int]]:
         """Return the run, location and attempt of each task this worker has: others were given up meanwhile."""
 

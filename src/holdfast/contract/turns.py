@@ -224,6 +224,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     activity: str
     payload: str
     priority: int = 0
+    limit_key: str = ""
+    """The key under which it uses the limit of its activity, if that has one."""
 
 
 class EnterLimit(msgspec.Struct, frozen=True, kw_only=True):

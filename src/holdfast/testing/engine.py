@@ -268,6 +268,7 @@ class TestEngine(Engine):
             due
             for due in (
                 worker.runner.timers.next(),
+                worker.tasks.next_turn,
                 await self.store.next_due(worker.runner.queues.workflows) if self._run_workflows else None,
                 self._maintenance.next_tick if self._maintenance is not None else None,
                 await self.store.next_called(list(worker.runner.queues.open_lanes)) if self._run_workflows else None,

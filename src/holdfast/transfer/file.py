@@ -31,6 +31,7 @@ LATER: Mapping[tuple[str, str], Value] = {
     ("results", "failed_step"): None,
     ("runs", "conclusion"): None,
     ("runs", "place"): 0,
+    ("tasks", "limit_key"): "",
 }
 """Columns that came after the first schema, each after those that its table had, and what rows hold from before it."""
 

@@ -166,6 +166,10 @@ class Import:
             if table == "tasks":
                 rows = [_with(row, "tasks", owner=_NO_WORKER) for row in rows]
         if table == "tasks":
+            owner = place_of("tasks", "owner")
+            rows = [
+                _with(row, "tasks", owner=None) if row[owner] == "" else row for row in rows
+            ]  # its limit is not here
             owners = (row[place_of("tasks", "owner")] for row in rows)
             self._owners.update(str(owner) for owner in owners if owner is not None)
         return rows

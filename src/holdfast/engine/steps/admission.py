@@ -9,7 +9,13 @@ from typing import Any
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import ActivityOptions, NotReady
 from holdfast.engine.steps.context import StepContext
+from holdfast.errors import DefinitionError, NotSerializable, UndecodablePayload
+from holdfast.payloads.codec import ErrorData
+from holdfast.policy import Retry
 from holdfast.replay.loop import is_done
+
+_HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
+"""Failures that another attempt would only repeat."""
 
 
 def not_ready(
@@ -41,6 +47,16 @@ def asking(whom: str, settings: ActivityOptions) -> Iterator[None]:
         with suppress(BaseException):  # a note is not worth losing what was raised
             error.add_note(f"raised by {whom} of activity {settings.name!r}")
         raise
+
+
+def is_hopeless(policy: Retry, raised: BaseException, data: ErrorData) -> bool:
+    """Whether another attempt would only repeat a failure, or is refused by name."""
+    return isinstance(raised, _HOPELESS) or policy.refuses_by_name(data)
+
+
+def is_transient(policy: Retry, raised: BaseException, data: ErrorData) -> bool:
+    """Whether a failure says that the service is down, rather than that what was asked of it is wrong."""
+    return not is_hopeless(policy, raised, data) and policy.is_retryable(raised)
 
 
 def is_counted(verb: object) -> bool:

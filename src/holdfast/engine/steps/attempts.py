@@ -22,7 +22,7 @@ from holdfast.definitions import NotReady
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.records.letters import letter_of_step
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
-from holdfast.engine.steps.admission import asking, is_counted, not_ready
+from holdfast.engine.steps.admission import asking, is_counted, is_hopeless, not_ready
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.callbacks import StepCallbacks
 from holdfast.engine.steps.context import StepContext
@@ -34,13 +34,7 @@ from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
 from holdfast.engine.worker.committer import Committer
-from holdfast.errors import (
-    DefinitionError,
-    NotSerializable,
-    StepCrashed,
-    StepSkipped,
-    UndecodablePayload,
-)
+from holdfast.errors import StepCrashed, StepSkipped, UndecodablePayload
 from holdfast.logs import Lines
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
 from holdfast.payloads.errors import tamed
@@ -51,9 +45,6 @@ from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Turn
 
 _logger = logging.getLogger("holdfast.engine")
-
-_HOPELESS = (NotSerializable, UndecodablePayload, DefinitionError)
-"""Failures that another attempt would only repeat."""
 
 Notes = list[tuple[str, entries.Entry]]
 
@@ -399,7 +390,7 @@ class Attempts:
         if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
             data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
         failures = verb.failures + 1
-        hopeless = isinstance(raised, _HOPELESS) or policy.refuses_by_name(data)
+        hopeless = is_hopeless(policy, raised, data)
         self.limited.left(resident, verb, "" if hopeless or not policy.is_retryable(raised) else "failed")
         if hopeless or not policy.allows(raised, failures):
             if hopeless or not policy.is_retryable(raised):

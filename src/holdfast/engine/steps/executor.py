@@ -129,7 +129,7 @@ class Executor:
             return 0
         taken = room.taken + room.reserved + len(room.waiting)
         free = max(min(self._max - self.active - self._reserved, room.size - taken), 0)
-        if free and limit is not None:
+        if free and limit is not None and self._limits.is_own(limit):
             free = int(self._limits.enter(limit))  # whether there is a place: it is given back at once
             if free:
                 self._limits.leave(limit)

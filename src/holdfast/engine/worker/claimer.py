@@ -128,7 +128,7 @@ class ClaimedRuns:
         }
         room = min(self._executor.size - max(self._executor.active, len(self._in_hand)), _BATCH)
         if room <= 0:
-            self._look_again(now + _CROWDED)
+            self.look_again(now + _CROWDED)
             return False
         full = now >= self._ask_full
         if full:
@@ -138,10 +138,11 @@ class ClaimedRuns:
             self._in_hand.update(claim.key for claim in claims)
             await self._adopt(claims)
         else:
-            self._look_again(await self._store.next_called(list(rules)))
+            self.look_again(await self._store.next_called(list(rules)))
         return bool(claims)
 
-    def _look_again(self, at: Instant | None) -> None:
+    def look_again(self, at: Instant | None) -> None:
+        """Claim again at an instant, if not before."""
         if at is not None:
             self.next_due = at if self.next_due is None else min(at, self.next_due)
 

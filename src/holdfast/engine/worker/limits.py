@@ -60,7 +60,7 @@ class LimitKeeper:
         await self._follow()
         now = self.lease_clock.now()
         limited = self._runner.attempts.limited
-        if limited.used and (renewed != self._corrected or limited.doubt):
+        if (limited.used and not limited.tasks.asked) and (renewed != self._corrected or limited.doubt):
             self._corrected = renewed
             outcome = await self._committer.apply(limited.correction())
             if isinstance(outcome, Done) and outcome.count:

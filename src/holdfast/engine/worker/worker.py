@@ -94,9 +94,11 @@ class Worker:
             lease_clock, app, deadline,
         )  # fmt: skip
         self.arrivals = Arrivals(self.runner, self.committer, registry, self.in_doubt)
-        self.tasks = TaskRunner(store, queues, self.runner, self.executor, self.committer, observers)
         self.runs = ClaimedRuns(
             store, clock, self.runner, self.arrivals, self.committer, self.executor, self._background, self.wake
+        )
+        self.tasks = TaskRunner(
+            store, queues, self.runner, self.executor, self.committer, observers, self.runs.look_again
         )
         self.limits = LimitKeeper(store, self.committer, self.runner, clock, lease_clock, self.look)
         self._claimer = Claimer(clock, self.runs, [self.tasks], self._store_broken)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.contract.limits import LeaveLimits
+from holdfast.contract.limits import LeaveLimits, TakeTasks
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
 from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, NewRun, PublishEvent, StartRun, TurnEffects
 from holdfast.stores.postgres.statements import lane_lock, name_lock
@@ -116,6 +116,13 @@ class Locks:
                 self.keys.add(operation.key)
             case FinishTask() | BeatTask():
                 self.keys.add(operation.run)
+                if isinstance(operation, FinishTask) and operation.leave is not None:
+                    self._use(operation.leave)
+            case TakeTasks():
+                self.names.add(name_lock("limit", operation.limit))
+                self.names.update(name_lock("queue", queue) for queue in operation.at_once)
+                self.limits.add((operation.limit, "", operation.worker))
+                self.left[operation.limit] = self.left.get(operation.limit, 1) + operation.room
             case KeepResult():
                 self.keys.add(operation.run)
                 self._free(operation.leave.activity, operation.leave.key)

@@ -58,6 +58,7 @@ _WORDS = {
     "join": "JOIN",
     "greatest": "greatest",
     "for_update": "FOR UPDATE OF runs",
+    "skip_locked": "FOR UPDATE OF tasks SKIP LOCKED",
     "overdue": "CASE WHEN $5::int = 1 THEN due ELSE 0 END",
     "attributes": (
         "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
@@ -68,7 +69,9 @@ _WORDS = {
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 }
-_NEVER_PREPARED = frozenset({"claim_runs", "due_stuck", "next_due", "claim_tasks", "claim_oldest_tasks"})
+_NEVER_PREPARED = frozenset(
+    {"claim_runs", "due_stuck", "next_due", "claim_tasks", "claim_oldest_tasks", "limited_tasks"}
+)
 """Statements that are planned each time they run: a plan for any parameters takes ten times as long as one for those
 given."""
 _TYPES = {"int": "(value ->> {n})::bigint", "text": "value ->> {n}"}
@@ -256,7 +259,7 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
     **dict.fromkeys(
         ("get_limit", "insert_limit", "change_limit", "put_limits", "put_limit_keys", "delete_limit_keys",
          "put_limit_counts", "delete_limit_counts", "first_limit_waiter", "grant_limit_turn", "delete_limit_waiter",
-         "next_limit_key", "waiting_limit_keys"), lambda row: name_lock("limit", str(row[0]))),
+         "next_limit_key", "waiting_limit_keys", "due_task_turns"), lambda row: name_lock("limit", str(row[0]))),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
     **dict.fromkeys(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.clock import Instant
-from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitAnswer, PauseLimit, PutLimit
+from holdfast.contract.limits import LimitAnswer, PauseLimit, PutLimit
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -149,8 +149,6 @@ class Batch(Inboxes):
                 return await self._audited(operation.audit, target, operation.at, await pause_work(self, operation))
             case Tick():
                 return await ScheduleRules(self).tick(operation)
-            case LeaveLimits() | CorrectPlaces() | GrantTurns():
-                return await self.limits.apply(operation)
             case PutLimit() | PauseLimit():
                 outcome = await self.limits.apply(operation)
                 return await self._audited(operation.audit, operation.name, operation.at, outcome)
@@ -161,6 +159,8 @@ class Batch(Inboxes):
                 outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
                 return await self._audited(operation.audit, target, operation.at, outcome)
+            case _:
+                return await self.limits.apply(operation)
 
     async def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
         in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)

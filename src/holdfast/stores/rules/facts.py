@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeGuard
 
-from holdfast.contract.limits import LeaveLimits
+from holdfast.contract.limits import LeaveLimits, TakeTasks
 from holdfast.contract.operations import (
     Beat,
     BeatTask,
@@ -22,7 +22,18 @@ from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row
 
-_SHARED = (CommitTurn, StartRun, SendMessage, PublishEvent, Beat, BeatTask, FinishTask, KeepResult, LeaveLimits)
+_SHARED = (
+    CommitTurn,
+    StartRun,
+    SendMessage,
+    PublishEvent,
+    Beat,
+    BeatTask,
+    FinishTask,
+    KeepResult,
+    LeaveLimits,
+    TakeTasks,
+)
 """What neither ends nor cuts the runs of others."""
 
 

@@ -28,6 +28,16 @@ class Inboxes(BatchRows):
         self.touch(run, now)
         return row
 
+    def note_woken(self, run: StoredRun) -> None:
+        """Note that workers should look for what a run waits for, though there is nothing in its inbox."""
+        self._woken.add(run.key)
+
+    def forget_woken(self) -> bool:
+        """Tell whether there are such runs, or others were put something into their inboxes, and note it no more."""
+        woken = bool(self._woken)
+        self._woken.clear()
+        return woken
+
     def beginning(self, run: StoredRun, at: Instant) -> Instant:
         """Return from when a run may be driven: at once, but not before it begins."""
         return max(at, run.begins) if run.begins is not None and not run.epoch else at

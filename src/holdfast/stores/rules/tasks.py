@@ -39,11 +39,12 @@ class TaskRules:
             await statements.write("delete_tasks", gone)
             if run.inbox:
                 await self._refuse(run, effects.untasks)
+            await self._batch.limits.forget_tasks(run, effects.untasks, at)
         self._batch.note_side_rows(run)
         for task in effects.tasks:
             answer = keys.get(task.location)
             if answer is None or answer.outcome == "taken":
-                what = (task.attempt, task.queue, task.activity, task.payload, task.priority, at)
+                what = (task.attempt, task.queue, task.activity, task.payload, task.priority, at, task.limit_key)
                 await statements.write("put_task", [(run.key, task.location, *what)])
 
     async def _refuse(self, run: StoredRun, locations: Sequence[str]) -> None:
@@ -69,6 +70,8 @@ class TaskRules:
         await statements.write("delete_tasks", [place])
         what = (operation.location, str(operation.attempt), operation.payload, operation.at)
         row = batch.put(run, InboxKind.TASK_ENDED, *what)
+        if operation.leave is not None:
+            await batch.limits.leave(operation.leave, operation.at)
         return Delivered(run.key, run.owner, row)
 
     async def beat(self, beat: Beat) -> Outcome:

@@ -111,6 +111,17 @@ class SQLStore(Store):
         rows = await self._read("held", (worker,))
         return [Held(_int(key), _int(epoch), Status(str(status))) for key, epoch, status in rows]
 
+    async def limited_tasks(
+        self, limit: str, queues: Sequence[str], activities: Sequence[str]
+    ) -> tuple[bool, Instant | None]:
+        async def look(db: Statements) -> tuple[bool, Instant | None]:
+            wanted: list[Row] = [(queue, activity) for queue in queues for activity in activities]
+            waits = bool(wanted) and bool(await db.read("any_limited_task", wanted))
+            [(turn,)] = await db.read("next_task_turn", [(limit,)])
+            return waits, None if turn is None else _int(turn)
+
+        return await self.look(look)
+
     async def held_tasks(self, worker: str) -> list[tuple[int, str, int]]:
         rows = await self._read("tasks_of", (worker,))
         return [(_int(run), str(location), _int(attempt)) for run, location, attempt in rows]

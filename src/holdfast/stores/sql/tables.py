@@ -172,7 +172,7 @@ TABLES: Mapping[str, Table] = {
     "heartbeats": _table("run int, location text, at int, detail text", "run location"),
     "tasks": _table(
         "run int, location text, attempt int, queue text, activity text, payload text, priority int, at int, "
-        "owner text",
+        "owner text, limit_key text",
         "run location",
     ),
     "run_places": _table("run int, workflow text, lane text, held int, priority int, since int, first int", "run"),

@@ -18,6 +18,7 @@ _WORDS = {
     "join": "CROSS JOIN",  # in SQLite this fixes the order of the loops
     "greatest": "max",
     "for_update": "",
+    "skip_locked": "",
     "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
 }
 _ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"

@@ -23,6 +23,7 @@ from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
+from holdfast.testing.conformance.limited_tasks import LimitedTaskConformance
 from holdfast.testing.conformance.limits import LimitConformance
 from holdfast.testing.conformance.operators import CancelConformance, TerminateConformance
 from holdfast.testing.conformance.pausing import PauseConformance
@@ -67,7 +68,7 @@ class StoreConformance(
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
-    AgeingConformance,
+    AgeingConformance, LimitedTaskConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -92,6 +93,7 @@ __all__ = [
     "LaneConformance",
     "LetterConformance",
     "LimitConformance",
+    "LimitedTaskConformance",
     "MessageConformance",
     "PauseConformance",
     "PurgeConformance",

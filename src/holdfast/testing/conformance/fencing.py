@@ -6,7 +6,16 @@ import asyncio
 from typing import Any, get_args
 
 from holdfast.clock import Instant
-from holdfast.contract.limits import CorrectPlaces, GrantTurns, LeaveLimits, LimitSpec, PauseLimit, PutLimit
+from holdfast.contract.limits import (
+    CorrectPlaces,
+    GrantTurns,
+    LeaveLimits,
+    LimitSpec,
+    PauseLimit,
+    PutLimit,
+    TakeTasks,
+    TasksTaken,
+)
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -81,6 +90,7 @@ _LIMITS: list[Operation] = [
     LeaveLimits(leaves=[], at=NOW),
     CorrectPlaces(worker="w", places=[], at=NOW, now=0),
     GrantTurns(at=NOW, now=0),
+    TakeTasks(worker="w", limit="api", room=1, queues=["q"], activities=["a"], at=NOW, now=0),
 ]
 
 
@@ -190,7 +200,7 @@ class TerminalConformance:
                 (DropSchedule(id="s", at=NOW), Done),
                 (PauseWork(kind="queue", name="q", at=NOW), Done),
                 *((Purge(what=what, before=NOW, at=NOW), Done) for what in ("work", "event", "queued", "keys", "ids")),
-                *((each, Done) for each in _LIMITS),
+                *((each, TasksTaken if isinstance(each, TakeTasks) else Done) for each in _LIMITS),
                 *((Purge(what=other, before=NOW, at=NOW), Done) for other in TERMINAL),
             ]
             assert {type(operation) for operation, _ in operations} == set(get_args(Operation))

@@ -23,6 +23,7 @@ from holdfast.engine.runs.resident import DROPPED, Resident
 from holdfast.engine.steps.attempt import Attempt, Kind, kind_of
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.limits.keys import key_of
+from holdfast.engine.steps.limits.places import LimitPlace, TaskPlaces
 from holdfast.engine.worker.committer import Committer, Done
 from holdfast.errors import UnknownLimit
 from holdfast.replay import entry as entries
@@ -52,33 +53,6 @@ class LimitEnds(Protocol):
         ...
 
 
-class LimitPlace:
-    """A place of a limit that this worker has for an attempt."""
-
-    __slots__ = ("key", "limit", "outlived", "probe", "worker")
-
-    def __init__(self, enter: EnterLimit, probe: bool) -> None:
-        self.limit = enter.limit
-        self.key = enter.key
-        self.worker = enter.worker
-        self.probe = probe
-        self.outlived = False
-        """Whether its body goes on though the attempt has ended: it has the place until then."""
-
-    def leave(self, now: Instant, places: int = 1, verdict: str = "", hold: int | None = None) -> LeaveLimit:
-        """Return what gives it back."""
-        return LeaveLimit(
-            limit=self.limit,
-            key=self.key,
-            worker=self.worker,
-            now=now,
-            places=places,
-            verdict=verdict,
-            hold=hold,
-            probe=self.probe and bool(verdict or places),
-        )
-
-
 class LimitedSteps:
     """The steps, of all runs in memory, whose activities name a limit that is shared."""
 
@@ -90,6 +64,8 @@ class LimitedSteps:
         """The lease's."""
         self._run, self._fail, self._put_off = ends.run, ends.fail, ends.put_off
         self._held: dict[Resident, dict[str, LimitPlace]] = {}
+        self.tasks = TaskPlaces(self._outlives, self.give_back, clock)
+        """Those of attempts from queues."""
         self._asked: Counter[Pair] = Counter()
         """What commits in flight ask for."""
         self._outlived: Counter[tuple[str, str, str]] = Counter()
@@ -106,8 +82,12 @@ class LimitedSteps:
         """Return the shared limit that an attempt of a step has to enter, None if there is none."""
         if not isinstance(verb, StepVerb):
             return None
+        return self.shared(verb) if verb.activity.queue is None else None
+
+    def shared(self, verb: StepVerb) -> str | None:
+        """Return the shared limit of a step, whether it is entered here or where its queue is served."""
         limit = verb.activity.settings.limit
-        return None if limit is None or verb.activity.queue is not None or self._runs.limits.is_own(limit) else limit
+        return None if limit is None or self._runs.limits.is_own(limit) else limit
 
     def with_room(self, resident: Resident, begin: Sequence[StepVerb]) -> list[StepVerb]:
         """Return the steps whose next attempt may be counted now; the others wait until there is room here."""
@@ -180,7 +160,7 @@ class LimitedSteps:
                 self._executor.unreserve(self._reserved.pop((resident, enter.location)))
                 answer = answers.get(enter.location)
                 if answer is not None and answer.outcome == "entered":
-                    self._held.setdefault(resident, {})[enter.location] = LimitPlace(enter, answer.probe)
+                    self._held.setdefault(resident, {})[enter.location] = _place(enter, answer)
             done(outcome)
             if resident.phase is DROPPED:
                 self.dropped(resident)
@@ -226,11 +206,7 @@ class LimitedSteps:
         limit = verb.activity.settings.limit
         if answer.outcome == "unknown":
             path = resident.execution.journal.names.path(verb.location)
-            error = UnknownLimit(
-                f"step {path!r}: no engine on this database declares the limit {limit!r}: add "
-                f"Limit(name={limit!r}, ...) to Engine(limits=[...])"
-            )
-            self._fail(resident, verb, error)
+            self._fail(resident, verb, unknown_limit(path, limit or ""))
             return
         verb.skipped = True
         came = resident.limit_wait(verb)
@@ -302,7 +278,7 @@ class LimitedSteps:
         place = self._held.get(resident, {}).pop(verb.location, None)
         if place is not None:
             resident.leave_limit(place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
-        elif crashed and self.of(verb) is not None and (key := key_of(verb)) is not None:
+        elif crashed and self.shared(verb) is not None and (key := key_of(verb)) is not None:
             leave = LeaveLimit(
                 limit=verb.activity.settings.limit or "",
                 key=key,
@@ -340,7 +316,7 @@ class LimitedSteps:
         if attempt.going:
             self._outlives(place, attempt)
         elif not place.outlived:
-            self._give_back([place.leave(self.clock.now())])
+            self.give_back([place.leave(self.clock.now())])
 
     def _outlives(self, place: LimitPlace, attempt: Attempt) -> None:
         which = (place.limit, place.key, place.worker)
@@ -349,7 +325,7 @@ class LimitedSteps:
 
         def gone() -> None:
             self._outlived[which] -= 1
-            self._give_back([place.leave(self.clock.now())])
+            self.give_back([place.leave(self.clock.now())])
 
         attempt.when_gone(gone)
 
@@ -358,9 +334,10 @@ class LimitedSteps:
         now = self.clock.now()
         places = self._held.pop(resident, {}).values()
         leaves = [place.leave(now) for place in places if not place.outlived]
-        self._give_back([*leaves, *resident.exits_left()])
+        self.give_back([*leaves, *resident.exits_left()])
 
-    def _give_back(self, leaves: list[LeaveLimit]) -> None:
+    def give_back(self, leaves: list[LeaveLimit]) -> None:
+        """Give back places that no commit of a run does."""
         if not leaves:
             return
 
@@ -381,6 +358,7 @@ class LimitedSteps:
             least.update(
                 (place.limit, place.key) for place in places.values() if place.worker == worker and not place.outlived
             )
+        least.update(self.tasks.held(worker))
         for (limit, key, whose), count in self._outlived.items():
             if whose == worker:
                 least[limit, key] += count
@@ -391,3 +369,15 @@ class LimitedSteps:
         ]
         self.doubt = False
         return CorrectPlaces(worker=worker, places=held, at=self._runs.clock.now(), now=self.clock.now())
+
+
+def _place(enter: EnterLimit, answer: LimitAnswer) -> LimitPlace:
+    return LimitPlace(enter.limit, enter.key, enter.worker, answer.probe)
+
+
+def unknown_limit(step: str, limit: str) -> UnknownLimit:
+    """Return the error of a step whose limit no engine declares."""
+    return UnknownLimit(
+        f"step {step!r}: no engine on this database declares the limit {limit!r}: add "
+        f"Limit(name={limit!r}, ...) to Engine(limits=[...])"
+    )

@@ -8,7 +8,7 @@ what it still says is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,18 +16,21 @@ from typing import Any
 import msgspec
 
 from holdfast.changes import Change
-from holdfast.clock import micros, to_datetime
+from holdfast.clock import Instant, micros, to_datetime
+from holdfast.contract.limits import TakeTasks, TasksTaken
 from holdfast.contract.operations import BeatTask, Delivered, Fenced, FinishTask, KeepResult, Outcome
 from holdfast.contract.rows import Task
 from holdfast.contract.store import Store
-from holdfast.contract.turns import LeaveKey
+from holdfast.contract.turns import LeaveKey, LeaveLimit
 from holdfast.definitions import Activity
 from holdfast.engine.runs.runner import Runner
-from holdfast.engine.steps.admission import not_ready
+from holdfast.engine.steps.admission import is_transient, not_ready
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.child_process import read_arguments
 from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
+from holdfast.engine.steps.limits.limited import unknown_limit
+from holdfast.engine.steps.limits.places import LimitPlace
 from holdfast.engine.steps.queue.served import STRICT, Queues
 from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd, read_call
 from holdfast.engine.views.observers import Observers
@@ -70,12 +73,16 @@ class QueuedWork:
 class HeldTask:
     """An attempt that this worker has taken."""
 
-    __slots__ = ("attempt", "call", "task", "worker")
+    __slots__ = ("attempt", "call", "limited", "task", "unknown", "worker")
 
-    def __init__(self, task: Task, worker: str) -> None:
+    def __init__(self, task: Task, worker: str, limited: LimitPlace | None = None, unknown: str = "") -> None:
         self.task = task
         self.worker = worker
         """Under which name it was taken: this worker may get another one."""
+        self.limited = limited
+        """Its place of a limit that workers share."""
+        self.unknown = unknown
+        """The limit that it names and no engine declares."""
         self.call: TaskCall | None = None
         self.attempt: Attempt | None = None
 
@@ -101,6 +108,7 @@ class TaskRunner:
         executor: Executor,
         committer: Committer,
         observers: Observers,
+        look_again: Callable[[Instant], None],
     ) -> None:
         self._store = store
         self._queues = queues
@@ -108,6 +116,10 @@ class TaskRunner:
         self._executor = executor
         self._committer = committer
         self._observers = observers
+        self._look_again = look_again
+        self._places = runner.attempts.limited.tasks
+        self.next_turn: Instant | None = None
+        """When the next attempt that waits for the rate of its limit may begin, as far as this worker knows."""
         self._running: dict[Place, HeldTask] = {}
         self._finishing: dict[Place, HeldTask] = {}
         self._unknown: set[tuple[int, str, int]] = set()
@@ -133,41 +145,92 @@ class TaskRunner:
     async def claim(self, worker: str) -> bool:
         """Take as many attempts as there is room for; tell whether there were any."""
         self._crowded = found = False
-        for room, names in self._rooms():
+        self.next_turn = None
+        for room, names, limit in self._rooms():
             if room <= 0:
                 self._crowded = True
                 continue
             queues = self._queues
             if queues.at_once or queues.ageing:
-                tasks = await self._take(worker, room, names)
+                tasks = await self._take(worker, room, names, limit)
             else:
-                now = self._runner.clock.now()
-                tasks = await self._store.claim_tasks(worker, now, room, queues.open_names, names)
+                tasks = await self._claim(worker, room, queues.open_names, names, limit)
             found = found or bool(tasks)
-            for task in tasks:
-                self._begin(HeldTask(task, worker))
+            for held in tasks:
+                self._begin(held)
+        if self.next_turn is not None:
+            self._look_again(self.next_turn)
         return found
 
-    async def _take(self, worker: str, room: int, names: list[str]) -> list[Task]:
+    async def _take(self, worker: str, room: int, names: list[str], limit: str | None) -> list[HeldTask]:
         """Take attempts of activities; where queues age, for each nine by priority the one that has waited longest."""
-        queues, now, claim = self._queues, self._runner.clock.now(), self._store.claim_tasks
-        most = queues.at_once or None
-        tasks: list[Task] = []
+        queues = self._queues
+        tasks: list[HeldTask] = []
         ageing = [name for name in queues.open_names if name in queues.ageing] if queues.ageing else []
         owed = min(self._by_priority // STRICT, room) if ageing else 0
         if owed:
-            tasks = await claim(worker, now, owed, ageing, names, at_once=most, oldest=True)
+            tasks = await self._claim(worker, owed, ageing, names, limit, oldest=True)
             self._by_priority -= STRICT * len(tasks)
         # While one is owed none is taken before it: its queue may just have been full.
         served = [name for name in queues.open_names if len(tasks) == owed or name not in queues.ageing]
         if len(tasks) < room and served:
-            strictly = await claim(worker, now, room - len(tasks), served, names, at_once=most)
-            self._by_priority += sum(task.queue in queues.ageing for task in strictly)
+            strictly = await self._claim(worker, room - len(tasks), served, names, limit)
+            self._by_priority += sum(held.task.queue in queues.ageing for held in strictly)
             tasks += strictly
         return tasks
 
-    def _rooms(self) -> Iterator[tuple[int, list[str]]]:
-        """Return how many attempts there is room for now, of activities that share it."""
+    async def _claim(
+        self, worker: str, room: int, queues: Sequence[str], names: list[str], limit: str | None, oldest: bool = False
+    ) -> list[HeldTask]:
+        now, most = self._runner.clock.now(), self._queues.at_once or None
+        if limit is not None:
+            return await self._claim_limited(worker, room, queues, names, limit, oldest)
+        tasks = await self._store.claim_tasks(worker, now, room, queues, names, at_once=most, oldest=oldest)
+        return [HeldTask(task, worker) for task in tasks]
+
+    async def _claim_limited(
+        self, worker: str, room: int, queues: Sequence[str], names: list[str], limit: str, oldest: bool
+    ) -> list[HeldTask]:
+        """Take attempts that have a place of their limit, if any wait; the others are put in line."""
+        runner, limited, more = self._runner, self._runner.attempts.limited, True
+        tasks: list[HeldTask] = []
+        waits, turn = await self._store.limited_tasks(limit, queues, names)
+        more = waits or (turn is not None and turn <= limited.clock.now())
+        while more:
+            take = TakeTasks(
+                worker=worker,
+                limit=limit,
+                room=room,
+                queues=[*queues],
+                activities=names,
+                at=runner.clock.now(),
+                now=limited.clock.now(),
+                at_once={name: most for name, most in self._queues.at_once.items() if name in queues},
+                oldest=oldest,
+            )
+            self._places.asked += 1
+            limited.used = True
+            try:
+                taken = await self._committer.apply(take)
+            except Exception:
+                limited.doubt = True  # what it took nevertheless is handed back by `check`
+                raise
+            finally:
+                self._places.asked -= 1
+            assert isinstance(taken, TasksTaken)
+            turn, more = taken.turn, taken.more
+            for each in taken.tasks:
+                place = self._places.took(each, limit, worker)
+                tasks.append(HeldTask(each.task, worker, place, limit if place is None else ""))
+            if taken.woke_others:
+                runner.host.woke_others()
+        if turn is not None:
+            at = runner.clock.now() + max(turn - limited.clock.now(), 0)
+            self.next_turn = at if self.next_turn is None else min(at, self.next_turn)
+        return tasks
+
+    def _rooms(self) -> Iterator[tuple[int, list[str], str | None]]:
+        """Return how many attempts there is room for now, of activities that share it, and the limit of all workers."""
         if self._over:
             return
         alike: dict[object, list[Activity[..., Any]]] = {}
@@ -175,9 +238,12 @@ class TaskRunner:
             if not self._runner.too_late(activity.settings):
                 settings = activity.settings
                 alike.setdefault((activity.is_async, settings.isolate, settings.limit), []).append(activity)
+        limits = self._runner.limits
         for activities in alike.values():
             if not self._judging:
-                yield self._executor.free(activities[0]), [activity.name for activity in activities]
+                limit = activities[0].settings.limit
+                shared = limit if limit is not None and not limits.is_own(limit) else None
+                yield self._executor.free(activities[0]), [activity.name for activity in activities], shared
 
     @property
     def _judging(self) -> bool:
@@ -197,6 +263,8 @@ class TaskRunner:
             context.step, context.idempotency_key = call.step, call.key
             context.report = partial(self._report, held)
             context.verb, context.clock = work, runner.clock  # type: ignore[assignment]  # as much of a verb as it asks
+            if held.unknown:
+                raise unknown_limit(call.step, held.unknown)
             if self._in_danger(work) and self._judging:
                 self._finish(held, TaskEnd(lost="bystander"))
                 return
@@ -214,6 +282,8 @@ class TaskRunner:
             return
         self._running[held.place] = held
         attempt = held.attempt = Attempt(self._executor, work, held, context, self._done)
+        if held.limited is not None:
+            attempt.limit = None  # its place is counted in the store
         if call.own_key is not None:
             attempt.late = partial(self._late, held)
         on_start = work.activity.settings.on_start
@@ -228,7 +298,7 @@ class TaskRunner:
         end: TaskEnd | None = None
         if runner.too_late(settings):
             self._over, end = True, TaskEnd(lost="handed back")
-        elif settings.limit is not None:
+        elif settings.limit is not None and held.limited is None:
             now = runner.clock.now()
             turn = runner.limits.turn_of(settings.limit, held.place, now)
             if turn > now:
@@ -245,47 +315,63 @@ class TaskRunner:
         if self._running.get(held.place) is not held:
             return
         if result is not None:
-            self._finish(held, TaskEnd(result=msgspec.Raw(result)))
+            self._finish(held, TaskEnd(result=msgspec.Raw(result)), "ok")
             return
         assert error is not None
-        limit = attempt.verb.activity.settings.limit
+        settings = attempt.verb.activity.settings
         if type(error) is ErrorData:
             data, raised = error, error_from_data(error, {})
         else:
             assert isinstance(error, BaseException)
             data, raised = error_to_data(error), tamed(error)
         wait = asked_delay(raised)
-        if limit is not None and wait is not None:
-            self._runner.limits.hold(limit, self._runner.clock.now() + wait)
-        self._finish(held, TaskEnd(error=data, isolated=attempt.isolated))
+        if settings.limit is not None and wait is not None and held.limited is None:
+            self._runner.limits.hold(settings.limit, self._runner.clock.now() + wait)
+        verdict = ""
+        if held.limited is not None and wait is None and not attempt.isolated:  # a suspect is judged by its run
+            verdict = "failed" if is_transient(settings.retry, raised, data) else ""
+        self._finish(held, TaskEnd(error=data, isolated=attempt.isolated), verdict, wait)
 
-    def _finish(self, held: HeldTask, end: TaskEnd) -> None:
+    def _finish(self, held: HeldTask, end: TaskEnd, verdict: str = "", hold: int | None = None) -> None:
         self._running.pop(held.place, None)
         self._finishing[held.place] = held
-        self._tell(held, end.encoded(), _FIRST_PAUSE)
+        place, leave = held.limited, None
+        if place is not None:
+            leave = self._places.left(place, held.attempt, verdict, hold)
+        self._tell(held, end.encoded(), _FIRST_PAUSE, leave)
         if self._crowded:
             self._runner.host.tasks_queued()
 
-    def _tell(self, held: HeldTask, payload: str, pause: float) -> None:
+    def _tell(self, held: HeldTask, payload: str, pause: float, leave: LeaveLimit | None = None) -> None:
         """Let the run know how an attempt ended, however long the store cannot take it."""
         task, at = held.task, self._runner.clock.now()
         operation = FinishTask(
-            run=task.run, location=task.location, attempt=task.attempt, worker=held.worker, payload=payload, at=at
+            run=task.run,
+            location=task.location,
+            attempt=task.attempt,
+            worker=held.worker,
+            payload=payload,
+            at=at,
+            leave=leave,
         )
+        limited = self._runner.attempts.limited
 
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Exception) and not self._runner.stopping:
                 again = min(pause * 2, _LONGEST_PAUSE)
+                limited.doubt = limited.doubt or leave is not None  # it may have been given back
                 self._executor.loop.call_later(pause, self._tell, held, payload, again)
                 return
             if self._finishing.get(held.place) is held:
                 del self._finishing[held.place]
-            if held.task.queue in self._queues.at_once:
+            if held.task.queue in self._queues.at_once or leave is not None:
                 self._runner.host.tasks_queued()
             if isinstance(outcome, Delivered):
                 self._runner.host.delivered(outcome)
             elif isinstance(outcome, Fenced):
                 _logger.info("attempt %d of a step of run %s is not wanted any more", task.attempt, task.run_id)
+                if leave is not None:
+                    limited.give_back([leave])
                 self._runner.host.woke_others()  # or it was taken by the very commit that seemed to fail
 
         self._committer.submit(operation, done)
@@ -356,6 +442,8 @@ class TaskRunner:
             del self._running[held.place]
             if held.attempt is not None:
                 held.attempt.stop("cancelled")
+            if held.limited is not None:
+                self._places.stopped(held.limited, held.attempt)
             if self._crowded:
                 self._runner.host.tasks_queued()
 

@@ -11,6 +11,7 @@ from holdfast.context.steps import StepVerb
 from holdfast.contract.turns import NewTask
 from holdfast.engine.steps.admission import asking
 from holdfast.engine.steps.child_process import write_arguments
+from holdfast.engine.steps.limits.keys import made_key
 from holdfast.payloads.codec import ErrorData
 
 _MOST_PRIORITY = 2**31 - 1
@@ -60,7 +61,7 @@ def new_task(verb: StepVerb) -> NewTask:
 
     Raises:
         NotSerializable, DefinitionError: its arguments cannot reach another worker.
-        Exception: what the activity's idempotency_key raised.
+        Exception: what the activity's idempotency_key or limit_key raised.
     """
     settings, step = verb.activity.settings, verb.journal.names.path(verb.location)
     key: object = None
@@ -87,6 +88,7 @@ def new_task(verb: StepVerb) -> NewTask:
         activity=settings.name,
         payload=_encode(call).decode(),
         priority=max(-_MOST_PRIORITY, min(settings.priority, _MOST_PRIORITY)),
+        limit_key=made_key(verb),
     )
 
 

@@ -93,6 +93,8 @@ class Waiter(msgspec.Struct):
     granted: Instant | None
     place: int
     """Whether a place is reserved for it."""
+    task: int
+    """Whether it is an attempt in a queue."""
 
 
 class LimitRows:

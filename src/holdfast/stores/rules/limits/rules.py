@@ -15,12 +15,14 @@ from holdfast.contract.limits import (
     LimitSpec,
     PauseLimit,
     PutLimit,
+    TakeTasks,
 )
 from holdfast.contract.operations import Done, KeyAnswer, Outcome, Refused
 from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import EnterLimit, LeaveKey, LeaveLimit, TurnEffects
 from holdfast.rates import SKEW, after_begin, idle_from, turn_of
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord, LimitRows, Waiter, encoded
+from holdfast.stores.rules.limits.tasks import take_tasks
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _ENTERED, _PROBES = LimitAnswer("entered"), LimitAnswer("entered", probe=True)
 _WAITS, _UNKNOWN = LimitAnswer("waits"), LimitAnswer("unknown")
+_IN_LINE = ""
+"""The owner of an attempt in a queue that waits for its limit."""
 _UNDATED = -1
 """When a turn was given, where that was not known: the next worker that looks dates it."""
 _MOST_GRANTED = 1000
@@ -81,9 +85,36 @@ class LimitRules:
             return _UNKNOWN
         limit, key = found
         key.seen(enter.now)
-        mine = await self._waiter(run, enter.location) if run.side_rows else None
+        mine = await self._waiter(run.key, enter.location) if run.side_rows else None
+        answer = await self._enter(run.key, limit, key, enter, mine, at)
+        if answer is _WAITS:
+            self._batch.note_side_rows(run)
+        return answer
+
+    async def enter_task(self, run: int, enter: EnterLimit, at: Instant) -> LimitAnswer:
+        """Take a place for an attempt that is being taken from a queue, or put it in line."""
+        found = await self._rows.get(enter.limit, enter.key, enter.worker)
+        if found is None:
+            return _UNKNOWN
+        limit, key = found
+        key.seen(enter.now)
+        mine = await self._waiter(run, enter.location) if limit.granted or limit.waiting else None
+        return await self._enter(run, limit, key, enter, mine, at, task=1)
+
+    async def _enter(
+        self,
+        run: int,
+        limit: LimitRecord,
+        key: KeyRecord,
+        enter: EnterLimit,
+        mine: Waiter | None,
+        at: Instant,
+        *,
+        task: int = 0,
+    ) -> LimitAnswer:
         if mine is not None:
             if mine.granted is None and (mine.name, mine.key) == (enter.limit, enter.key):
+                await self._park(run, enter.location, task)
                 return _WAITS
             await self._remove(mine)
         first = mine is not None or not key.waiting
@@ -92,9 +123,14 @@ class LimitRules:
             if limit.waiting:
                 await self._grant(limit, at, enter.now)
             return answer
-        await self._wait(run, limit, key, enter, mine)
+        await self._wait(run, limit, key, enter, mine, task)
         await self._grant(limit, at, enter.now)
         return _WAITS
+
+    def is_full(self, name: str) -> bool:
+        """Tell whether nothing more may begin under a limit, whatever its key."""
+        limit = self._rows.limits.get(name)
+        return limit is not None and _is_full(limit)
 
     def _begin(self, limit: LimitRecord, key: KeyRecord, enter: EnterLimit) -> LimitAnswer:
         limit.used += 1
@@ -112,18 +148,23 @@ class LimitRules:
         return _PROBES if key.open_until is not None else _ENTERED
 
     async def _wait(
-        self, run: StoredRun, limit: LimitRecord, key: KeyRecord, enter: EnterLimit, before: Waiter | None
+        self, run: int, limit: LimitRecord, key: KeyRecord, enter: EnterLimit, before: Waiter | None, task: int
     ) -> None:
-        self._batch.note_side_rows(run)
         limit.last += 1
         n = before.n if before is not None else limit.last
-        waiter = (run.key, enter.location, enter.limit, enter.key, enter.priority, n, enter.now, None, 0)
+        waiter = (run, enter.location, enter.limit, enter.key, enter.priority, n, enter.now, None, 0, task)
         await self._batch.statements.write("put_limit_waiter", [waiter])
+        await self._park(run, enter.location, task)
         limit.waiting += 1
         key.waiting += 1
         if key.head is None or (-enter.priority, n) < (-(key.head_priority or 0), key.head):
             key.head_priority, key.head = enter.priority, n
         self._note(limit, key)
+
+    async def _park(self, run: int, location: str, task: int) -> None:
+        """Let no worker take an attempt from its queue before it is its turn."""
+        if task:
+            await self._batch.statements.write("own_task", [(_IN_LINE, run, location)])
 
     # Leaving.
 
@@ -177,7 +218,7 @@ class LimitRules:
 
     async def withdraw(self, run: StoredRun, location: str, at: Instant, now: Instant) -> None:
         """Let a step wait no longer."""
-        waiter = await self._waiter(run, location)
+        waiter = await self._waiter(run.key, location)
         if waiter is not None:
             await self._forget([waiter], at, now)
 
@@ -187,6 +228,14 @@ class LimitRules:
         if rows:
             await self._forget([Waiter(*row) for row in rows], at)  # type: ignore[arg-type]  # columns as in Waiter
 
+    async def forget_tasks(self, run: StoredRun, locations: Sequence[str], at: Instant) -> None:
+        """Let attempts wait no longer that were taken out of their queues."""
+        rows = await self._batch.statements.read("limit_waiters_of", [(run.key,)])
+        waiters = [Waiter(*row) for row in rows]  # type: ignore[arg-type]  # columns as in Waiter
+        gone = [waiter for waiter in waiters if waiter.task and waiter.location in locations]
+        if gone:
+            await self._forget(gone, at)
+
     async def _forget(self, waiters: Sequence[Waiter], at: Instant, now: Instant | None = None) -> None:
         for waiter in waiters:
             await self._remove(waiter)
@@ -195,13 +244,15 @@ class LimitRules:
             if limit is not None and limit.waiting:
                 await self._grant(limit, at, now)
 
-    async def _waiter(self, run: StoredRun, location: str) -> Waiter | None:
-        rows = await self._batch.statements.read("get_limit_waiter", [(run.key, location)])
+    async def _waiter(self, run: int, location: str) -> Waiter | None:
+        rows = await self._batch.statements.read("get_limit_waiter", [(run, location)])
         return Waiter(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Waiter
 
     async def _remove(self, waiter: Waiter) -> None:
         """Delete a waiter, and free what was reserved for it."""
         await self._batch.statements.write("delete_limit_waiter", [(waiter.name, waiter.run, waiter.location)])
+        if waiter.task:
+            await self._batch.statements.write("unpark_task", [(waiter.run, waiter.location)])
         found = await self._rows.get(waiter.name, waiter.key, "")
         if found is None:
             return
@@ -271,6 +322,11 @@ class LimitRules:
             key.granted += 1
         await self._find_head(key)
         self._note(limit, key)
+        if waiter.task:
+            if not wait:
+                await batch.statements.write("unpark_task", [(waiter.run, waiter.location)])
+            batch.note_woken(run)
+            return
         at = run.updated if at is None else at
         batch.put(run, InboxKind.LIMIT_TURN, waiter.location, limit.name, str(at + wait) if wait else "", at)
 
@@ -390,13 +446,17 @@ class LimitRules:
         self._note(limit, key)
         await self._grant(limit, at, now)
 
-    async def apply(self, operation: LeaveLimits | CorrectPlaces | GrantTurns | PutLimit | PauseLimit) -> Outcome:
+    async def apply(
+        self, operation: LeaveLimits | TakeTasks | CorrectPlaces | GrantTurns | PutLimit | PauseLimit
+    ) -> Outcome:
         """Do what a worker, an engine that opens or an operator asks of limits."""
         match operation:
             case LeaveLimits():
                 for leave in operation.leaves:
                     await self.leave(leave, operation.at)
                 return Done(len(operation.leaves))
+            case TakeTasks():
+                return await take_tasks(self._batch, operation)
             case CorrectPlaces():
                 return await self.correct(operation)
             case GrantTurns():
@@ -409,10 +469,12 @@ class LimitRules:
 
 def _has_place(limit: LimitRecord, key: KeyRecord) -> bool:
     """Tell whether an attempt under a key might begin now, as far as others are concerned."""
-    numbers = limit.numbers
-    if limit.paused or (numbers.at_once is not None and limit.used + limit.granted >= numbers.at_once):
-        return False
-    return _key_has_place(numbers, key)
+    return not _is_full(limit) and _key_has_place(limit.numbers, key)
+
+
+def _is_full(limit: LimitRecord) -> bool:
+    most = limit.numbers.at_once
+    return bool(limit.paused) or (most is not None and limit.used + limit.granted >= most)
 
 
 def _key_has_place(numbers: LimitSpec, key: KeyRecord) -> bool:

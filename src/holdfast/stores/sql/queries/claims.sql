@@ -16,4 +16,15 @@ SELECT {claim} FROM {rows} AS taken {join} runs ON runs.key = taken.key {join} i
 
 -- name: running_tasks
 -- How many attempts from a queue workers have.
-SELECT count(*) FROM tasks WHERE queue = $1 AND owner IS NOT NULL;
+SELECT count(*) FROM tasks WHERE queue = $1 AND owner IS NOT NULL AND owner <> '';
+
+-- name: task_priorities
+-- The priorities of the attempts of one activity that wait in one queue: jumps from one to the next in the index.
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM tasks WHERE owner IS NULL AND queue = $1 AND activity = $2
+    UNION ALL
+    SELECT (SELECT max(priority) FROM tasks
+            WHERE owner IS NULL AND queue = $1 AND activity = $2 AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT priority FROM levels WHERE priority IS NOT NULL;

@@ -58,22 +58,22 @@ SELECT name, key, used FROM limit_counts WHERE worker = $1 ORDER BY name, key;
 
 -- name: put_limit_waiter
 -- A step waits in line.
-INSERT INTO limit_waiters (run, location, name, key, priority, n, since, granted, place)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO limit_waiters (run, location, name, key, priority, n, since, granted, place, task)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (run, location) DO UPDATE SET name = excluded.name, key = excluded.key, priority = excluded.priority,
-    n = excluded.n, since = excluded.since, granted = excluded.granted, place = excluded.place;
+    n = excluded.n, since = excluded.since, granted = excluded.granted, place = excluded.place, task = excluded.task;
 
 -- name: get_limit_waiter
 -- The step at a location of a run, if it waits.
-SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters WHERE run = $1 AND location = $2;
+SELECT run, location, name, key, priority, n, since, granted, place, task FROM limit_waiters WHERE run = $1 AND location = $2;
 
 -- name: limit_waiters_of
 -- The steps of a run that wait.
-SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters WHERE run = $1 ORDER BY location;
+SELECT run, location, name, key, priority, n, since, granted, place, task FROM limit_waiters WHERE run = $1 ORDER BY location;
 
 -- name: first_limit_waiter
 -- The first step in line that was not given its turn.
-SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters
+SELECT run, location, name, key, priority, n, since, granted, place, task FROM limit_waiters
 WHERE name = $1 AND key = $2 AND granted IS NULL ORDER BY priority DESC, n LIMIT 1;
 
 -- name: grant_limit_turn
@@ -102,7 +102,7 @@ UPDATE limit_waiters SET granted = $1 WHERE granted = -1;
 
 -- name: late_limit_turns
 -- Turns that were given before an instant ($1) and not used; those reserved after another ($2) were given in another boot.
-SELECT run, location, name, key, priority, n, since, granted, place FROM limit_waiters
+SELECT run, location, name, key, priority, n, since, granted, place, task FROM limit_waiters
 WHERE granted IS NOT NULL AND (granted < $1 OR (granted > $2 AND place = 1)) ORDER BY granted LIMIT 1000;
 
 -- name: stale_limits
@@ -121,9 +121,9 @@ OR EXISTS (SELECT 1 FROM limit_keys WHERE used = 0 AND granted = 0 AND waiting =
 
 -- name: read_limit_waits
 -- rows: run int
--- The steps of runs that wait, and from when they may begin.
+-- The steps of runs that wait, and from when they may begin; attempts in queues are not among them.
 SELECT limit_waiters.run, limit_waiters.location, limit_waiters.name, limit_waiters.key, limit_waiters.since, limit_waiters.granted
-FROM {rows} AS wanted {join} limit_waiters ON limit_waiters.run = wanted.run;
+FROM {rows} AS wanted {join} limit_waiters ON limit_waiters.run = wanted.run WHERE limit_waiters.task = 0;
 
 -- name: wrong_limits
 -- Limits and keys whose counters are not what they count; there are none.
@@ -138,7 +138,10 @@ UNION ALL
 SELECT name, '*' FROM limits
 WHERE used <> (SELECT coalesce(sum(limit_counts.used), 0) FROM limit_counts WHERE limit_counts.name = limits.name)
    OR granted <> (SELECT count(*) FROM limit_waiters WHERE limit_waiters.name = limits.name AND place = 1)
-   OR waiting <> (SELECT count(*) FROM limit_waiters WHERE limit_waiters.name = limits.name AND place = 0);
+   OR waiting <> (SELECT count(*) FROM limit_waiters WHERE limit_waiters.name = limits.name AND place = 0)
+UNION ALL
+SELECT activity, limit_key FROM tasks WHERE owner = '' AND NOT EXISTS (SELECT 1 FROM limit_waiters
+    WHERE limit_waiters.run = tasks.run AND limit_waiters.location = tasks.location AND limit_waiters.task = 1);
 
 -- name: read_limits
 -- All limits.
@@ -148,3 +151,42 @@ SELECT name, spec, override, paused, used, granted, waiting FROM limits ORDER BY
 -- The keys of a limit that are used most.
 SELECT name, key, used, granted, waiting, invited, held_until, failures, open_until, probe FROM limit_keys
 WHERE name = $1 ORDER BY waiting DESC, used DESC, key LIMIT $2;
+
+-- name: limited_tasks
+-- Attempts of one activity that wait in one queue, and are not in line for their limit, in the order of their index.
+SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workflow, tasks.attempt, tasks.queue, tasks.activity,
+    tasks.payload, tasks.limit_key
+FROM tasks {join} runs ON runs.key = tasks.run
+WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND runs.status <> 'paused'
+ORDER BY tasks.priority DESC, tasks.at LIMIT $3 {skip_locked};
+
+-- name: limited_tasks_of_priority
+-- The oldest of them of one priority.
+SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workflow, tasks.attempt, tasks.queue, tasks.activity,
+    tasks.payload, tasks.limit_key
+FROM tasks {join} runs ON runs.key = tasks.run
+WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND tasks.priority = $4 AND runs.status <> 'paused'
+ORDER BY tasks.at LIMIT $3 {skip_locked};
+
+-- name: own_task
+-- Make an attempt a worker's, or (the empty text) put it in line.
+UPDATE tasks SET owner = $1 WHERE run = $2 AND location = $3;
+
+-- name: unpark_task
+-- Let workers take an attempt that was in line.
+UPDATE tasks SET owner = NULL WHERE run = $1 AND location = $2 AND owner = '';
+
+-- name: due_task_turns
+-- The attempts in line that were told from when on they may begin, and may now.
+SELECT run, location FROM limit_waiters
+WHERE name = $1 AND task = 1 AND granted IS NOT NULL AND granted <= $2 AND place = 0 ORDER BY granted LIMIT $3;
+
+-- name: next_task_turn
+-- From when on the next of the attempts in line may begin that were told so.
+SELECT min(granted) FROM limit_waiters WHERE name = $1 AND task = 1 AND granted IS NOT NULL AND place = 0;
+
+-- name: any_limited_task
+-- rows: queue text, activity text
+-- Whether attempts wait that are not in line.
+SELECT 1 FROM {rows} AS wanted WHERE EXISTS (
+    SELECT 1 FROM tasks WHERE tasks.owner IS NULL AND tasks.queue = wanted.queue AND tasks.activity = wanted.activity) LIMIT 1;

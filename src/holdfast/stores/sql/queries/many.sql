@@ -123,11 +123,11 @@ ON CONFLICT (run, location) DO UPDATE SET at = excluded.at, detail = excluded.de
 
 -- name: put_task
 -- An attempt waits for a worker.
-INSERT INTO tasks (run, location, attempt, queue, activity, payload, priority, at, owner)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, NULL)
+INSERT INTO tasks (run, location, attempt, queue, activity, payload, priority, at, owner, limit_key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, NULL, $9)
 ON CONFLICT (run, location) DO UPDATE SET attempt = excluded.attempt, queue = excluded.queue,
     activity = excluded.activity, payload = excluded.payload, priority = excluded.priority, at = excluded.at,
-    owner = NULL;
+    owner = NULL, limit_key = excluded.limit_key;
 
 -- name: get_task
 -- Which attempt a task is, and who has it.

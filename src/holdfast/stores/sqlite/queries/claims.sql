@@ -35,17 +35,6 @@ WHERE owner IS NULL AND queue = ?1 AND activity = ?2
 AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
 ORDER BY priority DESC, at LIMIT ?3;
 
--- name: task_priorities
--- The priorities of the attempts of one activity that wait in one queue: jumps from one to the next in the index.
-WITH RECURSIVE levels (priority) AS (
-    SELECT max(priority) FROM tasks WHERE owner IS NULL AND queue = ?1 AND activity = ?2
-    UNION ALL
-    SELECT (SELECT max(priority) FROM tasks
-            WHERE owner IS NULL AND queue = ?1 AND activity = ?2 AND priority < levels.priority)
-    FROM levels WHERE levels.priority IS NOT NULL
-)
-SELECT priority FROM levels WHERE priority IS NOT NULL;
-
 -- name: tasks_of_priority
 -- The oldest of them of one priority.
 SELECT -priority, at, run, location FROM tasks
