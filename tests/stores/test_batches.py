@@ -20,6 +20,7 @@ from holdfast.contract.limits import (
     LimitSpec,
     PauseLimit,
     PutLimit,
+    TakeTasks,
 )
 from holdfast.contract.operations import (
     Acknowledge,
@@ -111,7 +112,7 @@ class Dice:
             self.cancel, self.terminate, self.pause, self.unpause, self.reopen, self.set_attributes, self.unblock,
             self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
             self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task, self.leave_limits,
-            self.correct_places, self.grant_turns, self.put_limit, self.pause_limit, self.pause_work,
+            self.take_tasks, self.correct_places, self.grant_turns, self.put_limit, self.pause_limit, self.pause_work,
         ]  # fmt: skip
         return self.random.choice(common if self.chance(65) else seldom)()
 
@@ -138,6 +139,13 @@ class Dice:
 
     def leave_limits(self) -> LeaveLimits:
         return LeaveLimits(leaves=self.some(self.exit, 60), at=self.at)
+
+    def take_tasks(self) -> TakeTasks:
+        return TakeTasks(
+            worker=self.random.choice("wwx"), limit=self.limit(), room=self.random.randrange(4), queues=["q", "r"],
+            activities=["pay", "ship"], at=self.at, now=self.lease_now(), oldest=self.chance(20),
+            at_once={"q": 2} if self.chance(30) else {},
+        )  # fmt: skip
 
     def correct_places(self) -> CorrectPlaces:
         held = [HeldPlaces("api", key, 0, self.random.randrange(3)) for key in ("", "a", "b")]
@@ -297,8 +305,9 @@ class Dice:
     def finish_task(self) -> FinishTask:
         worker, attempt = self.random.choice(["w", "w", "v"]), self.random.choice([1, 1, 2])
         return FinishTask(
-            run=self.key(), location=self.place(), attempt=attempt, worker=worker, payload=str(self.at), at=self.at
-        )
+            run=self.key(), location=self.place(), attempt=attempt, worker=worker, payload=str(self.at), at=self.at,
+            leave=self.exit() if self.chance(50) else None,
+        )  # fmt: skip
 
     def beat_task(self) -> BeatTask:
         worker, attempt = self.random.choice(["w", "w", "v"]), self.random.choice([1, 1, 2])
@@ -385,7 +394,7 @@ class Dice:
         queue, activity = self.random.choice(["q", "r"]), self.random.choice(["pay", "ship"])
         return NewTask(
             location=self.place(), attempt=self.random.choice([1, 1, 2]), queue=queue, activity=activity,
-            payload=str(self.at), priority=self.random.choice([0, 0, 3]),
+            payload=str(self.at), priority=self.random.choice([0, 0, 3]), limit_key=self.random.choice(["", "a"]),
         )  # fmt: skip
 
     def leave(self) -> LeaveKey:
