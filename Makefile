@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests wait (for processes, servers, leases) more than they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 )))
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 5 / 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check speed format bench stress postgres coverage clean

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.behaviour.on_postgres import ON_POSTGRES
 
 from holdfast.contract.store import Store
 from holdfast.errors import StoreError
@@ -24,33 +25,6 @@ from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
 MODES = ("memory", "evict", "postgres")
-ABOVE_THE_STORE = {
-    "activity_callbacks",
-    "activity_priority",
-    "app_context",
-    "asyncio_in_workflows",
-    "background",
-    "branches",
-    "compensation",
-    "conditions",
-    "graphs",
-    "libraries",
-    "loops",
-    "newcomer_mistakes",
-    "observability",
-    "payloads",
-    "progress",
-    "retry_after",
-    "sequences",
-    "skipping",
-    "sleeps",
-    "step_failures",
-    "step_timeouts",
-    "steps",
-    "sync_code",
-}
-"""Files about what happens above the store: they ask no statement of it that another file does not ask on PostgreSQL.
-Their tests run there with --all-modes: `make postgres` and `make stress`."""
 FOLDER = Path(__file__).parent
 STOP_GRACE = timedelta(milliseconds=200)
 
@@ -58,17 +32,19 @@ STOP_GRACE = timedelta(milliseconds=200)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all-modes"):
         return
-    left_out = [item for item in items if _is_above_the_store(item)]
+    left_out = [item for item in items if _adds_nothing(item)]
     config.hook.pytest_deselected(items=left_out)
     gone = {*map(id, left_out)}
     items[:] = [item for item in items if id(item) not in gone]
 
 
-def _is_above_the_store(item: pytest.Item) -> bool:
+def _adds_nothing(item: pytest.Item) -> bool:
+    """Whether a test on PostgreSQL shows nothing of the store that another does not show."""
     callspec = getattr(item, "callspec", None)
-    if callspec is None or callspec.params.get("mode") != "postgres":
+    if callspec is None or callspec.params.get("mode") != "postgres" or item.path.parent != FOLDER:
         return False
-    return item.path.parent == FOLDER and item.path.stem.removeprefix("test_") in ABOVE_THE_STORE
+    needed = ON_POSTGRES.get(item.path.stem.removeprefix("test_"))
+    return needed is not None and item.name.split("[")[0] not in needed
 
 
 @pytest.fixture(params=MODES)

@@ -227,7 +227,13 @@ def test_whoever_comes_when_the_server_is_about_to_go_gets_a_new_one(tmp_path):
         assert not server.folder.exists()
 
 
-MAKING = ["*", "*/users/*", "*/data", "*/data/PG_VERSION", "*/port", "*/data/log", "*/data/postmaster.pid"]
+MAKING = [
+    *("*/data", "*/data/postmaster.pid"),
+    *(
+        pytest.param(sign, marks=pytest.mark.slow)
+        for sign in ("*", "*/users/*", "*/data/PG_VERSION", "*/port", "*/data/log")
+    ),
+]
 
 
 @pytest.mark.parametrize("sign", MAKING)
