@@ -61,7 +61,8 @@
         |   |-- AuthFailed             the server refused the user or the password
         |   |-- UnsupportedServer      a server older than we know
         |   |-- SchemaTooNew
-        |   `-- SchemaTooOld           made before the first release
+        |   |-- SchemaTooOld           made before the first release
+        |   `-- NeedsUpgrade           made by an older holdfast, and opened only to look
         |-- StoreReplaced          the file was deleted, swapped or written by another program underneath
         |-- StoreFull
         |-- BadData                the database refused a value
@@ -392,6 +393,10 @@ class UnsupportedServer(CannotOpen):
 
 class SchemaTooOld(CannotOpen):
     """The database was made by a holdfast before the first release; nothing was written."""
+
+
+class NeedsUpgrade(CannotOpen):
+    """An older holdfast wrote this database, and it was opened only to look; nothing was written."""
 
 
 class SchemaTooNew(CannotOpen):

@@ -26,16 +26,23 @@ FOUNDATIONS = (
 )  # fmt: skip
 PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
-ROWS = ("contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits")
+ROWS = (
+    "contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits", "contract.heads",
+)  # fmt: skip
 TIMES = ("schedules", "schedules.times")
 GROUND = (*FOUNDATIONS, *PAYLOADS, *DETERMINISM, *ROWS, *TIMES)
 REPLAY = ("replay", "replay.*")
 CONTEXT = ("context", "context.*")
 DECLARATIVE = ("declarative", "declarative.*")
-CONTRACT = ("contract.store", "replay.entry")  # entries cross the store line, so who sees the one sees the other
+CONTRACT = (
+    "contract.store",
+    "contract.looking",
+    "replay.entry",
+)  # entries cross the store line, so who sees the one sees the other
 OPS = ("ops", "ops.*")
 ENGINE = ("engine", "engine.*", "schedules.*")
 TRANSFER = ("transfer", "transfer.*")
+LOOKING = ("looking", "looking.*")
 INSIDE = (
     *GROUND, *REPLAY, *CONTEXT, *DECLARATIVE, "contract.store", "stores", "stores.*", *OPS, *TRANSFER, *ENGINE,
 )  # fmt: skip
@@ -59,7 +66,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # "stores" is the package's __init__, which opens a store by its URL: no engine module knows a particular store.
     # A backup is a transfer to a file, whatever the store.
     "engine": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "transfer.backup"),
-    "cli": ("", *INSIDE),
+    # The desk: what every face shows and does. The engine knows no face.
+    "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*"),
+    "cli": ("", *INSIDE, *LOOKING),
     "testing": ("*",),
 }
 

@@ -21,13 +21,14 @@ Terminal is final
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from holdfast.clock import Clock, Instant
 from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitWait
+from holdfast.contract.looking import Looks
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import (
     AuditRow,
@@ -70,8 +71,8 @@ POISON_ERROR = codec.encode(
 """The error of such a run, as JSON."""
 
 
-class Store(ABC):
-    """A database of runs."""
+class Store(Looks):
+    """A database of runs; what faces ask of it is in `contract/looking.py`."""
 
     durability: str
     """`power` when acknowledged work survives power loss, `process` when it survives only the death of processes."""
@@ -85,12 +86,16 @@ class Store(ABC):
         return self.clock
 
     @abstractmethod
-    async def open(self) -> None:
+    async def open(self, *, look_only: bool = False) -> None:
         """Open the database, applying missing migrations atomically under a lock.
+
+        With `look_only` nothing is ever written: there is no migration and no worker can join. What would write
+        raises ReadOnly.
 
         Raises:
             CannotOpen: with the path and the reason; no file was created or changed.
             SchemaTooOld, SchemaTooNew: another holdfast made the schema; nothing was written.
+            NeedsUpgrade: the schema is an older one, and to look is all that was asked for.
         """
 
     @abstractmethod
@@ -326,8 +331,13 @@ class Store(ABC):
         """Return runs, newest first."""
 
     @abstractmethod
-    async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
-        """Return a run's facts in order of seq, or those cut away when it was reopened."""
+    async def history(
+        self, key: int, *, archived: bool = False, after: int = 0, limit: int | None = None, newest: bool = False
+    ) -> list[EntryRow]:
+        """Return a run's facts in order of seq, or all those cut away when it was reopened.
+
+        Of its facts only those after a number, and of these the first `limit`, or with `newest` the last `limit`.
+        """
 
     @abstractmethod
     async def letters(self, which: LetterFilter) -> list[LetterRow]:

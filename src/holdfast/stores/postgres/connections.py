@@ -18,7 +18,7 @@ from psycopg import AsyncConnection, BaseConnection, Connection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast.clock import Clock, Instant
-from holdfast.errors import StoreClosed
+from holdfast.errors import ReadOnly, StoreClosed
 from holdfast.stores.postgres.address import Dialect
 from holdfast.stores.postgres.errors import UNPREPARED, is_lost, refuses_options, translate
 from holdfast.system import boot_time
@@ -161,6 +161,8 @@ class PostgresConnections:
         self.where = where
         self.dialect = dialect
         self.clock = DatabaseClock()
+        self.look_only = False
+        """Whether nothing may be written."""
         self.refusal = f"{where}: the store is not open"
         self._process = 0
         self._renewing = threading.Lock()
@@ -198,6 +200,12 @@ class PostgresConnections:
         if os.getpid() != self._process:
             raise StoreClosed(f"{self.where}: the store was inherited through a fork; open one of its own here")
 
+    def ready_to_write(self) -> None:
+        """Refuse a store that was opened to look, too."""
+        self.ready()
+        if self.look_only:
+            raise ReadOnly(f"{self.where}: was opened to look, and looking changes nothing")
+
     @property
     def conninfo(self) -> str:
         """What libpq is told."""
@@ -206,6 +214,8 @@ class PostgresConnections:
             level = "on" if self._durability == "power" else "off"
             # Compiling a claim, which the planner thinks worth it, takes a thousand times as long as running it.
             ours = f"-c synchronous_commit={level} -c jit=off -c default_transaction_isolation=read\\ committed"
+            if self.look_only:
+                ours += " -c default_transaction_read_only=on"
             wanted["options"] = f"{wanted.get('options') or ''} {ours}".strip()
         return make_conninfo(**wanted)
 
@@ -265,7 +275,7 @@ class PostgresConnections:
 
     def renew(self, work: Callable[[Connection[Any]], T]) -> T:
         """Do something on the connection for leases, from a thread of its own."""
-        self.ready()
+        self.ready_to_write()
         with self._renewing:
             self.ready()
             if self._renewer is None or self._renewer.closed:

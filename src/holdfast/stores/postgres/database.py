@@ -98,6 +98,7 @@ class Database:
         After a lost connection only what may be done `twice` is: what takes something for a worker may have taken it.
         What is `doubtful` then is asked for first (Lost).
         """
+        self.connections.ready_to_write()
         began, pause = time.monotonic(), 0.002
         while True:
             try:

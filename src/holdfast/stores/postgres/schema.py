@@ -8,7 +8,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from holdfast.errors import CannotOpen, UnsupportedServer
-from holdfast.stores.sql.files import check_version, migrations
+from holdfast.stores.sql.files import check_current, check_version, migrations
 
 OLDEST_SERVER = 150000
 """The oldest that the tests run on."""
@@ -24,14 +24,7 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: s
         CannotOpen: its text is not UTF8.
         SchemaTooOld, SchemaTooNew: another holdfast made these tables; nothing was written.
     """
-    if connection.info.server_version < OLDEST_SERVER:
-        version = connection.info.server_version // 10000
-        raise UnsupportedServer(
-            f"{where}: PostgreSQL {version} is too old; holdfast needs {OLDEST_SERVER // 10000} or newer"
-        )
-    [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
-    if encoding != "UTF8":
-        raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
+    await _check_server(connection, where)
     for number in range(_TRIES):
         try:
             await _migrate(connection, schema, where)
@@ -41,6 +34,28 @@ async def prepare_schema(connection: AsyncConnection[Any], schema: str, where: s
             await connection.rollback()
             if number == _TRIES - 1:
                 raise
+
+
+async def check_schema(connection: AsyncConnection[Any], schema: str, where: str) -> None:
+    """Refuse tables that are not up to date, changing nothing.
+
+    Raises:
+        NeedsUpgrade: they are older.
+        UnsupportedServer, CannotOpen, SchemaTooOld, SchemaTooNew: as above.
+    """
+    await _check_server(connection, where)
+    check_current(await _version(connection, schema, where), "postgres", where)
+
+
+async def _check_server(connection: AsyncConnection[Any], where: str) -> None:
+    if connection.info.server_version < OLDEST_SERVER:
+        version = connection.info.server_version // 10000
+        raise UnsupportedServer(
+            f"{where}: PostgreSQL {version} is too old; holdfast needs {OLDEST_SERVER // 10000} or newer"
+        )
+    [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
+    if encoding != "UTF8":
+        raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
 
 
 async def _migrate(connection: AsyncConnection[Any], schema: str, where: str) -> None:

@@ -24,8 +24,8 @@ NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
 
 _FILES = (
-    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/workers", "sql/transfer", "sql/limits", "sql/lanes",
-    "postgres/postgres",
+    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/workers", "sql/transfer", "sql/limits",
+    "sql/lanes", "postgres/postgres",
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
@@ -64,6 +64,8 @@ _WORDS = {
         "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
         "FROM attributes WHERE attributes.run = runs.key)"
     ),
+    "error_type": "results.error::json ->> 'type'",
+    "error_message": "results.error::json ->> 'message'",
     "wanted": " ".join(_WANTED.split()),
     "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",

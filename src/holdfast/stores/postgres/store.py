@@ -26,7 +26,7 @@ from holdfast.stores.postgres.database import Database
 from holdfast.stores.postgres.enclosed import Outbox, enclose
 from holdfast.stores.postgres.errors import translate
 from holdfast.stores.postgres.hints import Hints
-from holdfast.stores.postgres.schema import prepare_schema
+from holdfast.stores.postgres.schema import check_schema, prepare_schema
 from holdfast.stores.postgres.statements import sql
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.postgres.workers import PostgresWorkers
@@ -74,9 +74,10 @@ class PostgresStore(SQLStore):
         """What stands between this store and its server, as far as is known."""
         return self._connections.dialect
 
-    async def open(self) -> None:
+    async def open(self, *, look_only: bool = False) -> None:
         async with self._opening:
             if not self.is_open:
+                self._connections.look_only = look_only
                 await self._open()
 
     async def _open(self) -> None:
@@ -94,7 +95,8 @@ class PostgresStore(SQLStore):
         self.is_open = True
 
     async def _prepare(self, connection: AsyncConnection[Any]) -> None:
-        await prepare_schema(connection, self.schema, self._connections.where)
+        prepare = check_schema if self._connections.look_only else prepare_schema
+        await prepare(connection, self.schema, self._connections.where)
         await self._ask_clock(connection)
         [(level,)] = await (await connection.execute("SHOW synchronous_commit")).fetchall()
         if level == "off" and self.durability == "power":
@@ -127,6 +129,8 @@ class PostgresStore(SQLStore):
         await self._connections.close()
 
     async def _last_words(self) -> None:
+        if self._connections.look_only:
+            return
         with suppress(psycopg.Error, StoreError):
             await self._connections.writer.use(self.commits.forget_tokens)
 
@@ -161,7 +165,7 @@ class PostgresStore(SQLStore):
     # What callers commit.
 
     async def enclose(self, connection: object, operation: StartRun | SendMessage) -> Outcome:
-        self._connections.ready()
+        self._connections.ready_to_write()
         return await enclose(connection, self.schema, self._database.keys, operation)
 
     async def relay(self) -> int:
@@ -177,7 +181,7 @@ class PostgresStore(SQLStore):
         now: Callable[[], Instant],
         expired: Callable[[], None],
     ) -> Delivered | Fenced:
-        self._connections.ready()
+        self._connections.ready_to_write()
         return self._transactions.run(attempt, body, now, expired)
 
     # Claims.

@@ -14,7 +14,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
 
-from holdfast.errors import SchemaTooNew, SchemaTooOld
+from holdfast.errors import CannotOpen, NeedsUpgrade, SchemaTooNew, SchemaTooOld
 from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Columns, columns_named
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
@@ -76,6 +76,24 @@ def check_version(version: int, kind: str, where: str) -> None:
     if version > last:
         raise SchemaTooNew(
             f"{where}: the schema is newer than this holdfast (have {version}, know {last}); upgrade holdfast"
+        )
+
+
+def check_current(version: int, kind: str, where: str) -> None:
+    """Refuse a schema that is not the newest, where nothing may be written.
+
+    Raises:
+        NeedsUpgrade: it is older.
+        CannotOpen: there are no tables at all.
+    """
+    check_version(version, kind, where)
+    last = migrations(kind)[-1][0]
+    if version == 0:
+        raise CannotOpen(f"{where}: there is nothing of holdfast in this database yet; an engine makes it on opening")
+    if version < last:
+        raise NeedsUpgrade(
+            f"{where}: an older holdfast made this database (schema {version}, this one has {last}), and looking "
+            "changes nothing; upgrade it with: holdfast db upgrade"
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from holdfast.contract.rows import LetterFilter, LetterRow, RunFilter, RunRow, Status
+from holdfast.stores.sql.conditions import Conditions
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.tables import Value, record_of
+from holdfast.stores.sql.tables import record_of
 
 _HAS_ATTRIBUTE = (
     "EXISTS (SELECT 1 FROM attributes "
@@ -14,7 +15,7 @@ _HAS_ATTRIBUTE = (
 
 async def list_runs(db: Statements, which: RunFilter) -> list[RunRow]:
     """Return a page of runs."""
-    wanted = _Conditions(which.limit)
+    wanted = Conditions(which.limit)
     tagged = bool(which.attributes)
     for number, (name, json) in enumerate(which.attributes.items()):
         if number:
@@ -46,7 +47,7 @@ async def list_runs(db: Statements, which: RunFilter) -> list[RunRow]:
 
 async def list_letters(db: Statements, which: LetterFilter) -> list[LetterRow]:
     """Return a page of dead letters."""
-    wanted = _Conditions(which.limit)
+    wanted = Conditions(which.limit)
     equal = {"kind": which.kind, "workflow": which.workflow, "run": which.run, "name": which.name, "id": which.id}
     for column, value in equal.items():
         if value is not None:
@@ -57,23 +58,3 @@ async def list_letters(db: Statements, which: LetterFilter) -> list[LetterRow]:
         wanted.add("id <", which.before)
     rows = await db.list("list_letters", str(wanted), tuple(wanted.values))
     return [record_of(LetterRow, row) for row in rows]
-
-
-class _Conditions:
-    """Conditions joined by AND, and the values of their parameters; the first is how many rows to return."""
-
-    def __init__(self, limit: int) -> None:
-        self._clauses: list[str] = []
-        self.values: list[Value] = [limit]
-
-    def value(self, value: Value) -> str:
-        """Return the parameter that stands for a value."""
-        self.values.append(value)
-        return f"${len(self.values)}"
-
-    def add(self, clause: str, value: Value = None) -> None:
-        """Add a condition; one that has a value ends where that belongs."""
-        self._clauses.append(clause if value is None else f"{clause} {self.value(value)}")
-
-    def __str__(self) -> str:
-        return " AND ".join(self._clauses) or "TRUE"

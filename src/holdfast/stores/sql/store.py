@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant
+from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead
 from holdfast.contract.limits import GRANTED_FOR, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.rows import (
     AuditRow,
@@ -30,6 +32,7 @@ from holdfast.contract.rows import (
 )
 from holdfast.contract.store import Store
 from holdfast.stores.liveness import Fate
+from holdfast.stores.sql import heads as searching
 from holdfast.stores.sql.filters import list_letters, list_runs
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, Value, record_of
@@ -38,6 +41,7 @@ T = TypeVar("T")
 Look = Callable[[Statements], Coroutine[Any, Any, T]]
 
 _SEQ = itemgetter(1)
+_ALL = 1 << 60
 
 
 class SQLStore(Store):
@@ -139,8 +143,31 @@ class SQLStore(Store):
     async def runs(self, which: RunFilter) -> list[RunRow]:
         return await self.look(lambda db: list_runs(db, which))
 
-    async def history(self, key: int, *, archived: bool = False) -> list[EntryRow]:
-        return [EntryRow._make(row) for row in await self._read("read_archive" if archived else "read_entries", (key,))]
+    async def heads(self, which: HeadFilter) -> HeadPage:
+        return await searching.search(self._look_on, which)
+
+    async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
+        return await searching.count(self._look_on, which, most)
+
+    async def _look_on(self, look: Look[T]) -> T:
+        """Look, and let other tasks have their turn: a search looks several times."""
+        found = await self.look(look)
+        await asyncio.sleep(0)
+        return found
+
+    async def heads_of(self, run_ids: Sequence[str]) -> dict[str, RunHead]:
+        rows = await self._read("read_heads", *((run_id,) for run_id in run_ids)) if run_ids else []
+        return {head.id: head for head in (record_of(RunHead, row) for row in rows)}
+
+    async def history(
+        self, key: int, *, archived: bool = False, after: int = 0, limit: int | None = None, newest: bool = False
+    ) -> list[EntryRow]:
+        if archived or (not after and limit is None):
+            rows = await self._read("read_archive" if archived else "read_entries", (key,))
+        else:
+            name = "read_newest_entries" if newest else "read_entries_after"
+            rows = sorted(await self._read(name, (key, after, limit or _ALL)), key=_SEQ)
+        return [EntryRow._make(row) for row in rows]
 
     async def letters(self, which: LetterFilter) -> list[LetterRow]:
         return await self.look(lambda db: list_letters(db, which))

@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.contract.heads import ERROR_HEAD, RunHead
 from holdfast.contract.rows import (
     UNDECIDED,
     AuditRow,
@@ -208,6 +209,18 @@ LISTS: Mapping[str, str] = {
             "failed_step": "results.failed_step",
             "parent": "runs.parent_id",
             "attributes": "{attributes}",
+        },
+    ),
+    "head": _listed(
+        "runs",
+        RunHead,
+        {
+            "parent": "runs.parent_id",
+            "attributes": "{attributes}",
+            "error_type": "{error_type}",
+            "error_message": f"substr({{error_message}}, 1, {ERROR_HEAD})",
+            "failed_step": "results.failed_step",
+            "compensated": "CASE WHEN results.compensation IS NULL THEN 0 ELSE 1 END",
         },
     ),
     "claim": _listed(

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import StoreClosed, StoreError
+from holdfast.errors import ReadOnly, StoreClosed, StoreError
 from holdfast.stores.liveness import WorkerLock
 from holdfast.stores.sqlite import file as sqlite_file
 from holdfast.stores.sqlite import guard as sqlite_guard
@@ -277,6 +277,52 @@ class SQLiteConnections:
                 if isinstance(error, apsw.CorruptError | apsw.NotADBError):
                     self.file.malformed(error)
             raise translate(error, self.path, db.system_errno) from error
+
+
+class LookOnlyConnections(SQLiteConnections):
+    """The one connection of a store that only looks; whatever would write raises ReadOnly."""
+
+    _opened: os.stat_result
+
+    async def open(self) -> None:
+        if self.is_open:
+            return
+        try:
+            with sqlite_guard.opening():
+                self.reader, self._opened = sqlite_file.connect_to_look(self.path, self._patience)
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+        self.writer = self.reader
+        sqlite_guard.opened(self, self._opened)
+        self.refusal, self.is_open = "", True
+
+    async def close(self) -> None:
+        self.refusal, self.is_open = f"{self.path}: the store is closed", False
+        self.reader.close()
+        sqlite_guard.closed(self, self._opened)
+
+    async def read(self, work: Work[T]) -> T:
+        self.ready()
+        sqlite_file.check_same(self.path, self._opened)
+        return self._insist(lambda: self._translating(self.reader, snapshot, work))
+
+    @property
+    def idle(self) -> bool:
+        return False  # so that nothing is committed on the way
+
+    def commit_here(self, work: Work[T], how: How[T] | None = None) -> T:
+        raise self._refused()
+
+    async def write(self, work: Work[T], inline: bool = False, brief: bool = False) -> T:
+        self.ready()
+        raise self._refused()
+
+    def renew(self, work: Work[T]) -> T:
+        self.ready()
+        raise self._refused()
+
+    def _refused(self) -> ReadOnly:
+        return ReadOnly(f"{self.path}: was opened to look, and looking changes nothing")
 
 
 def transact(db: apsw.Connection, work: Work[T]) -> T:

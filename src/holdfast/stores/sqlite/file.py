@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import apsw
 
 from holdfast.errors import CannotOpen, NotADatabase, NotOurDatabase, ReadOnly, StoreBusy, StoreReplaced
-from holdfast.stores.sql.files import check_version, migrations
+from holdfast.stores.sql.files import check_current, check_version, migrations
 from holdfast.stores.sqlite import guard as sqlite_guard
 
 APPLICATION_ID = 0x484F4C44
@@ -117,6 +118,65 @@ def connect(
         close(db, whole=True)
         raise
     return db, opened
+
+
+def connect_to_look(path: str, patience: float) -> tuple[apsw.Connection, os.stat_result]:
+    """Open the database so that nothing of it is ever written; SQLite may put a `-shm` and an empty `-wal` beside it.
+
+    Where not even that can be written, the file is read as it is, unless it has a `-wal` with changes.
+
+    Raises:
+        ReadOnly: there is such a `-wal`, and no way to read it.
+    """
+    opened = _look_before_opening(path)
+    try:
+        return _look_at(path, "mode=ro", patience), opened
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        if _size(f"{path}-wal"):
+            raise ReadOnly(
+                f"{path}: its newest changes are in {Path(path).name}-wal, which SQLite can read only where it may "
+                "write beside it; look as the user that runs the workers, or copy the database and its -wal to a "
+                "directory of your own"
+            ) from error
+    return _look_at(path, "immutable=1", patience), opened
+
+
+def _look_at(path: str, how: str, patience: float) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    db = apsw.Connection(f"file:{quote(path)}?{how}", flags, statementcachesize=200)
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.set_busy_timeout(0)
+        db.pragma("cache_size", -16_000)
+        check_current(insist(lambda: _checked_version(db, path), patience, path), "sqlite", path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _look_before_opening(path: str) -> os.stat_result:
+    """Refuse a path that is not our database, touching nothing."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise CannotOpen(f"{path}: {'there is no such database' if missing else error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CannotOpen(f"{path}: is not a database file")
+    if not os.access(path, os.R_OK):
+        raise CannotOpen(f"{path}: the file cannot be read by this user")
+    if not sqlite_guard.is_open(found):
+        with open(path, "rb") as file:
+            _check_header(path, file.read(_HEADER.size))
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _create(path: str) -> None:

@@ -20,6 +20,8 @@ _WORDS = {
     "for_update": "",
     "skip_locked": "",
     "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
+    "error_type": "results.error ->> '$.type'",
+    "error_message": "results.error ->> '$.message'",
 }
 _ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"
 _PARAMETER = re.compile(r"\$(\d+)")
@@ -41,6 +43,7 @@ _READ = with_transfers(
     "sql/many",
     "sql/claims",
     "sql/reads",
+    "sql/heads",
     "sql/workers",
     "sql/transfer",
     "sql/limits",

@@ -23,7 +23,7 @@ from holdfast.stores.sql.store import Look, SQLStore
 from holdfast.stores.sqlite import claims as sqlite_claims
 from holdfast.stores.sqlite import workers as sqlite_workers
 from holdfast.stores.sqlite.backup import copy_database
-from holdfast.stores.sqlite.connections import SQLiteConnections, single_statement
+from holdfast.stores.sqlite.connections import LookOnlyConnections, SQLiteConnections, single_statement
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.statements import SQL, PlainStatements, SetStatements
 from holdfast.stores.sqlite.transactions import run_in_memory
@@ -62,13 +62,17 @@ class SQLiteStore(SQLStore):
         self.durability = durability
         self._inline_limit = inline_limit
         self._patience = patience.total_seconds()
-        self._connections = SQLiteConnections(self.path, durability, self._patience)
+        self._connections: SQLiteConnections = SQLiteConnections(self.path, durability, self._patience)
 
     @property
     def lease_clock(self) -> Clock:
         return _BootClock()
 
-    async def open(self) -> None:
+    async def open(self, *, look_only: bool = False) -> None:
+        if not self._connections.is_open and self.path != MEMORY:
+            made = LookOnlyConnections if look_only else SQLiteConnections
+            expected, self._connections = self._connections.expected, made(self.path, self.durability, self._patience)
+            self._connections.expected = expected
         await self._connections.open()
 
     async def close(self) -> None:

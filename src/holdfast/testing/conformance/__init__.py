@@ -20,6 +20,7 @@ from holdfast.testing.conformance.conclusions import ConclusionConformance
 from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
 from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance, WorkPauseConformance
+from holdfast.testing.conformance.heads import HeadConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
@@ -68,7 +69,7 @@ class StoreConformance(
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
-    AgeingConformance, LimitedTaskConformance,
+    AgeingConformance, LimitedTaskConformance, HeadConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -88,6 +89,7 @@ __all__ = [
     "EventConformance",
     "EventLetterConformance",
     "FencingConformance",
+    "HeadConformance",
     "InboxConformance",
     "KeyConformance",
     "LaneConformance",

@@ -1,0 +1,108 @@
+"""What faces ask a store about many runs: heads without payloads, filters, pages that say how far they looked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import Status
+
+SCAN_BUDGET = 50_000
+"""How many rows one question about many runs may look at: then it answers with what was found, and how far it came."""
+MOST_COUNTED = 10_000
+"""How far runs are counted unless it is said otherwise."""
+ERROR_HEAD = 300
+"""How many characters of an error's message are part of a head."""
+
+
+class RunHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A run without its payloads: input and result can be megabytes, and a list shows neither."""
+
+    key: int
+    id: str
+    workflow: str
+    version: str
+    status: Status
+    wait: str
+    due: Instant | None
+    epoch: int
+    owner: str | None
+    generation: int
+    inbox: int
+    claims: int
+    lost: str
+    parent: str | None
+    created: Instant
+    updated: Instant
+    ended: Instant | None
+    begins: Instant | None
+    deadline: Instant | None
+    priority: int
+    unique_key: str | None
+    actor: str | None
+    tenant: str | None
+    reopens: int
+    conclusion: str | None
+    place: int
+    fingerprint: str | None
+    attributes: str
+    """A JSON object of the searchable attributes."""
+    error_type: str | None
+    error_message: str | None
+    """The first ERROR_HEAD characters of it."""
+    failed_step: str | None
+    """The path of the call whose failure ended it, empty if its own code raised."""
+    compensated: bool
+    """Whether something was undone, or tried to be, when it ended."""
+
+
+class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to show, newest first: those that meet every condition; `before` is the key to go on below."""
+
+    statuses: tuple[Status, ...] = ()
+    """Any of these; all if there are none. So with `workflows`."""
+    workflows: tuple[str, ...] = ()
+    not_workflows: tuple[str, ...] = ()
+    id_prefix: str | None = None
+    parent: str | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    unique_key: str | None = None
+    version: str | None = None
+    attributes: dict[str, str] = {}
+    """JSON values that the attributes of these names must have."""
+    waiting: str | None = None
+    """How what it waits for begins: `message approved`, `child`, `retry`."""
+    created_from: Instant | None = None
+    created_until: Instant | None = None
+    ended_from: Instant | None = None
+    ended_until: Instant | None = None
+    quiet_since: Instant | None = None
+    """It was not written since."""
+    due_until: Instant | None = None
+    """It wants a worker since then or earlier."""
+    limit: int = 50
+    before: int | None = None
+
+
+class HeadPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that were found, and how far was looked for them."""
+
+    heads: list[RunHead]
+    next: int | None
+    """The key to go on below; None when all was looked at."""
+    partial: bool = False
+    """Whether the budget ended the search: there may be more than were found, below `next`."""
+    scanned: int = 0
+    """How many rows were looked at."""
+    searched_to: Instant | None = None
+    """When the oldest run that was looked at was created, if the search is not over."""
+
+
+class Counted(NamedTuple):
+    """How many runs there are, or that there are at least so many."""
+
+    n: int
+    exact: bool

@@ -1,0 +1,32 @@
+"""The reading side of the store contract: what faces ask, each question bounded in what it looks at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead
+
+
+class Looks(ABC):
+    """What a store answers to people and programs that only look.
+
+    No question reads more than SCAN_BUDGET rows of runs, however many there are, and none returns a payload.
+    """
+
+    @abstractmethod
+    async def heads(self, which: HeadFilter) -> HeadPage:
+        """Return a page of runs without their payloads, newest first.
+
+        The search is driven by whichever condition fewest runs meet. When it has looked at SCAN_BUDGET rows it answers
+        with what it found, `partial`, and a key to go on below. Every run that meets the conditions is on exactly one
+        page of those that follow each other.
+        """
+
+    @abstractmethod
+    async def heads_of(self, run_ids: Sequence[str]) -> dict[str, RunHead]:
+        """Return runs without their payloads by id; those that do not exist are left out."""
+
+    @abstractmethod
+    async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
+        """Count runs, up to `most` of them, or as far as SCAN_BUDGET goes; `limit` and `before` are not looked at."""

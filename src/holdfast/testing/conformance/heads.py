@@ -1,0 +1,147 @@
+"""Looking at many runs: heads without payloads, filters, pages that go on, counts that stop, and histories in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from holdfast.contract.heads import HeadFilter, RunHead
+from holdfast.contract.operations import Committed, SetAttributes
+from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import State
+from holdfast.errors import ReadOnly
+from holdfast.testing.conformance.samples import (
+    LEASE,
+    NOW,
+    SECOND,
+    Another,
+    end,
+    ended,
+    entry,
+    message,
+    one,
+    optioned,
+    started,
+    turn,
+)
+
+FAILURE = json.dumps({"type": "shop.CardDeclined", "message": "x" * 1_000})
+
+
+class HeadConformance:
+    """Searching."""
+
+    async def test_a_head_has_no_payload_and_the_beginning_of_its_error(self, store: Store) -> None:
+        run = await started(store, input=json.dumps("y" * 100_000))
+        failed = ended(Status.FAILED, output=None, error=FAILURE, failed_step="charge")
+        await one(store, turn(run.key, end=failed), Committed)
+        [head] = (await store.heads(HeadFilter())).heads
+        assert (head.id, head.status, head.key) == (run.id, Status.FAILED, run.key)
+        assert (head.error_type, head.error_message, head.failed_step) == ("shop.CardDeclined", "x" * 300, "charge")
+        assert "yyyy" not in str(head)
+        assert await store.heads_of([run.id, "none"]) == {run.id: head}
+        assert await store.heads_of([]) == {}
+
+    async def test_pages_of_heads_follow_each_other_and_miss_nothing(self, store: Store) -> None:
+        runs = [await started(store, owner=None) for _ in range(7)]
+        found: list[str] = []
+        before: int | None = None
+        while True:
+            page = await store.heads(HeadFilter(limit=3, before=before))
+            found += [head.id for head in page.heads]
+            assert not page.partial
+            before = page.next
+            if before is None:
+                break
+        assert found == [run.id for run in reversed(runs)]
+
+    async def test_every_condition_finds_its_runs_alone_and_with_others(self, store: Store) -> None:
+        await store.join("w", LEASE)
+        plain = await started(store, "plain-1", owner=None, workflow="order")
+        await started(store, "plain-2", owner=None, workflow="report", version="2", at=NOW + 10 * SECOND)
+        kim = await optioned(store, owner=None, actor="kim", tenant="acme", unique_key="u")
+        child = await started(store, "child-1")
+        await one(
+            store,
+            turn(child.key, state=State(status=Status.SUSPENDED, seen=0, wait="message approved; timer")),
+            Committed,
+        )
+        done = await started(store, "done-1")
+        await end(store, done)
+        for run in (plain, kim):
+            await store.apply([SetAttributes(target=run.id, attributes={"customer": '"c-1"'}, at=NOW)])
+        await store.apply([SetAttributes(target=kim.id, attributes={"size": "3"}, at=NOW)])
+
+        async def found(**conditions: object) -> list[str]:
+            which = HeadFilter(**conditions)  # type: ignore[arg-type]  # its fields
+            heads = (await store.heads(which)).heads
+            assert (await store.count(which)) == (len(heads), True)
+            return [head.id for head in heads]
+
+        assert await found(statuses=(Status.COMPLETED,)) == ["done-1"]
+        assert await found(statuses=(Status.COMPLETED, Status.SUSPENDED)) == ["done-1", "child-1"]
+        assert await found(workflows=("report",)) == ["plain-2"]
+        assert await found(workflows=("report", "order"), version="2") == ["plain-2"]
+        assert await found(not_workflows=("order",)) == ["plain-2"]
+        assert await found(id_prefix="plain-") == ["plain-2", "plain-1"]
+        assert await found(id_prefix="plain-", statuses=(Status.PENDING,), workflows=("order",)) == ["plain-1"]
+        assert await found(actor="kim") == await found(tenant="acme") == await found(unique_key="u") == [kim.id]
+        assert await found(attributes={"customer": '"c-1"'}) == [kim.id, "plain-1"]
+        assert await found(attributes={"customer": '"c-1"', "size": "3"}) == [kim.id]
+        assert await found(attributes={"customer": '"c-1"'}, statuses=(Status.PENDING,), actor="kim") == [kim.id]
+        assert await found(waiting="message approved") == ["child-1"]
+        assert await found(waiting="message a", workflows=("order",)) == ["child-1"]
+        assert await found(created_from=NOW + SECOND) == ["plain-2"]
+        assert await found(created_from=NOW + SECOND, created_until=NOW + 10 * SECOND) == []
+        assert await found(ended_from=NOW, ended_until=NOW + 1) == ["done-1"]
+        assert await found(ended_until=NOW) == []
+        assert await found(quiet_since=NOW) == []
+        assert await found(due_until=NOW, workflows=("order",)) == [kim.id, "plain-1"]
+        assert await found(parent="none") == []
+        assert len(await found()) == 5
+
+    async def test_a_count_stops_where_it_is_told_to(self, store: Store) -> None:
+        for _ in range(5):
+            await started(store, owner=None)
+        assert await store.count(HeadFilter(), most=5) == (5, True)
+        assert await store.count(HeadFilter(), most=4) == (4, False)
+        assert await store.count(HeadFilter(workflows=("order",)), most=4) == (4, False)
+        assert await store.count(HeadFilter(workflows=("none",))) == (0, True)
+
+    async def test_a_history_is_read_in_parts(self, store: Store) -> None:
+        run = await started(store)
+        facts = [entry(f"a{number}", number) for number in range(1, 8)]
+        await one(store, turn(run.key, entries=facts), Committed)
+        assert await store.history(run.key) == facts
+        assert await store.history(run.key, after=5) == facts[5:]
+        assert await store.history(run.key, after=2, limit=3) == facts[2:5]
+        assert await store.history(run.key, after=2, limit=3, newest=True) == facts[4:]
+        assert await store.history(run.key, after=7) == []
+
+    async def test_a_store_opened_to_look_reads_and_cannot_write(self, another: Another) -> None:
+        store = await another()
+        run = await started(store, owner=None)
+        beside = await another()
+        await beside.close()
+        await beside.open(look_only=True)
+        assert ids((await beside.heads(HeadFilter())).heads) == [run.id]
+        assert await beside.get(run.id) is not None
+        later = await started(store, owner=None)
+        assert ids((await beside.heads(HeadFilter())).heads) == [later.id, run.id]
+        for call in (
+            lambda: beside.apply([message(run.id)]),
+            lambda: beside.join("v", LEASE),
+            lambda: beside.claim("w", NOW, 10, ["order"]),
+            lambda: beside.take_over(NOW),
+        ):
+            try:
+                result = await call()
+            except ReadOnly:
+                continue
+            assert result == [], "what was opened to look has written"
+
+
+def ids(runs: Sequence[RunRow | RunHead]) -> list[str]:
+    """Return the ids of runs."""
+    return [run.id for run in runs]

@@ -1,0 +1,126 @@
+"""Searches that end at their budget: whatever drives them, following pages find every run once, and no other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast.contract.heads import HeadFilter
+from holdfast.contract.operations import SetAttributes
+from holdfast.contract.rows import Status
+from holdfast.contract.store import Store
+from holdfast.contract.turns import RunOptions, StartRun
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sql import heads
+from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.testing.conformance import LEASE, NOW, SECOND, ended, new_run, turn
+
+BUDGET = 40
+RUNS = 150
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("empty_database")) if request.param == "postgres" else ":memory:"
+
+
+@pytest.fixture
+async def store(address: str) -> AsyncIterator[Store]:
+    store: Store = SQLiteStore(address) if address == ":memory:" else PostgresStore(address)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few runs be what a million is otherwise."""
+    for name, value in {"_PROBE": 11, "_FIRST_PIECE": 5, "_LARGEST_PIECE": 20, "SCAN_BUDGET": BUDGET}.items():
+        monkeypatch.setattr(heads, name, value)
+
+
+async def fill(store: Store, dice: random.Random) -> dict[str, dict[str, Any]]:
+    """Start runs of all kinds and return what each is."""
+    known: dict[str, dict[str, Any]] = {}
+    await store.join("w", LEASE)
+    operations: list[Any] = []
+    for number in range(RUNS):
+        run_id = f"{dice.choice('ab')}-{number}"
+        known[run_id] = {
+            "workflows": dice.choice(["order", "order", "order", "report"]),
+            "actor": dice.choice([None, "kim"]),
+            "tenant": dice.choice(["acme", "acme", "zoo"]),
+            "statuses": dice.choice([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.RUNNING]),
+            "attributes": {"size": str(dice.randrange(3))},
+            "created": NOW + number * SECOND,
+        }
+        one = known[run_id]
+        options = RunOptions(actor=one["actor"], tenant=one["tenant"], attributes=one["attributes"])
+        run = new_run(run_id, workflow=one["workflows"], at=one["created"], owner="w", options=options)
+        end = None if one["statuses"] is Status.RUNNING else ended(one["statuses"])
+        operations.append(StartRun(run=run, turn=turn(0, end=end) if end is not None else None))
+    await store.apply(operations)
+    return known
+
+
+def matches(run_id: str, one: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    tests = {
+        "statuses": lambda value: one["statuses"] in value,
+        "workflows": lambda value: one["workflows"] in value,
+        "actor": lambda value: one["actor"] == value,
+        "tenant": lambda value: one["tenant"] == value,
+        "attributes": lambda value: one["attributes"] == value,
+        "id_prefix": run_id.startswith,
+        "created_from": lambda value: one["created"] >= value,
+        "created_until": lambda value: one["created"] < value,
+    }
+    return all(tests[name](value) for name, value in wanted.items())
+
+
+CONDITIONS: list[dict[str, Any]] = [
+    {"statuses": (Status.FAILED,)},
+    {"statuses": (Status.FAILED, Status.RUNNING)},
+    {"statuses": (Status.COMPLETED,)},
+    {"workflows": ("report",)},
+    {"actor": "kim"},
+    {"tenant": "zoo"},
+    {"attributes": {"size": "1"}},
+    {"id_prefix": "a-1"},
+    {"created_from": NOW + 40 * SECOND, "created_until": NOW + 60 * SECOND},
+]
+
+
+async def test_pages_that_end_at_the_budget_go_on_and_find_every_run_once(store):
+    known = await fill(store, random.Random(7))
+    partial = 0
+    for first, second in [*pairwise(CONDITIONS), ({}, {}), *((each, {}) for each in CONDITIONS)]:
+        wanted = {**first, **second}
+        expected = [run_id for run_id in reversed(known) if matches(run_id, known[run_id], wanted)]
+        found: list[str] = []
+        before: int | None = None
+        while True:
+            page = await store.heads(HeadFilter(**wanted, limit=4, before=before))
+            found += [head.id for head in page.heads]
+            assert page.scanned <= BUDGET
+            partial += page.partial
+            assert page.partial == (len(page.heads) < 4 and page.next is not None)
+            assert page.searched_to is not None or not page.partial
+            before = page.next
+            if before is None:
+                break
+        assert found == expected, wanted
+        counted = await store.count(HeadFilter(**wanted))
+        assert counted.n == len(expected) if counted.exact else counted.n <= len(expected)
+    assert partial  # otherwise this has shown nothing
+
+
+async def test_the_condition_that_fewest_runs_meet_drives_the_search(store):
+    known = await fill(store, random.Random(3))
+    rare = next(iter(known))
+    await store.apply([SetAttributes(target=rare, attributes={"customer": '"c-1"'}, at=NOW)])
+    page = await store.heads(HeadFilter(attributes={"customer": '"c-1"'}, tenant=known[rare]["tenant"]))
+    assert ([head.id for head in page.heads], page.scanned) == ([rare], 1)
