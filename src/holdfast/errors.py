@@ -18,6 +18,7 @@
     |   |-- InvalidSchedule        a cron line, a time zone or an interval that means nothing
     |   |-- CannotMove             an export, import, backup or restore that was refused; nothing was written
     |   |-- UnknownQuery           the run's code answers no query of that name
+    |   |-- BadFilter              a search for runs that cannot be read
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
     |   |-- NoSuchRun
@@ -157,6 +158,10 @@ class CannotMove(BadInput):
 
 class UnknownQuery(BadInput):
     """The run's code answers no query of that name."""
+
+
+class BadFilter(BadInput):
+    """A search for runs that cannot be read; the message names the word, and the nearest one that is known."""
 
 
 class UnknownWorkflow(BadInput):

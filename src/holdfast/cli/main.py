@@ -1,45 +1,89 @@
-"""The command `holdfast`: what it is given, what it answers, and with which code it ends."""
+"""The command `holdfast`: what it is given, what it answers, and with which code it ends.
+
+Commands are loaded when they are called: `holdfast --help` needs none of them.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
 
 import click
 
-from holdfast.cli import transfer as moving
-from holdfast.errors import BadInput, CannotOpen, HoldfastError, RunError
-from holdfast.texts import masked, passwords, printable
 
-_REFUSED = (BadInput, RunError, CannotOpen)
+class _Where(NamedTuple):
+    """Where a command is, and what it is for."""
+
+    place: str
+    help: str
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+GROUPS: dict[str, dict[str, _Where]] = {
+    "Look": {
+        "list": _Where("look:list_command", "List runs, newest first, each with why it is where it is."),
+        "show": _Where("look:show_command", "Show one run: why, its input, its result or error, its steps."),
+        "why": _Where("look:why_command", "Say in one sentence why a run is where it is."),
+        "history": _Where("look:history_command", "Show the facts of a run's history."),
+        "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
+    },
+    "House": {
+        "db": _Where("house:db_group", "The database itself: upgrade it."),
+        "export": _Where("transfer:export_command", "Write runs to a file."),
+        "import": _Where("transfer:import_command", "Write the runs of a file into a database."),
+        "backup": _Where("transfer:backup_command", "Write a whole database to a file while it is in use."),
+        "restore": _Where("transfer:restore_command", "Make a database of a backup."),
+    },
+}
+ALIASES = {"ls": "list"}
+_PLACES = {name: where.place for group in GROUPS.values() for name, where in group.items()}
+
+
+class _Commands(click.Group):
+    """Commands that are loaded when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = _PLACES.get(ALIASES.get(cmd_name, cmd_name))
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(import_module(f"holdfast.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, where.help) for name, where in group.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
 def commands() -> None:
     """Durable workflows, recorded in SQLite or PostgreSQL.
 
-    A DATABASE is a path, sqlite:///path or postgresql://user@host/name.
+    Which database: --url, HOLDFAST_URL, url under [tool.holdfast] in pyproject.toml, or holdfast.db if it is here. A
+    DATABASE is a path, sqlite:///path or postgresql://user@host/name.
     """
 
 
-commands.add_command(moving.export_command)
-commands.add_command(moving.import_command)
-commands.add_command(moving.backup_command)
-commands.add_command(moving.restore_command)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return how it ended: 0 well, 1 not, 2 if what was asked for was refused."""
+    """Run the command line and return how it ended.
+
+    0 well; 1 it failed; 2 what was asked for was refused; 3 there is no such run, letter or schedule; 4 there is no
+    database, or no right; 5 the code does not fit; 6 nothing was in a state for it; 7 done in part; 130 interrupted.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         main(["--help"])
         return 2
     try:
-        commands.main(given, prog_name="holdfast", standalone_mode=False)
-        return 0
+        ended = commands.main(given, prog_name="holdfast", standalone_mode=False)
+        return ended if isinstance(ended, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
@@ -47,20 +91,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"{error.format_message().rstrip('.')}; see {command} --help", given, 2)
     except click.ClickException as error:
         return _failed(error.format_message(), given, 2)
-    except (click.Abort, KeyboardInterrupt, asyncio.CancelledError):
-        return _failed("interrupted; nothing was changed", given, 1)
-    except HoldfastError as error:
-        return _failed(str(error), given, 2 if isinstance(error, _REFUSED) else 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing more is said at the end
         return 1
-    except OSError as error:
-        return _failed(str(error), given, 1)
-    except Exception as error:
-        return _failed(f"this is a defect of holdfast: {type(error).__name__}: {error}", given, 1)
+    except BaseException as error:
+        from holdfast.cli.endings import ending_of
+
+        code, message = ending_of(error)
+        return _failed(message, given, code)
 
 
 def _failed(message: str, given: Sequence[str], code: int) -> int:
+    from holdfast.texts import masked, passwords, printable
+
     one_line = " ".join(message.split("\n"))
-    click.echo(f"holdfast: {printable(masked(one_line, passwords(given)))}", err=True)
+    secrets = [*passwords(given), *passwords([os.environ.get("HOLDFAST_URL", "")])]
+    click.echo(f"holdfast: {printable(masked(one_line, secrets))}", err=True)
     return code

@@ -160,6 +160,15 @@ async def _opened(store: Store) -> AsyncIterator[Store]:
         await store.close()
 
 
+def open_existing(database: str) -> Store:
+    """Return the store of a database that must be there, not yet opened.
+
+    Raises:
+        BadInput: there is none.
+    """
+    return _store(database, must_exist=True)
+
+
 def _store(database: str, must_exist: bool = False) -> Store:
     store = open_store(database)
     path = getattr(store, "path", None)

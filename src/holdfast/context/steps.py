@@ -55,8 +55,8 @@ class StepVerb(Verb):
         "crashes",
         "failures",
         "in_process",
-        "kept",
         "lapses",
+        "last",
         "kwargs",
         "outlived",
         "recalled",
@@ -71,8 +71,8 @@ class StepVerb(Verb):
     word = "step"
     scope: Scope
     """Where it was called."""
-    kept: entries.Entry | None
-    """Of a step that history knew: what came of its last attempt, if its callbacks may not have been told yet."""
+    last: entries.Entry | None
+    """What came of its last attempt, once one has ended and the step has not, or history knew it."""
 
     def __init__(
         self,
@@ -121,12 +121,12 @@ class StepVerb(Verb):
     def recall(self, begun: entries.StepBegun) -> None:
         """Take in the attempts history recorded."""
         self.recalled = True
-        self.kept = None
+        self.last = None
         self.attempt = begun.attempt
         for row in self.journal.tries(self.location):
             mark, not_run = entries.decode_entry(row.kind, row.data), self.skipped
-            self.kept = mark.kept() if row.kind == entries.EndKept.kind else None
-            if self.kept is not None:
+            self.last = mark
+            if row.kind == entries.EndKept.kind:
                 continue
             self.retry_at = None
             self.skipped = row.kind == entries.AttemptSkipped.kind
@@ -153,6 +153,11 @@ class StepVerb(Verb):
                 self.lapses += mark.why == "lapse"
                 self.outlived += mark.why in OUTLIVED
                 self.in_process = self.in_process or mark.why == "cleared"
+
+    @property
+    def kept(self) -> entries.Entry | None:
+        """Of a step that history knew: what came of its last attempt, if its callbacks may not have been told yet."""
+        return self.last.kept() if isinstance(self.last, entries.EndKept) else None
 
     @property
     def call(self) -> str:

@@ -106,3 +106,19 @@ class Counted(NamedTuple):
 
     n: int
     exact: bool
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that advances runs.
+
+    `state` is alive, silent (its lease lapsed, but it is not known to be dead) or dead. `heard` is when it last renewed
+    its lease, by the store's clock.
+    """
+
+    id: str
+    state: str
+    host: str
+    pid: int
+    lease: int
+    heard: Instant
+    joined: Instant

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead
+from holdfast.clock import Instant
+from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
+from holdfast.contract.rows import AuditRow
 
 
 class Looks(ABC):
@@ -30,3 +32,19 @@ class Looks(ABC):
     @abstractmethod
     async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
         """Count runs, up to `most` of them, or as far as SCAN_BUDGET goes; `limit` and `before` are not looked at."""
+
+    @abstractmethod
+    async def workers(self) -> list[WorkerRow]:
+        """Return the workers that there are, and those that died of late, by id."""
+
+    @abstractmethod
+    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
+        """Return what was done last to each of some targets, as the audit trail has it."""
+
+    @abstractmethod
+    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Return the ids of the runs that hold idempotency keys, by activity and key; of keys that are held."""
+
+    @abstractmethod
+    async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
+        """Return since when runs, by their keys, wait in their oldest receive."""

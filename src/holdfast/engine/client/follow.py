@@ -8,6 +8,7 @@ from holdfast.changes import Change
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow, RunRow
 from holdfast.contract.store import Store
+from holdfast.contract.waits import words_of
 from holdfast.engine.client.waiting import NewsWaiters
 from holdfast.engine.views.changes import changes_of
 from holdfast.engine.views.observers import Observers
@@ -67,7 +68,7 @@ def _kept(rows: list[EntryRow], renewed: bool) -> int:
 
 
 def _status(row: RunRow) -> Change:
-    data: dict[str, object] = {"waiting_for": row.wait} if row.wait else {}
+    data: dict[str, object] = {"waiting_for": words_of(row.wait)} if row.wait else {}
     if row.error is not None:
         data["error"] = decode(row.error, ErrorData).brief()
     return Change(

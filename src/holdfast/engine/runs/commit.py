@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -26,15 +27,17 @@ from holdfast.contract.turns import (
     TurnEffects,
     Wait,
 )
+from holdfast.contract.waits import WaitNote, error_head, write_wait
 from holdfast.engine.runs.aside import Aside
 from holdfast.engine.runs.ends import Rules, end_of, in_its_lane
 from holdfast.engine.runs.records.letters import letter_of_run
 from holdfast.engine.runs.records.trail import trail_of
 from holdfast.engine.runs.resident import PAUSING, Resident
-from holdfast.engine.steps.keys import leave_of, takes
+from holdfast.engine.steps.keys import key_of, leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
 from holdfast.replay.ending import first_entries
+from holdfast.replay.entry import AttemptFailed, AttemptSkipped
 from holdfast.replay.turn import Ending, Outcome, Turn
 
 _MAX_WAITS = 5
@@ -173,21 +176,51 @@ def state_of(resident: Resident, released: bool = False) -> State | None:
 
 
 def waits_of(resident: Resident) -> str:
-    """Return in words what a run waits for."""
-    journal = resident.execution.journal
-    waits = [f"message {','.join(verb.names)}" for verb in list((journal.receivers or {}).values())[:_MAX_WAITS]]
+    """Return what a run waits for, in words, with notes of what they leave out."""
+    journal, path = resident.execution.journal, resident.execution.journal.names.path
+    receivers = list((journal.receivers or {}).values())[:_MAX_WAITS]
+    waits = [f"message {','.join(verb.names)}" for verb in receivers]
     waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]
     for location, verb in list(resident.queued.items())[:_MAX_WAITS]:
-        waits.append(f"step {journal.names.path(location)} (queue {verb.activity.queue})")
+        waits.append(f"step {path(location)} (queue {verb.activity.queue})")
+    notes: list[WaitNote] = []
     if resident.retries:
         waits.append("retry")
+        soonest = sorted(resident.retries.values(), key=itemgetter(0))[:_MAX_WAITS]
+        notes += [_retry_note(path(verb.location), verb, at) for at, verb in soonest]
     if resident.held:
         waits.append("key")
-    for name in sorted({verb.activity.settings.limit or "" for verb in resident.limited.values()})[:_MAX_WAITS]:
-        waits.append(f"limit {name}")
+        notes += [_key_note(path(verb.location), verb) for verb in list(resident.held.values())[:_MAX_WAITS]]
+    if resident.limited:
+        for name in sorted({verb.activity.settings.limit or "" for verb in resident.limited.values()})[:_MAX_WAITS]:
+            waits.append(f"limit {name}")
+        notes += [
+            WaitNote(kind="limit", step=path(verb.location), limit=verb.activity.settings.limit or "")
+            for verb in list(resident.limited.values())[:_MAX_WAITS]
+        ]
     if resident.execution.next_due() is not None:
         waits.append("timer")
-    return "; ".join(waits)
+        if any(verb.timer is not None for verb in receivers):
+            notes += [
+                WaitNote(kind="message", names=tuple(verb.names), until=verb.timer.due if verb.timer else None)
+                for verb in receivers
+            ]
+    words = "; ".join(waits)
+    return write_wait(words, notes) if notes else words
+
+
+def _key_note(path: str, verb: StepVerb) -> WaitNote:
+    return WaitNote(kind="key", step=path, activity=verb.activity.name, key=key_of(verb) or "")
+
+
+def _retry_note(path: str, verb: StepVerb, at: Instant) -> WaitNote:
+    """Return what is to be said of a step that is tried again, or whose condition is asked again."""
+    last = getattr(verb, "last", None)  # a step that never waited has none
+    if isinstance(last, AttemptFailed):
+        most, said = verb.activity.settings.retry.max_attempts, error_head(last.error.type, last.error.message)
+        return WaitNote(kind="retry", step=path, attempt=verb.failures, of=most, until=at, error=said)
+    reason = error_head("", last.reason) if isinstance(last, AttemptSkipped) else ""
+    return WaitNote(kind="retry", step=path, until=at, error=reason, skipped=True)
 
 
 # What is rare.

@@ -97,8 +97,8 @@ class Attempts:
                 continue
             if verb.location in resident.queued:
                 continue
-            if verb.kept is not None:
-                self.callbacks.again(resident, verb, verb.kept, partial(self._record, resident, verb, verb.kept))
+            if (kept := verb.kept) is not None:
+                self.callbacks.again(resident, verb, kept, partial(self._record, resident, verb, kept))
                 continue
             if not verb.settled and not verb.skipped:
                 loss = self.suspects.counted_loss(verb, claim.lost or "handed back", claim)
@@ -253,11 +253,11 @@ class Attempts:
             return
         now = self._runs.clock.now()
         resident.active.discard(verb.location)
-        verb.skipped, verb.retry_at = True, check_at
+        verb.skipped, verb.retry_at, verb.last = True, check_at, entries.AttemptSkipped(reason, check_at)
         resident.retries[verb.location] = (check_at, verb)
         self.keyed.give_up(resident, verb, now)
         self.limited.left(resident, verb)
-        self._runs.note(resident, (verb.location, entries.AttemptSkipped(reason, check_at)))
+        self._runs.note(resident, (verb.location, verb.last))
 
     def _admit(self, resident: Resident, context: StepContext, attempt: Attempt) -> bool:
         """Tell whether an attempt that has got its place may begin: it may have waited for it for long."""
@@ -417,7 +417,7 @@ class Attempts:
             self.put_off(resident, verb, entry.reason, entry.check_at)
         elif isinstance(entry, entries.AttemptFailed):
             verb.failures += not entry.error.postpones
-            verb.settled, verb.retry_at = True, entry.retry_at
+            verb.settled, verb.retry_at, verb.last = True, entry.retry_at, entry
             resident.retries[verb.location] = (entry.retry_at, verb)
             self._runs.note(resident, (verb.location, entry))
         else:

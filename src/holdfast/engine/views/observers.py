@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, to_datetime
 from holdfast.contract.rows import TERMINAL, Status
+from holdfast.contract.waits import words_of
 from holdfast.definitions import check_plain
 from holdfast.engine.views.changes import changes_of
 from holdfast.errors import BadInput, StepSkipped
@@ -251,7 +252,7 @@ class Reporter:
         status, waits, _ = resident.written
         if status in (Status.SUSPENDED, Status.COMPENSATING) and resident.announced != resident.written:
             resident.announce()
-            self.tell(f"run.{status}", resident, {"waiting_for": waits}, at, status=str(status))
+            self.tell(f"run.{status}", resident, {"waiting_for": words_of(waits)}, at, status=str(status))
 
     def progress(self, resident: Resident, location: str, progress: str) -> None:
         """Tell that a step reported progress."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import RunRow, Status
+from holdfast.contract.waits import words_of
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 
@@ -64,7 +65,7 @@ def run_of(row: RunRow) -> Run:
         workflow=row.workflow,
         version=row.version,
         status=row.status,
-        waiting_for=row.wait,
+        waiting_for=words_of(row.wait),
         due_at=to_datetime(row.due) if row.due is not None else None,
         input=codec.decode(row.input),
         output=codec.decode(row.output) if row.output is not None else None,

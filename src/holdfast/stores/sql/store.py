@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from holdfast.clock import Instant
-from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead
+from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
 from holdfast.contract.limits import GRANTED_FOR, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.rows import (
     AuditRow,
@@ -42,6 +42,7 @@ Look = Callable[[Statements], Coroutine[Any, Any, T]]
 
 _SEQ = itemgetter(1)
 _ALL = 1 << 60
+_STATES = {Fate.ALIVE: "alive", Fate.HANGS: "silent", Fate.LAPSED: "silent"}
 
 
 class SQLStore(Store):
@@ -168,6 +169,36 @@ class SQLStore(Store):
             name = "read_newest_entries" if newest else "read_entries_after"
             rows = sorted(await self._read(name, (key, after, limit or _ALL)), key=_SEQ)
         return [EntryRow._make(row) for row in rows]
+
+    async def workers(self) -> list[WorkerRow]:
+        fates, moved = await self.fates(), self.clock.now() - self.lease_clock.now()
+        found: list[WorkerRow] = []
+        for name, state, host, pid, lease, heard, joined in await self._read("read_workers", ()):
+            fate = Fate.ALIVE if state == "live" else Fate.DECLARED_DEAD
+            found.append(
+                WorkerRow(
+                    id=str(name),
+                    state=_STATES.get(fates.get(str(name), fate), "dead"),
+                    host=str(host),
+                    pid=_int(pid),
+                    lease=_int(lease),
+                    heard=_int(heard) + moved,
+                    joined=_int(joined) + moved,
+                )
+            )
+        return found
+
+    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
+        rows = await self._read("last_acts", *((target,) for target in targets)) if targets else []
+        return {act.target: act for act in (record_of(AuditRow, row) for row in rows)}
+
+    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        rows = await self._read("key_holders", *keys) if keys else []
+        return {(str(activity), str(key)): str(run) for activity, key, run in rows}
+
+    async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
+        rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
+        return {_int(run): _int(since) for run, since in rows}
 
     async def letters(self, which: LetterFilter) -> list[LetterRow]:
         return await self.look(lambda db: list_letters(db, which))

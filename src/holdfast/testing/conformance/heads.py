@@ -9,7 +9,7 @@ from holdfast.contract.heads import HeadFilter, RunHead
 from holdfast.contract.operations import Committed, SetAttributes
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import State
+from holdfast.contract.turns import Audit, State, TakeKey
 from holdfast.errors import ReadOnly
 from holdfast.testing.conformance.samples import (
     LEASE,
@@ -19,11 +19,13 @@ from holdfast.testing.conformance.samples import (
     end,
     ended,
     entry,
+    extra,
     message,
     one,
     optioned,
     started,
     turn,
+    waiting,
 )
 
 FAILURE = json.dumps({"type": "shop.CardDeclined", "message": "x" * 1_000})
@@ -118,6 +120,30 @@ class HeadConformance:
         assert await store.history(run.key, after=2, limit=3) == facts[2:5]
         assert await store.history(run.key, after=2, limit=3, newest=True) == facts[4:]
         assert await store.history(run.key, after=7) == []
+
+    async def test_what_sentences_need_is_asked_for_many_runs_at_once(self, store: Store) -> None:
+        paused = await waiting(store, "news", since=NOW - 5 * SECOND)
+        holder = await started(store)
+        key = TakeKey(activity="pay", key="acct-17", digest=1, location="a0")
+        await one(store, extra(holder.key, takes=[key]), Committed)
+        for actor in ("kim", "lena"):
+            audit = Audit(actor=actor, action="set attributes", detail="")
+            await store.apply([SetAttributes(target=paused.id, attributes={}, at=NOW, audit=audit)])
+        acts = await store.last_acts([paused.id, holder.id])
+        assert {target: act.actor for target, act in acts.items()} == {paused.id: "lena"}
+        assert await store.key_holders([("pay", "acct-17"), ("pay", "none")]) == {("pay", "acct-17"): holder.id}
+        assert await store.waiting_since([paused.key, holder.key]) == {paused.key: NOW - 5 * SECOND}
+        assert not await store.last_acts([])
+        assert not await store.key_holders([])
+        assert not await store.waiting_since([])
+
+    async def test_workers_are_listed_with_their_state(self, store: Store) -> None:
+        await store.join("v", LEASE)
+        await store.join("w", LEASE)
+        await store.leave("v")
+        [worker] = await store.workers()
+        assert (worker.id, worker.state, worker.lease) == ("w", "alive", 60 * SECOND)
+        assert abs(worker.heard - store.clock.now()) < 60 * SECOND
 
     async def test_a_store_opened_to_look_reads_and_cannot_write(self, another: Another) -> None:
         store = await another()

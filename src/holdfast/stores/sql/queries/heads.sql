@@ -51,3 +51,26 @@ SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3;
 -- name: read_newest_entries
 -- The last facts of one run after a number, latest first.
 SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq DESC LIMIT $3;
+
+-- name: read_workers
+-- Every worker that is known, with the instants of the lease's clock.
+SELECT id, state, host, pid, lease, lease_until - lease, joined FROM workers ORDER BY id;
+
+-- name: last_acts
+-- rows: target text
+-- The last row of the audit trail about each of some targets.
+SELECT {audit_row} FROM {rows} AS wanted
+{join} audit ON audit.n = (SELECT max(audit.n) FROM audit WHERE audit.target = wanted.target);
+
+-- name: key_holders
+-- rows: activity text, key text
+-- The runs that hold some keys.
+SELECT idempotency_keys.activity, idempotency_keys.key, runs.id FROM {rows} AS wanted
+{join} idempotency_keys ON idempotency_keys.activity = wanted.activity AND idempotency_keys.key = wanted.key
+{join} runs ON runs.key = idempotency_keys.run WHERE idempotency_keys.result IS NULL;
+
+-- name: waiting_since
+-- rows: run int
+-- Since when runs wait in receives.
+SELECT event_waiters.run, min(event_waiters.since) FROM {rows} AS wanted
+{join} event_waiters ON event_waiters.run = wanted.run GROUP BY event_waiters.run;

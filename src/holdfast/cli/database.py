@@ -1,0 +1,127 @@
+"""Which database a command is about: an option, the environment, a file of settings, or the file that is here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Awaitable, Callable
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from zoneinfo import ZoneInfo
+
+import click
+
+from holdfast.errors import BadInput, CannotOpen
+from holdfast.looking import Desk
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_FILE = "holdfast.db"
+
+
+class Setting(NamedTuple):
+    """A value, and where it came from."""
+
+    value: str
+    source: str
+
+
+class NoDatabase(CannotOpen):
+    """It is not said which database is meant."""
+
+
+def url_option(command: F) -> F:
+    """Give a command the option that says which database it is about."""
+    return click.option(
+        "--url", metavar="DATABASE", help="The database: a path, sqlite:///path or postgresql://user@host/name."
+    )(command)
+
+
+def setting(name: str, given: str | None) -> Setting | None:
+    """Return a setting: as given, from the environment, or from the nearest file of settings upwards from here.
+
+    Raises:
+        BadInput: a file of settings cannot be read.
+    """
+    if given:
+        return Setting(given, f"--{name}")
+    variable = f"HOLDFAST_{name.upper()}"
+    if os.environ.get(variable):
+        return Setting(os.environ[variable], variable)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        for file, path in (("holdfast.toml", ()), ("pyproject.toml", ("tool", "holdfast"))):
+            found = _in_file(folder / file, path, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _in_file(file: Path, path: tuple[str, ...], name: str) -> Setting | None:
+    try:
+        values: Any = tomllib.loads(file.read_text("utf-8"))
+    except OSError:
+        return None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file}: cannot be read as TOML: {error}") from error
+    for part in path:
+        values = values.get(part, {}) if isinstance(values, dict) else {}
+    if not isinstance(values, dict) or name not in values:
+        return None
+    if not isinstance(values[name], str):
+        raise BadInput(f"{file}: {name} must be a text, not {values[name]!r}")
+    return Setting(values[name], str(file))
+
+
+def database(url: str | None) -> Setting:
+    """Return which database is meant.
+
+    Raises:
+        NoDatabase: it is said nowhere, and there is none here.
+    """
+    found = setting("url", url)
+    if found is not None:
+        return found
+    if os.path.exists(DEFAULT_FILE):
+        return Setting(f"sqlite:///{DEFAULT_FILE}", "the file that is here")
+    raise NoDatabase(
+        f"no database is named and there is no {DEFAULT_FILE} here; say --url sqlite:///path or postgresql://..., "
+        "set HOLDFAST_URL, or write url = ... under [tool.holdfast] in pyproject.toml"
+    )
+
+
+def zone() -> tzinfo | None:
+    """Return the time zone of a person: HOLDFAST_TZ, or that of this machine.
+
+    Raises:
+        BadInput: there is no such zone.
+    """
+    name = os.environ.get("HOLDFAST_TZ")
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise BadInput(f"HOLDFAST_TZ: there is no time zone {name!r}; write one as Europe/Berlin") from None
+
+
+def looking(url: str | None, work: Callable[[Desk], Awaitable[T]]) -> T:
+    """Open the database to look only, and do something with a desk on it."""
+
+    async def main() -> T:
+        from holdfast.looking import LocalDesk
+        from holdfast.stores import open_store
+
+        store = open_store(database(url).value)
+        if getattr(store, "path", None) == ":memory:":
+            raise BadInput("a database in memory cannot be seen by another process; name a file")
+        await store.open(look_only=True)
+        try:
+            return await work(LocalDesk(store, zone=zone()))
+        finally:
+            await store.close()
+
+    return asyncio.run(main())

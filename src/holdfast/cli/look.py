@@ -1,0 +1,245 @@
+"""`holdfast list`, `show`, `why`, `history` and `workers`: looking, which changes nothing."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from typing import Any
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.database import looking, url_option, zone
+from holdfast.cli.output import clock, emit, payload, say, table
+from holdfast.clock import from_datetime
+from holdfast.looking import Desk
+from holdfast.looking.times import span
+from holdfast.looking.views import Head, HistoryPage, Page, RunView, StepView, Why, WorkerView
+from holdfast.texts import printable
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.command("list", short_help="List runs, newest first, each with why it is where it is.")
+@click.argument("which", nargs=-1, metavar="[FILTER]...")
+@click.option("--limit", default=20, show_default=True, help="How many runs to show, up to 200.")
+@click.option("--cursor", help="Go on where an earlier page ended.")
+@click.option("--count", is_flag=True, help="Only say how many there are, up to 10,000.")
+@click.option("--fields", help="With --json: only these fields of each run, parted by commas.")
+@json_option
+@url_option
+def list_command(
+    which: tuple[str, ...],
+    limit: int,
+    cursor: str | None,
+    count: bool,
+    fields: str | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """List runs, newest first, each with why it is where it is.
+
+    \b
+    A FILTER is made of words that must all fit:
+      status:failed,blocked   workflow:fulfil   -status:completed   is:open, is:attention, is:overdue
+      id:order-88*   customer=c-2210   tenant:acme   actor:kim   parent:order-7   version:2   key:o-88405
+      created:-24h   created:2026-11-01..2026-11-03   ended:..-7d   quiet:-2d   waiting:"message approved"
+    A word alone is the id of a run, the beginning of ids, or a workflow.
+
+    \b
+    Example: holdfast list status:failed created:-24h
+    """
+    text = " ".join(which)
+    if count:
+        counted = looking(url, lambda desk: desk.count(text))
+        if as_json:
+            emit("holdfast.count/1", counted)
+        else:
+            say(f"{counted.n:,}{'' if counted.exact else '+'}")
+        return
+    page = looking(url, lambda desk: desk.heads(text, limit=limit, cursor=cursor, relative=not as_json))
+    if as_json:
+        emit("holdfast.runs/1", page, fields)
+        return
+    _list(page, text)
+
+
+def _list(page: Page, text: str) -> None:
+    if page.items:
+        titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW, AND WHY")
+        table(titles, [_row(head, page.as_of) for head in page.items])
+    asked = f"holdfast list {shlex.quote(text)}" if text else "holdfast list"
+    if page.partial and page.searched_to is not None:
+        reached = clock(page.searched_to, page.as_of, zone())
+        say(f"{len(page.items)} found so far, searched back to {reached}; keep looking:", err=True)
+        say(f"  {asked} --cursor {page.next}", err=True)
+    elif page.next is not None:
+        say(f"{len(page.items)} shown, older: {asked} --cursor {page.next}", err=True)
+    elif not page.items:
+        say("no run fits" if text else "there are no runs yet", err=True)
+
+
+def _row(head: Head, now: datetime) -> tuple[str, ...]:
+    took = span(from_datetime(head.ended_at or now) - from_datetime(head.created_at))
+    return head.status, head.id, head.workflow, clock(head.created_at, now, zone()), took, head.why.sentence
+
+
+@click.command("why", short_help="Say in one sentence why a run is where it is, and what would move it.")
+@click.argument("run_id", metavar="ID")
+@json_option
+@url_option
+def why_command(run_id: str, as_json: bool, url: str | None) -> None:
+    """Say in one sentence why a run is where it is, and what would move it.
+
+    \b
+    Example: holdfast why order-88405
+    """
+    why = looking(url, lambda desk: desk.why(run_id, relative=not as_json))
+    if as_json:
+        emit("holdfast.why/1", why)
+        return
+    _why(why)
+
+
+def _why(why: Why) -> None:
+    say(why.sentence)
+    if why.source is not None:
+        say(f"  {why.source.file}:{why.source.line}   {why.source.text}")
+    for below in why.chain:
+        say(f"  {below.run}: {below.sentence}")
+    if why.since is not None:
+        say(f"  {why.code} · since {why.since.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
+    for number, help in enumerate(why.help):
+        what = f"{help.command}   # {help.say}" if help.command else help.say
+        say(f"{'Try:' if number == 0 else '    '}  {what}")
+
+
+@click.command("show", short_help="Show one run: why it is where it is, its input, its result, its steps.")
+@click.argument("run_id", metavar="ID")
+@json_option
+@url_option
+def show_command(run_id: str, as_json: bool, url: str | None) -> None:
+    """Show one run: why it is where it is, its input, its result or error, and its steps.
+
+    \b
+    Example: holdfast show order-88405
+    """
+    view = looking(url, lambda desk: desk.run(run_id, relative=not as_json))
+    if as_json:
+        emit("holdfast.run/1", view)
+        return
+    _show(view)
+
+
+def _show(view: RunView) -> None:
+    head = view.head
+    click.echo(
+        f"{printable(head.id)}  {printable(head.workflow)} v{printable(head.version)}  {output.status(head.status)}"
+    )
+    _why(head.why)
+    say()
+    for name, value in _facts(view):
+        say(f"{name:<12}{value}")
+    if view.error is not None:
+        say(f"{'error':<12}{view.error.get('type')}: {view.error.get('message')}")
+        for line in str(view.error.get("traceback") or "").rstrip().split("\n")[-6:]:
+            say(f"            {line}")
+    if view.steps:
+        say()
+        table(
+            ("STEP", "STATUS", "ATTEMPTS", "STARTED", "TOOK", "RESULT OR ERROR"),
+            [_step(s, view.as_of) for s in view.steps],
+        )
+
+
+def _facts(view: RunView) -> list[tuple[str, str]]:
+    head, now = view.head, view.as_of
+    facts = [
+        ("created", clock(head.created_at, now, zone())),
+        ("ended", clock(head.ended_at, now, zone())),
+        ("worker", head.worker or ""),
+        ("parent", head.parent or ""),
+        ("actor", head.actor or ""),
+        ("tenant", head.tenant or ""),
+        ("key", head.unique_key or ""),
+        ("attributes", payload(head.attributes) if head.attributes else ""),
+        ("input", payload(view.input)),
+        ("result", payload(view.output) if head.status == "completed" else ""),
+        ("history", f"{view.entries:,} facts"),
+    ]
+    if view.compensation:
+        facts.append(("undone", ", ".join(f"{each.get('name')} {each.get('status')}" for each in view.compensation)))
+    return [(name, value) for name, value in facts if value]
+
+
+def _step(step: StepView, now: datetime) -> tuple[str, ...]:
+    took = ""
+    if step.started_at is not None:
+        took = span(from_datetime(step.finished_at or now) - from_datetime(step.started_at))
+    said = step.reason
+    if step.error is not None and step.status != "completed":
+        said = f"{step.error.type.rpartition('.')[2]}: {step.error.message}"
+    elif step.status == "completed":
+        said = payload(step.result, 200)
+    started = clock(step.started_at, now, zone())
+    return step.path, step.status, str(step.attempts), started, took, " ".join(said.split())
+
+
+@click.command("history", short_help="Show the facts of a run's history.")
+@click.argument("run_id", metavar="ID")
+@click.option("--after", default=0, help="Only facts after this number.")
+@click.option("--limit", default=100, show_default=True, help="How many facts to show, up to 1,000.")
+@click.option("--newest", is_flag=True, help="The last facts instead of the first.")
+@click.option("--archived", is_flag=True, help="Facts that were cut away when the run was reopened.")
+@json_option
+@url_option
+def history_command(
+    run_id: str, after: int, limit: int, newest: bool, archived: bool, as_json: bool, url: str | None
+) -> None:
+    """Show the facts of a run's history, in their order.
+
+    \b
+    Example: holdfast history order-88405 --newest --limit 20
+    """
+
+    async def work(desk: Desk) -> HistoryPage:
+        return await desk.history(run_id, after=after, limit=limit, newest=newest, archived=archived)
+
+    page = looking(url, work)
+    if as_json:
+        emit("holdfast.history/1", page)
+        return
+    rows = [
+        (str(entry.seq), f"{entry.at.astimezone(zone()):%Y-%m-%d %H:%M:%S}", entry.kind, entry.path, _data(entry.data))
+        for entry in page.items
+    ]
+    table(("SEQ", "AT", "KIND", "PATH", "DATA"), rows)
+    if page.next is not None:
+        say(f"more: holdfast history {shlex.quote(run_id)} --after {page.next}", err=True)
+
+
+def _data(data: Any) -> str:
+    return "" if data in ({}, [], None) else payload(data, 300)
+
+
+@click.command("workers", short_help="List the workers: alive, silent, dead.")
+@json_option
+@url_option
+def workers_command(as_json: bool, url: str | None) -> None:
+    """List the processes that advance runs: alive, silent (their lease lapsed) or dead.
+
+    \b
+    Example: holdfast workers
+    """
+    workers: list[WorkerView] = looking(url, lambda desk: desk.workers())
+    if as_json:
+        emit("holdfast.workers/1", workers)
+        return
+    if not workers:
+        say("no worker is there; a process with Engine(..., workflows=[...]) is one", err=True)
+        return
+    rows = [
+        (each.state, each.id, f"{each.host}:{each.pid}", f"{each.heard_at.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
+        for each in workers
+    ]
+    table(("STATE", "WORKER", "PROCESS", "LAST HEARD OF"), rows)

@@ -1,0 +1,93 @@
+"""How the command line shows things: tables, JSON with its schema, and colours only where a person looks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.errors import BadInput
+from holdfast.texts import printable
+
+_COLOURS = {
+    "completed": "green", "failed": "red", "blocked": "red", "paused": "yellow", "cancelled": "yellow",
+    "cancelling": "yellow", "compensating": "yellow", "running": "cyan", "suspended": "blue", "pending": "blue",
+    "dead": "red", "silent": "yellow", "alive": "green",
+}  # fmt: skip
+_NARROWEST = 30
+
+
+def coloured() -> bool:
+    """Whether colours may be used: at a terminal, unless NO_COLOR is set; FORCE_COLOR asks for them anywhere."""
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Write one line, with everything that a terminal might obey written out."""
+    click.echo(printable(text), err=err)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write rows in columns; at a terminal the last column is cut where the line ends."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max([len(title), *(len(row[n]) for row in shown)]) for n, title in enumerate(titles)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    left = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), _NARROWEST) if room else 0
+    lines = [list(titles), *shown]
+    for number, line in enumerate(lines):
+        last = line[-1] if not left or len(line[-1]) <= left else f"{line[-1][: left - 3]}..."
+        cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
+        if coloured():
+            cells = [click.style(cell, bold=True) if number == 0 else _tinted(cell) for cell in cells]
+            last = click.style(last, bold=True) if number == 0 else last
+        click.echo("  ".join([*cells, last]).rstrip(), color=coloured())
+
+
+def _tinted(cell: str) -> str:
+    colour = _COLOURS.get(cell.strip())
+    return click.style(cell, fg=colour) if colour is not None else cell
+
+
+def status(word: str) -> str:
+    """Return the word for a status, in its colour."""
+    return click.style(word, fg=_COLOURS.get(word)) if coloured() else word
+
+
+def emit(schema: str, view: Any, fields: str | None = None) -> None:
+    """Write a record, or a list of records, as one JSON document that names its schema."""
+    plain = msgspec.to_builtins(view, str_keys=True)
+    document: dict[str, Any] = {"items": plain} if isinstance(plain, list) else dict(plain)
+    if fields is not None:
+        document["items"] = [_chosen(item, fields) for item in document.get("items", ())]
+    text = msgspec.json.format(msgspec.json.encode({"schema": schema, **document}), indent=2)
+    click.echo(text.decode())
+
+
+def _chosen(item: Mapping[str, Any], fields: str) -> dict[str, Any]:
+    names = [name.strip() for name in fields.split(",")]
+    unknown = [name for name in names if name not in item]
+    if unknown:
+        raise BadInput(f"there is no field {unknown[0]!r}; there are {', '.join(item)}")
+    return {name: item[name] for name in names}
+
+
+def clock(moment: datetime | None, now: datetime, zone: tzinfo | None) -> str:
+    """Return a moment by its clock, with its day where that is not today."""
+    if moment is None:
+        return ""
+    local, today = moment.astimezone(zone), now.astimezone(zone)
+    return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def payload(value: Any, most: int = 2_000) -> str:
+    """Return a value as JSON on one line, cut where it is long."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters; --json has all of it)"

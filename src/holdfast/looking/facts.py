@@ -1,0 +1,181 @@
+"""What is asked of the store before it can be said why runs wait: a few questions for a whole page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.clock import Instant
+from holdfast.contract.heads import RunHead, WorkerRow
+from holdfast.contract.rows import AuditRow, InboxKind, LetterFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.waits import WaitNote, notes_of
+from holdfast.errors import BadInput
+from holdfast.payloads import codec
+
+_MESSAGES = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
+_DEEPEST = 10
+_KEYS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """The last thing that was done to a run, and by whom."""
+
+    actor: str
+    action: str
+    at: Instant
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStep:
+    """The step that a run is at."""
+
+    path: str
+    attempt: int
+    began: Instant
+    beat: Instant | None = None
+    progress: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFact:
+    """A limit that a step waits for; `open_until` is when its circuit lets the next attempt through."""
+
+    paused: bool
+    used: int
+    waiting: int
+    open_until: Instant | None = None
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known about the runs of a page."""
+
+    workers: dict[str, WorkerRow] = field(default_factory=dict)
+    heads: dict[str, RunHead] = field(default_factory=dict)
+    """The runs of the page, and those that they wait for."""
+    acts: dict[str, Act] = field(default_factory=dict)
+    paused: dict[tuple[str, str], Instant] = field(default_factory=dict)
+    """Workflows and queues of which nothing begins, and since when."""
+    since: dict[int, Instant] = field(default_factory=dict)
+    """Since when receives wait, by the key of their run."""
+    holders: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Which runs hold idempotency keys, by activity and key."""
+    limits: dict[str, LimitFact] = field(default_factory=dict)
+    # What only the question about one run asks for:
+    steps: dict[str, RunningStep] = field(default_factory=dict)
+    unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    """How often the step was tried whose failure ended a run."""
+
+    @property
+    def alive(self) -> list[str]:
+        """Workers that may take runs."""
+        return [worker.id for worker in self.workers.values() if worker.state == "alive"]
+
+
+async def gather(store: Store, heads: Sequence[RunHead], depth: int = 1) -> Facts:
+    """Ask what the sentences of a page need, in a few questions whatever the number of runs."""
+    facts = Facts(heads={head.id: head for head in heads})
+    if any(head.ended is None for head in heads):
+        facts.workers = {worker.id: worker for worker in await store.workers()}
+        facts.paused = {(row.kind, row.name): row.since for row in await store.paused()}
+    frontier = list(heads)
+    for _ in range(min(depth, _DEEPEST)):
+        await _about(store, frontier, facts)
+        following = _followed(frontier, facts) - facts.heads.keys()
+        if not following:
+            break
+        found = await store.heads_of(sorted(following))
+        facts.heads |= found
+        frontier = list(found.values())
+    else:
+        await _about(store, frontier, facts)
+    return facts
+
+
+async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
+    """Ask what only the sentence of a single run is worth."""
+    waits = notes_of(head.wait)
+    if any(wait.kind == "message" for wait in waits):
+        rows = (await store.inboxes({head.key: 0}))[head.key]
+        facts.unread[head.id] = tuple(dict.fromkeys(row.name for row in rows if row.kind in _MESSAGES))
+    if head.status is Status.FAILED and head.failed_step:
+        letters = await store.letters(LetterFilter(run=head.id, kind="work", limit=1))
+        if letters and letters[0].attempts:
+            facts.attempts[head.id] = letters[0].attempts
+    if head.status is Status.RUNNING:
+        step = await running_step(store, head)
+        if step is not None:
+            facts.steps[head.id] = step
+
+
+async def running_step(store: Store, head: RunHead) -> RunningStep | None:
+    """Return the step that a run is at, from its history."""
+    from holdfast.clock import from_datetime
+    from holdfast.engine.views.steps import steps_of
+
+    beats = await store.beats(head.key)
+    steps = steps_of(head.id, await store.history(head.key), beats, None, head.generation)
+    now = [step for step in steps if step.status == "running" and step.started_at is not None]
+    if not now:
+        return None
+    step = now[-1]
+    beat = from_datetime(step.heartbeat_at) if step.heartbeat_at is not None else None
+    said = "" if step.progress is None else codec.encode(step.progress).decode()[:60]
+    assert step.started_at is not None
+    return RunningStep(step.path, step.attempts, from_datetime(step.started_at), beat, said)
+
+
+async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
+    stopped = (Status.PAUSED, Status.CANCELLED, Status.CANCELLING)
+    acted = [head.id for head in heads if head.status in stopped]
+    if acted:
+        facts.acts |= {target: _act(row) for target, row in (await store.last_acts(acted)).items()}
+    waits = {head.key: notes_of(head.wait) for head in heads if head.wait}
+    receiving = [key for key, notes in waits.items() if any(note.kind == "message" for note in notes)]
+    if receiving:
+        facts.since |= await store.waiting_since(receiving)
+    keys = {(note.activity, note.key) for note in _all(waits, "key") if note.key}
+    if keys:
+        facts.holders |= await store.key_holders(sorted(keys))
+    limits = {note.limit for note in _all(waits, "limit")} - facts.limits.keys()
+    if limits:
+        facts.limits |= await _limits(store, limits)
+
+
+def _all(waits: Mapping[int, list[WaitNote]], kind: str) -> Iterable[WaitNote]:
+    return (note for notes in waits.values() for note in notes if note.kind == kind)
+
+
+def _followed(heads: Iterable[RunHead], facts: Facts) -> set[str]:
+    """Return the runs that these wait for."""
+    notes = [note for head in heads for note in notes_of(head.wait)]
+    children = {note.names[0] for note in notes if note.kind == "child" and note.names}
+    holders = {facts.holders.get((note.activity, note.key)) for note in notes if note.kind == "key"}
+    return children | {holder for holder in holders if holder is not None}
+
+
+async def _limits(store: Store, names: set[str]) -> dict[str, LimitFact]:
+    found: dict[str, LimitFact] = {}
+    moved = store.clock.now() - store.lease_clock.now()
+    for row in await store.limits():
+        if row.name in names:
+            keys = await store.limit_keys(row.name, _KEYS)
+            opened = max((key.open_until for key in keys if key.open_until is not None), default=None)
+            still = opened + moved if opened is not None and opened > store.lease_clock.now() else None
+            found[row.name] = LimitFact(row.paused, row.used, row.waiting, still)
+    return found
+
+
+def _act(row: AuditRow) -> Act:
+    detail: Any = None
+    try:
+        detail = codec.decode(row.detail) if row.detail else None
+    except BadInput:
+        pass  # a text that is no JSON says nothing of a reason
+    reason = detail.get("reason") if isinstance(detail, dict) else None
+    return Act(row.actor, row.action, row.at, str(reason) if reason else "")

@@ -1,0 +1,287 @@
+"""The desk on a store of this process."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import UTC, tzinfo
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.contract.heads import HeadPage, RunHead
+from holdfast.contract.rows import LetterFilter, Status
+from holdfast.contract.store import Store
+from holdfast.contract.waits import words_of
+from holdfast.definitions import check_run_id
+from holdfast.errors import BadFilter, BadInput, NoSuchRun
+from holdfast.looking.desk import Desk
+from holdfast.looking.facts import Facts, gather, gather_one
+from holdfast.looking.query import OVERDUE, Query, parse
+from holdfast.looking.times import Times
+from holdfast.looking.views import (
+    Count,
+    EntryView,
+    ErrorHead,
+    Head,
+    HistoryPage,
+    Page,
+    RunView,
+    StepView,
+    Why,
+    WorkerView,
+)
+from holdfast.looking.why import DEPTH, explain
+from holdfast.payloads import codec
+
+MOST = 200
+"""How many runs a page may have."""
+_MOST_ENTRIES = 1_000
+
+
+class LocalDesk(Desk):
+    """The desk on an open store, which may have been opened to look only.
+
+    Args:
+        store: where to look.
+        zone: the time zone of filters and sentences; None for that of this machine.
+    """
+
+    def __init__(self, store: Store, *, zone: tzinfo | None = UTC) -> None:
+        self._store = store
+        self._zone = zone
+
+    async def heads(
+        self, which: str = "", *, limit: int = 50, cursor: str | None = None, relative: bool = False
+    ) -> Page:
+        if not 1 <= limit <= MOST:
+            raise BadInput(f"limit must be between 1 and {MOST}, not {limit}")
+        query = parse(which, self._now, self._zone)
+        before = _read_cursor(cursor, which) if cursor is not None else None
+        if query.attention:
+            return await self._attention(query, limit, relative)
+        found = await self._searched(query, limit, before)
+        return Page(
+            as_of=to_datetime(self._now),
+            items=await self._shown(found.heads, relative),
+            next=_cursor(found.next, which) if found.next is not None else None,
+            partial=found.partial,
+            searched_to=to_datetime(found.searched_to) if found.searched_to is not None else None,
+        )
+
+    async def _searched(self, query: Query, limit: int, before: int | None) -> HeadPage:
+        which = msgspec.structs.replace(query.which, limit=limit, before=before)
+        if query.word is None:
+            return await self._store.heads(which)
+        exact = await self._store.heads_of([query.word])
+        if exact:
+            return HeadPage(heads=list(exact.values()), next=None)
+        by_id = await self._store.heads(msgspec.structs.replace(which, id_prefix=query.word))
+        if by_id.heads or by_id.partial or which.workflows:
+            return by_id
+        return await self._store.heads(msgspec.structs.replace(which, workflows=(query.word,)))
+
+    async def _attention(self, query: Query, limit: int, relative: bool) -> Page:
+        """Return the newest runs that a person should look at: three bounded searches, merged."""
+        which, now = msgspec.structs.replace(query.which, limit=limit), self._now
+        late = now - int(OVERDUE.total_seconds() * 1e6)
+        found: dict[int, RunHead] = {}
+        for each in (
+            msgspec.structs.replace(which, statuses=(Status.BLOCKED,)),
+            msgspec.structs.replace(which, due_until=late),
+        ):
+            if not which.statuses or set(each.statuses or which.statuses) & set(which.statuses):
+                found |= {head.key: head for head in (await self._store.heads(each)).heads}
+        letters = await self._store.letters(LetterFilter(kind="work", acknowledged=False, limit=limit))
+        failed = await self._store.heads_of([letter.run for letter in letters if not letter.outcome])
+        found |= {head.key: head for head in failed.values() if head.status is Status.FAILED}
+        newest = [found[key] for key in sorted(found, reverse=True)][:limit]
+        return Page(as_of=to_datetime(now), items=await self._shown(newest, relative))
+
+    async def count(self, which: str = "") -> Count:
+        query = parse(which, self._now, self._zone)
+        if query.attention:
+            page = await self._attention(query, MOST, False)
+            return Count(n=len(page.items), exact=len(page.items) < MOST)
+        if query.word is not None:
+            found = await self._searched(query, MOST, None)
+            return Count(n=len(found.heads), exact=found.next is None)
+        return Count(**(await self._store.count(query.which))._asdict())
+
+    async def why(self, run_id: str, *, relative: bool = False) -> Why:
+        head = await self._head(run_id)
+        return explain(head, await self._facts(head), self._times(relative), DEPTH)
+
+    async def run(self, run_id: str, *, relative: bool = False) -> RunView:
+        from holdfast.engine.views.steps import steps_of
+
+        head = await self._head(run_id)
+        row = await self._store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        why = explain(head, await self._facts(head), self._times(relative), DEPTH)
+        entries = await self._store.history(row.key)
+        steps = steps_of(row.id, entries, await self._store.beats(row.key), row.ended, row.generation)
+        return RunView(
+            as_of=to_datetime(self._now),
+            head=head_view(head, why),
+            input=codec.decode(row.input),
+            output=codec.decode(row.output) if row.output is not None else None,
+            error=codec.decode(row.error) if row.error is not None else None,
+            compensation=codec.decode(row.compensation) if row.compensation is not None else None,
+            steps=[_step(step) for step in steps],
+            entries=len(entries),
+        )
+
+    async def history(
+        self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
+    ) -> HistoryPage:
+        from holdfast.engine.views.history import readable
+
+        if not 1 <= limit <= _MOST_ENTRIES:
+            raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
+        head = await self._head(run_id)
+        if archived:
+            rows = await self._store.history(head.key, archived=True)
+        else:
+            rows = await self._store.history(head.key, after=after, limit=limit + 1, newest=newest)
+        more = len(rows) > limit and not archived
+        rows = (rows[1:] if newest else rows[:limit]) if more else rows
+        named = rows if not after and not newest else await self._with_names(head.key, rows)
+        shown = {row.seq for row in rows}
+        items = [
+            EntryView(
+                seq=entry.seq,
+                at=entry.at,
+                kind=entry.kind,
+                path=entry.path,
+                data=codec.decode(entry.row.data),
+                archived=archived,
+            )
+            for entry in readable(named)
+            if entry.seq in shown
+        ]
+        return HistoryPage(run=run_id, items=items, next=rows[-1].seq if more and not newest else None)
+
+    async def _with_names(self, key: int, rows: list[Any]) -> list[Any]:
+        """Return facts after those that name the calls they belong to."""
+        from holdfast.replay.entry import Name
+
+        if not rows:
+            return rows
+        names = [row for row in await self._store.history(key) if row.kind == Name.kind and row.seq < rows[0].seq]
+        return [*names, *rows]
+
+    async def workers(self) -> list[WorkerView]:
+        return [
+            WorkerView(
+                id=row.id,
+                state=row.state,
+                host=row.host,
+                pid=row.pid,
+                heard_at=to_datetime(row.heard),
+                joined_at=to_datetime(row.joined),
+            )
+            for row in await self._store.workers()
+        ]
+
+    # What several of them do.
+
+    @property
+    def _now(self) -> Instant:
+        return self._store.clock.now()
+
+    def _times(self, relative: bool) -> Times:
+        return Times(self._now, self._zone, relative)
+
+    async def _head(self, run_id: str) -> RunHead:
+        found = await self._store.heads_of([check_run_id(run_id)])
+        if run_id not in found:
+            raise NoSuchRun(run_id)
+        return found[run_id]
+
+    async def _facts(self, head: RunHead) -> Facts:
+        facts = await gather(self._store, [head], DEPTH)
+        await gather_one(self._store, head, facts)
+        return facts
+
+    async def _shown(self, heads: list[RunHead], relative: bool) -> list[Head]:
+        facts, times = await gather(self._store, heads), self._times(relative)
+        return [head_view(head, explain(head, facts, times)) for head in heads]
+
+
+def head_view(head: RunHead, why: Why) -> Head:
+    """Return a run as it is shown in a list."""
+    return Head(
+        id=head.id,
+        workflow=head.workflow,
+        version=head.version,
+        status=str(head.status),
+        why=why,
+        created_at=to_datetime(head.created),
+        updated_at=to_datetime(head.updated),
+        ended_at=_moment(head.ended),
+        due_at=_moment(head.due),
+        begins_at=_moment(head.begins),
+        deadline_at=_moment(head.deadline),
+        waiting_for=words_of(head.wait),
+        priority=head.priority,
+        parent=head.parent,
+        unique_key=head.unique_key,
+        actor=head.actor,
+        tenant=head.tenant,
+        attributes=codec.decode(head.attributes),
+        error=ErrorHead(type=head.error_type, message=head.error_message or "") if head.error_type else None,
+        failed_step=head.failed_step or None,
+        worker=head.owner,
+        reopened=head.reopens,
+        generation=head.generation,
+    )
+
+
+def _moment(at: Instant | None) -> Any:
+    return to_datetime(at) if at is not None else None
+
+
+def _step(step: Any) -> StepView:
+    error = step.error
+    return StepView(
+        path=step.path,
+        name=step.name,
+        status=step.status,
+        attempts=step.attempts,
+        failures=step.failures,
+        started_at=step.started_at,
+        finished_at=step.finished_at,
+        next_attempt_at=step.next_attempt_at,
+        heartbeat_at=step.heartbeat_at,
+        progress=step.progress,
+        result=step.result,
+        error=ErrorHead(type=error.type, message=error.message) if error is not None else None,
+        reason=step.reason,
+        compensation=step.compensation,
+        idempotency_key=step.idempotency_key,
+    )
+
+
+# Cursors: the key to go on below, and which filter it belongs to.
+
+
+def _digest(which: str) -> str:
+    return hashlib.sha256(which.encode()).hexdigest()[:8]
+
+
+def _cursor(key: int, which: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode([1, key, _digest(which)])).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, which: str) -> int:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        version, key, digest = msgspec.json.decode(text, type=tuple[int, int, str])
+    except ValueError:
+        raise BadFilter("the cursor is not one that holdfast gave; begin without it") from None
+    if version != 1 or digest != _digest(which):
+        raise BadFilter("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
+    return key

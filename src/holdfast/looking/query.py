@@ -1,0 +1,253 @@
+"""The filter language: one line of words that chooses runs, for the command line and every other face.
+
+    status:failed,blocked workflow:fulfil customer=c-2210 created:-24h -status:completed is:open id:order-88*
+
+Words are joined by AND, commas inside one by OR. `name=value` is an attribute. A word alone is the id of a run, the
+beginning of ids, or a workflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant, from_datetime
+from holdfast.contract.heads import HeadFilter
+from holdfast.contract.rows import TERMINAL, Status
+from holdfast.errors import BadFilter
+from holdfast.texts import check_text, shown
+
+_TOKEN = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+')
+_WORD = re.compile(r"(-?)([A-Za-z_]+):(.*)", re.DOTALL)
+_ATTRIBUTE = re.compile(r"([^:=\s\"]+)=(.*)", re.DOTALL)
+_AGO = re.compile(r"-(\d+)(s|min|m|h|d|w)")
+_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_OPEN = tuple(status for status in Status if status not in TERMINAL)
+_IS = ("open", "ended", "attention", "overdue")
+_SYNONYMS = {
+    "waiting": "suspended",
+    "sleeping": "suspended",
+    "done": "completed",
+    "error": "failed",
+    "queued": "pending",
+}
+OVERDUE = timedelta(minutes=1)
+"""For how long a run may be due before it is overdue."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter that was read."""
+
+    which: HeadFilter = HeadFilter()
+    word: str | None = None
+    """A word alone: an id, the beginning of ids, or a workflow."""
+    attention: bool = False
+    """Whether only runs are meant that a person should look at."""
+
+    @property
+    def all(self) -> bool:
+        """Whether it chooses every run."""
+        return self == Query()
+
+
+def parse(text: str, now: Instant, zone: tzinfo | None = UTC) -> Query:
+    """Read a filter.
+
+    Raises:
+        BadFilter: naming the word that is not understood, and the nearest one that is.
+    """
+    reading = _Reading(now, zone)
+    bare = _TOKEN.sub("", text).strip()
+    if bare:
+        raise BadFilter(f"a quotation mark is not closed: {shown(text)}")
+    for token in _TOKEN.findall(text):
+        word = _WORD.fullmatch(token)
+        attribute = _ATTRIBUTE.fullmatch(token)
+        if word is not None:
+            reading.word(token, word[2], word[3], negated=bool(word[1]))
+        elif attribute is not None:
+            reading.attribute(attribute[1], attribute[2])
+        else:
+            reading.bare(token)
+    return reading.result()
+
+
+class _Reading:
+    """What was read so far."""
+
+    def __init__(self, now: Instant, zone: tzinfo | None) -> None:
+        self._now = now
+        self._zone = zone
+        self._fields: dict[str, Any] = {}
+        self._statuses: set[Status] | None = None
+        self._attributes: dict[str, str] = {}
+        self._word: str | None = None
+        self._attention = False
+
+    def result(self) -> Query:
+        fields = dict(self._fields)
+        if self._statuses is not None:
+            if not self._statuses:
+                raise BadFilter("no run has a status that meets all of this filter")
+            fields["statuses"] = tuple(status for status in Status if status in self._statuses)
+        return Query(
+            which=HeadFilter(**fields, attributes=self._attributes), word=self._word, attention=self._attention
+        )
+
+    def bare(self, token: str) -> None:
+        if self._word is not None:
+            raise BadFilter(
+                f"two words stand alone, {shown(self._word)} and {shown(token)}: only one can be an id; "
+                'quote what belongs together, as in waiting:"message approved"'
+            )
+        self._word = _unquoted(token)
+
+    def attribute(self, name: str, value: str) -> None:
+        check_text(name, "the name of an attribute")
+        self._attributes[name] = _json(value)
+
+    def word(self, token: str, name: str, value: str, *, negated: bool) -> None:
+        read = _WORDS.get(name)
+        if read is None:
+            raise BadFilter(f"{shown(token)}: there is no filter {name!r}{_nearest(name, _WORDS)}")
+        if negated and name not in ("status", "workflow"):
+            raise BadFilter(f"{shown(token)}: only status and workflow can be excluded, as in -status:completed")
+        if not value:
+            raise BadFilter(f"{shown(token)}: {name}: needs a value, as in {_EXAMPLES[name]}")
+        read(self, name, value, negated)
+
+    def status(self, name: str, value: str, negated: bool) -> None:
+        given = set()
+        for each in value.split(","):
+            if each not in list(Status):
+                hint = f"; did you mean {_SYNONYMS[each]}?" if each in _SYNONYMS else _nearest(each, list(Status))
+                raise BadFilter(f"status {shown(each)} is none of {', '.join(Status)}{hint}")
+            given.add(Status(each))
+        self._narrow(set(Status) - given if negated else given)
+
+    def _narrow(self, statuses: set[Status]) -> None:
+        self._statuses = statuses if self._statuses is None else self._statuses & statuses
+
+    def workflow(self, name: str, value: str, negated: bool) -> None:
+        field = "not_workflows" if negated else "workflows"
+        self._once(name, field, tuple(_unquoted(each) for each in value.split(",")))
+
+    def text(self, name: str, value: str, negated: bool) -> None:
+        self._once(name, {"key": "unique_key"}.get(name, name), _unquoted(value))
+
+    def id(self, name: str, value: str, negated: bool) -> None:
+        if not value.endswith("*"):
+            self._word = _unquoted(value)
+            return
+        self._once(name, "id_prefix", _unquoted(value[:-1]))
+
+    def what(self, name: str, value: str, negated: bool) -> None:
+        if value not in _IS:
+            raise BadFilter(f"is:{value} is not known{_nearest(value, _IS)}; there are {', '.join(_IS)}")
+        if value == "attention":
+            self._attention = True
+        elif value == "overdue":
+            self._fields["due_until"] = self._now - int(OVERDUE.total_seconds() * 1e6)
+        else:
+            self._narrow(set(_OPEN) if value == "open" else set(TERMINAL))
+
+    def moment(self, name: str, value: str, negated: bool) -> None:
+        begin, dots, end = value.partition("..")
+        first: Instant | None = None
+        last: Instant | None = None
+        if begin:
+            first, after = self._span(name, begin)
+            last = None if dots or begin.startswith("-") else after
+        if end:
+            before, after = self._span(name, end)
+            last = before if end.startswith("-") else after
+        if name == "quiet":
+            self._once(name, "quiet_since", first)
+            return
+        self._once(name, f"{name}_from", first)
+        self._once(name, f"{name}_until", last)
+
+    def _span(self, name: str, said: str) -> tuple[Instant, Instant]:
+        """Return the first instant that is meant, and the one after the last: a date is a day."""
+        ago = _AGO.fullmatch(said)
+        if ago is not None:
+            try:
+                back = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+                return self._now - int(back.total_seconds() * 1e6), self._now
+            except OverflowError:
+                raise BadFilter(f"{name}:{said} lies before the calendar") from None
+        try:
+            moment = datetime.fromisoformat(said)
+        except ValueError:
+            raise BadFilter(
+                f"{name}:{said} is no time; write -24h (or s, min, h, d, w), 2026-11-01, 2026-11-01T09:30, "
+                "or two of them with .. between"
+            ) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=self._zone) if self._zone is not None else moment.astimezone()
+        length = timedelta(days=1) if len(said) <= len("2026-11-01") else timedelta(seconds=1)
+        return from_datetime(moment), from_datetime(moment + length)
+
+    def _once(self, name: str, field: str, value: object) -> None:
+        if value is None:
+            return
+        if self._fields.get(field, value) != value:
+            raise BadFilter(f"{name}: is given twice; write one, or a,b for either")
+        self._fields[field] = value
+
+
+_WORDS: dict[str, Callable[[_Reading, str, str, bool], None]] = {
+    "status": _Reading.status,
+    "workflow": _Reading.workflow,
+    "id": _Reading.id,
+    "is": _Reading.what,
+    "created": _Reading.moment,
+    "ended": _Reading.moment,
+    "quiet": _Reading.moment,
+    "waiting": _Reading.text,
+    "tenant": _Reading.text,
+    "actor": _Reading.text,
+    "parent": _Reading.text,
+    "version": _Reading.text,
+    "key": _Reading.text,
+}
+_EXAMPLES = {
+    "status": "status:failed,blocked", "workflow": "workflow:fulfil", "id": "id:order-88*", "is": "is:open",
+    "created": "created:-24h", "ended": "ended:..-7d", "quiet": "quiet:-2d", "waiting": 'waiting:"message approved"',
+    "tenant": "tenant:acme", "actor": "actor:kim", "parent": "parent:order-7", "version": "version:2",
+    "key": "key:o-88405",
+}  # fmt: skip
+
+
+def _nearest(word: str, known: Any) -> str:
+    found = get_close_matches(word.lower(), [str(each) for each in known], n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(map(str, known))}"
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return str(_decoded(text))
+    return text
+
+
+def _json(value: str) -> str:
+    """Return the JSON of an attribute's value: a number, true, false, null or a quoted text as it is, else a text."""
+    try:
+        given = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        given = value
+    if isinstance(given, dict | list):
+        given = value
+    return msgspec.json.encode(given).decode()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text[1:-1]

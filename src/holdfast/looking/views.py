@@ -1,0 +1,162 @@
+"""What every face shows, as records: the same for `--json`, for other programs and, rendered, for people.
+
+Instants are aware datetimes in UTC. Within one number of a schema fields are only added.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Help(msgspec.Struct, frozen=True, kw_only=True):
+    """What would move a run: in words, and the command that does it."""
+
+    say: str
+    command: str = ""
+
+
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The line of workflow code at which a run waits."""
+
+    file: str
+    line: int
+    text: str
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run is where it is. `code` is stable; the words of `sentence` are not."""
+
+    run: str
+    code: str
+    sentence: str
+    since: datetime | None = None
+    until: datetime | None = None
+    subject: dict[str, str] = {}
+    """What it is about, by kind: step, message, child, key, queue, limit, worker."""
+    chain: list[Why] = []
+    """Why the run goes on that this one waits for: a child, or the holder of a key."""
+    source: SourceLine | None = None
+    help: list[Help] = []
+
+
+class ErrorHead(msgspec.Struct, frozen=True, kw_only=True):
+    """An error without its traceback, and of its message the beginning."""
+
+    type: str
+    message: str
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A run without its payloads."""
+
+    id: str
+    workflow: str
+    version: str
+    status: str
+    why: Why
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    begins_at: datetime | None = None
+    deadline_at: datetime | None = None
+    waiting_for: str = ""
+    priority: int = 0
+    parent: str | None = None
+    unique_key: str | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    attributes: dict[str, Any] = {}
+    error: ErrorHead | None = None
+    failed_step: str | None = None
+    worker: str | None = None
+    reopened: int = 0
+    generation: int = 0
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that were found, newest first; `next` is where to go on, None at the end.
+
+    `partial` says that the search ended at its budget: it came as far as runs that were created at `searched_to`.
+    """
+
+    as_of: datetime
+    """When it was looked, by the store's clock."""
+    items: list[Head]
+    next: str | None = None
+    partial: bool = False
+    searched_to: datetime | None = None
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs there are, or, if it is not exact, that there are at least so many."""
+
+    n: int
+    exact: bool
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a run."""
+
+    path: str
+    name: str
+    status: str
+    attempts: int
+    failures: int
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    progress: Any = None
+    result: Any = None
+    error: ErrorHead | None = None
+    reason: str = ""
+    compensation: bool = False
+    idempotency_key: str = ""
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """One run with its payloads and its steps."""
+
+    as_of: datetime
+    head: Head
+    input: Any
+    output: Any
+    error: dict[str, Any] | None
+    compensation: list[dict[str, Any]] | None
+    steps: list[StepView]
+    entries: int
+    """How many facts its history has."""
+
+
+class EntryView(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact of a run's history."""
+
+    seq: int
+    at: datetime
+    kind: str
+    path: str
+    data: Any
+    archived: bool = False
+
+
+class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a run's history in their order; `next` is the number after which there are more."""
+
+    run: str
+    items: list[EntryView]
+    next: int | None = None
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that advances runs: alive, silent (its lease lapsed) or dead."""
+
+    id: str
+    state: str
+    host: str
+    pid: int
+    heard_at: datetime
+    joined_at: datetime

@@ -1,0 +1,210 @@
+"""Looking from the command line: what it says, its JSON, its codes, and that it changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.transfer_cases import House, approval, order, sleeper
+
+from holdfast.cli.main import main
+from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
+from holdfast.testing import JumpingClock
+
+COMMANDS = [
+    ("list",), ("list", "is:open"), ("list", "--count"), ("why", "order-8"), ("show", "order-7"), ("show", "order-9"),
+    ("history", "order-7"), ("history", "order-7", "--newest", "--limit", "2"), ("workers",), ("list", "is:attention"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A database with a run that ended, one that sleeps, one that waits and one that failed, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
+    house = House("sqlite:///holdfast.db", JumpingClock())
+    house.bank_open = True
+
+    async def fill() -> None:
+        async with house.engine() as engine:
+            await engine.execute(order, "lamp", id="order-7")
+            await engine.start(sleeper, 3, id="order-8")
+            await engine.start(approval, 2, id="order-10")
+            house.bank_open = False
+            await engine.start(order, "\x1b[31mlamp", id="order-9")
+            await engine.settle()
+
+    asyncio.run(fill())
+    return house
+
+
+class Answer:
+    """How a command ended, and what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        self.code = main(arguments)
+        self.out, self.err = capsys.readouterr()
+
+
+@pytest.fixture
+def run(capsys):
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+def test_runs_are_listed_with_why_they_wait(shop, run):
+    found = run("list")
+    assert found.code == 0
+    lines = found.out.splitlines()
+    assert lines[0].split() == ["STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW,", "AND", "WHY"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["failed", "order-9", "order"], ["suspended", "order-10", "approval"], ["suspended", "order-8", "sleeper"],
+        ["completed", "order-7", "order"],
+    ]  # fmt: skip
+    assert "Step `bank` gave up: ValueError: the bank is closed for \\x1b[31mlamp" in lines[1]
+    assert "Waits for message `approval` since" in lines[2]
+    assert "Sleeps until" in lines[3]
+    assert "\x1b" not in found.out  # colours are for terminals, and what runs say never steers one
+    assert run("ls", "status:completed").out.splitlines()[1].startswith("completed  order-7  order")
+
+
+def test_pages_of_a_list_follow_each_other_and_a_cursor_belongs_to_its_filter(shop, run):
+    first = run("list", "is:open", "--limit", "1")
+    assert "1 shown, older: holdfast list is:open --cursor " in first.err
+    cursor = first.err.split()[-1]
+    second = run("list", "is:open", "--limit", "1", "--cursor", cursor)
+    assert (first.out.split()[9], second.out.split()[9]) == ("order-10", "order-8")
+    other = run("list", "status:failed", "--cursor", cursor)
+    assert (other.code, "belongs to another filter" in other.err) == (2, True)
+
+
+def test_one_run_is_shown_with_its_steps(shop, run):
+    shown = run("show", "order-9")
+    assert shown.code == 0
+    assert "Step `bank` gave up after 1 attempt: ValueError" in shown.out
+    assert "input       {" in shown.out
+    assert [line.split()[:2] for line in shown.out.splitlines()[-3:]] == [
+        ["keep", "completed"], ["bank", "failed"], ["undo#0/undo", "completed"],
+    ]  # fmt: skip
+    history = run("history", "order-7", "--limit", "2")
+    assert "more: holdfast history order-7 --after" in history.err
+    rest = run("history", "order-7", "--after", history.err.split()[-1])
+    assert "step completed" in rest.out
+    assert "keep" in rest.out + history.out
+
+
+def test_why_says_what_would_move_it(shop, run):
+    why = run("why", "order-10")
+    assert why.out.startswith("Waits for message `approval` since ")
+    assert "Try:  holdfast send order-10 approval '{}'" in why.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_one_document_that_fits_its_record(shop, run, command):
+    found = run(*command, "--json")
+    assert (found.code, found.err) == (0, "")
+    document = json.loads(found.out)
+    schema = document.pop("schema")
+    records = {
+        "holdfast.runs/1": Page, "holdfast.count/1": Count, "holdfast.why/1": Why, "holdfast.run/1": RunView,
+        "holdfast.history/1": HistoryPage,
+    }  # fmt: skip
+    if schema == "holdfast.workers/1":
+        msgspec.convert(document["items"], list[WorkerView])
+    else:
+        record = msgspec.convert(document, records[schema])
+        assert set(document) == set(type(record).__struct_fields__)
+
+
+def test_fields_of_json_can_be_chosen(shop, run):
+    found = json.loads(run("list", "--json", "--fields", "id,status").out)
+    assert found["items"][0] == {"id": "order-9", "status": "failed"}
+    refused = run("list", "--json", "--fields", "id,colour")
+    assert (refused.code, "there is no field 'colour'" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_looking_changes_no_byte_of_the_database(shop, run, command):
+    before = hashlib.sha256(Path("holdfast.db").read_bytes()).digest()
+    assert run(*command).code == 0
+    assert hashlib.sha256(Path("holdfast.db").read_bytes()).digest() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (("why", "order-77"), 3, "there is no run 'order-77'"),
+        (("show", "order 7"), 2, "U+0020 at position 5"),
+        (("list", "stauts:failed"), 2, "did you mean status?"),
+        (("list", "status:faild"), 2, "did you mean failed?"),
+        (("list", "--limit", "0"), 2, "limit must be between 1 and 200"),
+        (("list", "--cursor", "nonsense"), 2, "the cursor is not one that holdfast gave"),
+        (("list", "--url", "sqlite:///missing.db"), 4, "missing.db: there is no such database"),
+        (("list", "--url", ":memory:"), 2, "a database in memory cannot be seen"),
+        (("lits",), 2, "No such command 'lits'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_code(shop, run, command, code, said):
+    found = run(*command)
+    assert (found.code, found.out) == (code, "")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+def test_the_database_is_found_by_option_environment_and_file(shop, run, tmp_path, monkeypatch):
+    here = run("list", "--json", "--fields", "id").out
+    inside = tmp_path / "deep" / "folder"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    nothing = run("list")
+    assert (nothing.code, "no database is named" in nothing.err) == (4, True)
+
+    def ids(out: str) -> list[str]:
+        return [each["id"] for each in json.loads(out)["items"]]
+
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text(f"[tool.holdfast]\nurl = 'sqlite:///{tmp_path}/holdfast.db'\n")
+    assert ids(run("list", "--json").out) == ids(here)
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///elsewhere.db")
+    assert run("list").code == 4
+    assert ids(run("list", "--json", "--url", str(tmp_path / "holdfast.db")).out) == ids(here)
+    monkeypatch.delenv("HOLDFAST_URL")
+    settings.write_text("[tool.holdfast\n")
+    broken = run("list")
+    assert (broken.code, "pyproject.toml: cannot be read as TOML" in broken.err) == (2, True)
+
+
+def test_an_old_database_is_refused_until_it_is_upgraded(shop, run):
+    import apsw
+
+    db = apsw.Connection("holdfast.db")
+    db.execute("DROP TABLE pauses").fetchall()
+    db.execute("DROP TABLE run_places; DROP TABLE lanes; DROP TABLE lane_begins").fetchall()
+    db.execute("ALTER TABLE runs DROP COLUMN place").fetchall()
+    db.pragma("user_version", 13)
+    db.close()
+    refused = run("list")
+    assert (refused.code, "holdfast db upgrade" in refused.err) == (4, True)
+    assert run("db", "upgrade").code == 0
+    assert run("list").code == 0
+
+
+def test_help_is_given_without_loading_an_engine():
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; from holdfast.cli.main import main; main(['--help']); "
+        "print([name for name in sys.modules if name.startswith(('holdfast.engine', 'apsw', 'asyncio'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_zone_of_a_person_is_named_or_refused(shop, run, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_TZ", "Europe/Nowhere")
+    refused = run("list")
+    assert (refused.code, "there is no time zone 'Europe/Nowhere'" in refused.err) == (2, True)
