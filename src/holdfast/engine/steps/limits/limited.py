@@ -238,20 +238,17 @@ class LimitedSteps:
     def recall(
         self, resident: Resident, verb: StepVerb, granted: Instant | None, notes: list[tuple[str, entries.Entry]]
     ) -> bool:
-        """Let a step of a run that was claimed go on waiting; False if its turn has come."""
-        now = self._runs.clock.now()
+        """Let a step of a run that was claimed go on waiting; False if its turn has come, or it was told when.
+
+        Then it asks again: the instant that it was told may be one of another boot of the machine.
+        """
         if not verb.settled and not verb.skipped:  # its worker was lost before it had noted that it waits
             reason = f"{OVER_LIMIT}{verb.activity.settings.limit!r}"
-            notes.append((verb.location, entries.AttemptSkipped(reason, now)))
+            notes.append((verb.location, entries.AttemptSkipped(reason, self._runs.clock.now())))
         verb.skipped = True
         if granted is None:
             resident.limit_wait(verb)
-            return True
-        due = now + granted - self.clock.now()
-        if granted < 0 or due <= now:
-            return False
-        resident.retries[verb.location] = (due, verb)
-        return True
+        return granted is None
 
     def withdraw_done(self, resident: Resident, limits: Mapping[str, Instant | None]) -> None:
         """Let steps wait no longer that the code gave up while it was replayed."""

@@ -1,0 +1,69 @@
+"""Shared limits and clocks: the time since boot begins again, the clock on the wall is set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.limit_cases import Service, calling
+from tests.support.moved_clocks import BootedStore, MovedClock
+from tests.support.waiting import LONG, eventually
+
+from holdfast import Engine
+from holdfast.clock import Clock
+from holdfast.limits import Limit
+
+HOUR = 3_600_000_000
+
+
+class Machine:
+    """A machine with a clock on the wall and a time since boot, and engines on one file of it."""
+
+    def __init__(self, stack: AsyncExitStack, path: Path) -> None:
+        self._stack = stack
+        self._path = path
+        self.wall = MovedClock()
+        self.since_boot = MovedClock(-Clock().now() + 1000 * HOUR)
+
+    async def engine(self, *workflows: Any, **options: Any) -> Engine:
+        store = BootedStore(self._path, durability="process")
+        store.clock, store.since_boot = self.wall, self.since_boot
+        return await self._stack.enter_async_context(Engine(store=store, workflows=workflows, **options))
+
+    def boot(self) -> None:
+        self.since_boot.ahead = -Clock().now() + 1_000_000
+
+
+@pytest.fixture
+async def machine(path: Path) -> AsyncIterator[Machine]:
+    async with AsyncExitStack() as stack:
+        yield Machine(stack, path)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+async def test_a_line_moves_on_after_the_machine_was_booted(machine, service):
+    """S4-19 The first in line was told when it may begin, in the time of the last boot."""
+    caller = calling(service.call)
+    limits = [Limit(name="service", rate=1, per=timedelta(seconds=1))]
+    service.engine = engine = await machine.engine(caller, limits=limits)
+    for number in range(3):
+        await engine.start(caller, number, id=str(number))
+    await eventually(lambda: _waits(engine, 2))
+    await engine.stop()
+    machine.boot()
+    service.engine = engine = await machine.engine(caller, limits=limits)
+    assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(3)] == [0, 1, 2]
+
+
+async def _waits(engine: Any, count: int) -> bool:
+    [limit] = await engine.limits()
+    return limit.waiting == count
