@@ -52,8 +52,10 @@ format: $(READY) ## Format the code and repair what the linter can
 bench: $(READY) ## Run the benchmark
 	@$(BIN)/python benchmarks/run.py
 
-stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, about ten minutes)
+stress: $(READY) ## Run the random world and the kills many times over (SEEDS=1000, an hour or more)
 	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) tests/simulation
+	@HOLDFAST_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow \
+	  tests/simulation/test_limits.py tests/crash/test_flow_storms.py
 	@$(BIN)/python -m pytest -q -m slow tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --all-modes -k postgres tests/behaviour
 	@for round in 1 2 3 4 5; do $(BIN)/python -m pytest -q tests/crash || exit 1; done
