@@ -101,8 +101,8 @@ class World:
             limits |= {limit.name: limit for limit in draw.sample(LESS, 1)}
         engine = Engine(
             store=store, workflows=self.workflows, limits=list(limits.values()), retention=None,
-            queues=["default", "far"], max_steps=draw.choice([2, 8]), max_resident=draw.choice([0, 3, 1000]), stop_grace=milliseconds(5),
-            lease=timedelta(seconds=30), development=False,
+            queues=["default", "far"], max_steps=draw.choice([2, 8]), max_resident=draw.choice([0, 3, 1000]),
+            stop_grace=milliseconds(5), lease=timedelta(seconds=30), development=False,
         )  # fmt: skip
         await engine.open()
         self.engines.append(engine)
