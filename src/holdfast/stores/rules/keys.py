@@ -87,7 +87,7 @@ class KeyRules:
         statements = self._batch.statements
         if run.key not in self._held:
             self.know_held([run.key], await statements.read("keys_held", [(run.key,)]))
-        for activity, key in self._held.pop(run.key):
+        for activity, key in sorted(self._held.pop(run.key)):
             await self.leave(run, LeaveKey(activity=activity, key=key), at)
         await statements.write("forget_key_waiters", [(run.key,)])
 

@@ -158,7 +158,7 @@ SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workf
     tasks.payload, tasks.limit_key
 FROM tasks {join} runs ON runs.key = tasks.run
 WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND runs.status <> 'paused'
-ORDER BY tasks.priority DESC, tasks.at LIMIT $3 {skip_locked};
+ORDER BY tasks.priority DESC, tasks.at, tasks.run, tasks.location LIMIT $3 {skip_locked};
 
 -- name: limited_tasks_of_priority
 -- The oldest of them of one priority.
@@ -166,7 +166,7 @@ SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workf
     tasks.payload, tasks.limit_key
 FROM tasks {join} runs ON runs.key = tasks.run
 WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND tasks.priority = $4 AND runs.status <> 'paused'
-ORDER BY tasks.at LIMIT $3 {skip_locked};
+ORDER BY tasks.at, tasks.run, tasks.location LIMIT $3 {skip_locked};
 
 -- name: own_task
 -- Make an attempt a worker's, or (the empty text) put it in line.
