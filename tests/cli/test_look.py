@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
 
 from holdfast.cli.main import main
@@ -177,17 +179,13 @@ def test_the_database_is_found_by_option_environment_and_file(shop, run, tmp_pat
     assert (broken.code, "pyproject.toml: cannot be read as TOML" in broken.err) == (2, True)
 
 
-def test_an_old_database_is_refused_until_it_is_upgraded(shop, run):
-    import apsw
-
-    db = apsw.Connection("holdfast.db")
-    db.execute("DROP TABLE pauses").fetchall()
-    db.execute("DROP TABLE run_places; DROP TABLE lanes; DROP TABLE lane_begins").fetchall()
-    db.execute("ALTER TABLE runs DROP COLUMN place").fetchall()
-    db.pragma("user_version", 13)
-    db.close()
+def test_an_old_database_is_refused_until_it_is_upgraded(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = gzip.decompress((ROOT / "tests" / "golden" / "schema_10" / "sqlite.db.gz").read_bytes())
+    Path("holdfast.db").write_bytes(before)
     refused = run("list")
     assert (refused.code, "holdfast db upgrade" in refused.err) == (4, True)
+    assert Path("holdfast.db").read_bytes() == before
     assert run("db", "upgrade").code == 0
     assert run("list").code == 0
 
