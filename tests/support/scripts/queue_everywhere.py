@@ -57,9 +57,9 @@ async def queued(ctx: Context, again: bool = False) -> list[str]:
 class KillingStore(lives.KillingStore):
     """Counts what takes attempts from a queue as a commit."""
 
-    async def claim_tasks(self, *args):
+    async def claim_tasks(self, *args, **options):
         self._meet("before", self.commits + 1)
-        found = await super().claim_tasks(*args)
+        found = await super().claim_tasks(*args, **options)
         if found:
             self.commits += 1
             self._meet("after", self.commits)
