@@ -494,7 +494,7 @@ def test_an_unhashable_type_works_too() -> None:
 
 
 @given(st.binary() | json_values.map(encode).flatmap(lambda data: st.integers(0, len(data)).map(lambda n: data[:n])))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_any_bytes_give_a_value_or_a_typed_error(data: bytes) -> None:
     for type in (Any, Order, Customer, Basket, list[datetime], dict[str, Decimal], ErrorData):
         try:
@@ -556,7 +556,7 @@ print([digest(value) for value in (
 def test_equal_values_have_equal_digests_in_every_process() -> None:
     code = HASH_SEED_PROBE.format(path=[str(Path(__file__).parent), *sys.path])
     outputs = set()
-    for seed in ("0", "1", "2", "3"):
+    for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
