@@ -270,7 +270,11 @@ class Attempt:
             task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        if self.finished or task.cancelled() or task.exception() is not None:
+        try:
+            failed = self.finished or task.exception() is not None
+        except asyncio.CancelledError:
+            failed = True
+        if failed:
             self._task_failed(task)
             return
         result = task.result()
