@@ -125,3 +125,29 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(main())
+
+
+def acting(url: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Open the database as a client that advances no runs, and do something with its engine."""
+
+    async def main() -> T:
+        from holdfast import Engine
+        from holdfast.cli.transfer import open_existing
+
+        store = open_existing(database(url).value)
+        async with Engine(store=store, run_workflows=False, retention=None) as engine:
+            return await work(engine)
+
+    return asyncio.run(main())
+
+
+def who(given: str | None) -> str:
+    """Return who acts: as given, HOLDFAST_ACTOR, or the login name."""
+    import getpass
+
+    if given or os.environ.get("HOLDFAST_ACTOR"):
+        return given or os.environ["HOLDFAST_ACTOR"]
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "operator"

@@ -29,6 +29,17 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "history": _Where("look:history_command", "Show the facts of a run's history."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },
+    "Act": {
+        "cancel": _Where("act:cancel_command", "Ask runs to stop."),
+        "pause": _Where("act:pause_command", "Let runs, a workflow, a queue or a limit begin nothing more."),
+        "resume": _Where("act:resume_command", "Let what was paused or cancelled go on."),
+        "retry": _Where("act:retry_command", "Let failed runs go on from the step that failed."),
+        "rerun": _Where("act:rerun_command", "Let ended runs do a step, and all after it, again."),
+        "terminate": _Where("act:terminate_command", "End runs here and now, without asking their code."),
+        "recover": _Where("act:recover_command", "Try blocked runs again with the code there is now."),
+        "send": _Where("act:send_command", "Send a run a message."),
+        "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
+    },
     "House": {
         "db": _Where("house:db_group", "The database itself: upgrade it."),
         "export": _Where("transfer:export_command", "Write runs to a file."),

@@ -37,7 +37,7 @@ from holdfast.contract.turns import (
 class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Put a message into a run's inbox from outside; `deduplicate` makes a second one with this id a duplicate.
 
-    `dead_letter` keeps a message whose target has ended as a dead letter.
+    `dead_letter` keeps a message whose target has ended as a dead letter. One that a person sends carries an `audit`.
     """
 
     target: str
@@ -48,6 +48,7 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     deduplicate: bool = False
     dead_letter: bool = False
     max_pending: int = 10_000
+    audit: Audit | None = None
 
     def row(self, n: int) -> Message:
         """Return what the target finds in its inbox as number `n`."""

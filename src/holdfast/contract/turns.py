@@ -150,7 +150,7 @@ class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event by name, for runs that wait; `deduplicate` remembers the id so that a second one is not published again.
 
     Published by a turn, `location` and `seq` name its own entry for the call, whose data is replaced by `refusal` when
-    the queue is full.
+    the queue is full. Published by a person, it carries an `audit`.
     """
 
     name: str
@@ -162,6 +162,7 @@ class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
     location: str = ""
     seq: int = 0
     refusal: str = ""
+    audit: Audit | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

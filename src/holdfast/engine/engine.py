@@ -341,16 +341,25 @@ class Engine(StartsRuns, Looking, HasLimits):
 
     # Messages and events.
 
-    async def publish(self, name: str | object, payload: object = None, *, id: str | None = None) -> int:
+    async def publish(
+        self,
+        name: str | object,
+        payload: object = None,
+        *,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> int:
         """Publish an event by name to the runs that wait for it; return how many runs were given it, 0: it is queued.
 
         How it is delivered says its Event. With an `id` a second event with it is not published again. An object that
-        is not a name is published under the name of its class.
+        is not a name is published under the name of its class. With `by`, the person that publishes it, it is in the
+        audit trail.
 
         Raises:
             QueueFull: too many events wait under that name already.
         """
-        return await self._client.messaging.publish(name, payload, id)
+        return await self._client.messaging.publish(name, payload, id, by, reason)
 
     @patient
     async def queued_events(self, name: str | None = None, *, limit: int = 100, after: int = 0) -> list[Unread]:

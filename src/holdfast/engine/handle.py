@@ -99,19 +99,22 @@ class RunHandle(Generic[R]):
         id: str | None = None,
         dead_letter: bool = False,
         connection: object = msgspec.UNSET,
+        by: str | None = None,
+        reason: str = "",
     ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
         With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
         run that has ended is kept as a dead letter. With a `connection` of psycopg to the same PostgreSQL database it
-        is sent if and when the transaction commits that is open there.
+        is sent if and when the transaction commits that is open there. With `by`, the person that sends it, it is
+        in the audit trail.
 
         Raises:
             BadInput: the connection is None, or does not lead there; nothing was stored.
             NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
-        return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection)
+        return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection, by, reason)
 
     async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
         """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).

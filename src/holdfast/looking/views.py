@@ -160,3 +160,26 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     heard_at: datetime
     joined_at: datetime
+
+
+class Acted(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of acting on a run: `changed` is False where it was not in a state for it, and `said` says so."""
+
+    run: str
+    action: str
+    changed: bool
+    said: str = ""
+    error: str = ""
+    """The class of what went wrong."""
+    steps: list[str] = []
+    """Of a retry or rerun: the steps that are done again."""
+    children: list[str] = []
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What acting on many would come to: which runs can be acted on, and how many cannot, by the reason."""
+
+    action: str
+    matched: int
+    can: list[str]
+    cannot: dict[str, int] = {}

@@ -370,7 +370,7 @@ def _child(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> _Say:
 def _retry(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> _Say:
     again = times.ahead(wait.until) if wait.until is not None else "soon"
     subject = {"step": wait.step} if wait.step else {}
-    help = [_help("try it now", "nudge", head.id)] if wait.step else []
+    help = [_help("see the whole error", "show", head.id)] if wait.step and not wait.skipped else []
     if wait.skipped:
         reason = f', "{wait.error}",' if wait.error else ""
         text = f"Step `{wait.step}` is put off{reason} and asked again {again}"

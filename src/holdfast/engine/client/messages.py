@@ -18,6 +18,7 @@ from holdfast.engine.client.link import Link
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
+from holdfast.ops.port import audited
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 
@@ -40,8 +41,10 @@ class Messaging:
         message_id: str | None,
         dead_letter: bool,
         connection: object = msgspec.UNSET,
+        by: str | None = None,
+        reason: str = "",
     ) -> bool:
-        """Send a message; False if one with this id was sent before."""
+        """Send a message; False if one with this id was sent before. What a person sends is on record."""
         check_run_id(run_id)
         check_name(name, "message name")
         check_message_id(message_id)
@@ -56,6 +59,7 @@ class Messaging:
             deduplicate=message_id is not None,
             dead_letter=dead_letter,
             max_pending=self._events.get(name).max_pending,
+            audit=audited(self._link, by, "send", name=name, reason=reason or None) if by is not None else None,
         )
         if connection is not msgspec.UNSET:
             outcome = await self._link.enclose(connection, operation)
@@ -84,8 +88,10 @@ class Messaging:
                     raise RunTerminal(run_id, row.status)
         return replies.get(request)
 
-    async def publish(self, name: str | object, payload: object, event_id: str | None) -> int:
-        """Publish an event; return how many runs were given it."""
+    async def publish(
+        self, name: str | object, payload: object, event_id: str | None, by: str | None = None, reason: str = ""
+    ) -> int:
+        """Publish an event; return how many runs were given it. What a person publishes is on record."""
         if not isinstance(name, str):
             if payload is not None or type(name).__module__ == "builtins":
                 raise BadInput(
@@ -103,6 +109,7 @@ class Messaging:
             at=now,
             rule=self._events.get(name).rule(now),
             deduplicate=event_id is not None,
+            audit=audited(self._link, by, "publish", reason=reason or None) if by is not None else None,
         )
         outcome = await self._link.apply(operation)
         _raise_refusal(outcome, "", name)

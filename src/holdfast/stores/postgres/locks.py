@@ -111,6 +111,7 @@ class Locks:
                 if operation.turn is not None:
                     self._take_turn(operation.turn, new=True)
             case PublishEvent():
+                self.exclusive = self.exclusive or operation.audit is not None
                 self._publish(operation)
             case Beat():
                 self.keys.add(operation.key)
@@ -130,7 +131,7 @@ class Locks:
                 for leave in operation.leaves:
                     self._use(leave)
             case SendMessage():
-                pass
+                self.exclusive = self.exclusive or operation.audit is not None
             case _:
                 self.exclusive = True
 

@@ -31,6 +31,7 @@ from holdfast.contract.operations import (
     Pause,
     PauseSchedule,
     PauseWork,
+    Published,
     Purge,
     PutSchedule,
     Refused,
@@ -121,9 +122,11 @@ class Batch(Inboxes):
                     await self.trails.audit(operation.audit, operation.run.id, operation.run.at)
                 return started
             case SendMessage():
-                return await self._send(operation)
+                sent = await self._send(operation)
+                return sent if operation.audit is None else await self._told(operation, operation.target, sent)
             case PublishEvent():
-                return await self.events.publish(operation)
+                sent = await self.events.publish(operation)
+                return sent if operation.audit is None else await self._told(operation, operation.name, sent)
             case Beat():
                 return await self.tasks.beat(operation)
             case FinishTask() | BeatTask():
@@ -131,16 +134,11 @@ class Batch(Inboxes):
             case KeepResult():
                 return await self.keys.keep(operation)
             case Acknowledge() | ReplayEvent():
-                return await self._audited(
-                    operation.audit, operation.letter, operation.at, await self.letters.apply(operation)
-                )
+                outcome = await self.letters.apply(operation)
+                return await self._audited(operation.audit, operation.letter, operation.at, outcome)
             case Purge():
-                return await self._audited(
-                    operation.audit,
-                    operation.run or operation.what,
-                    operation.at,
-                    await PurgeRules(self).apply(operation),
-                )
+                outcome = await PurgeRules(self).apply(operation)
+                return await self._audited(operation.audit, operation.run or operation.what, operation.at, outcome)
             case PutSchedule() | PauseSchedule() | DropSchedule():
                 outcome = await ScheduleRules(self).apply(operation)
                 return await self._audited(operation.audit, operation.id, operation.at, outcome)
@@ -167,6 +165,10 @@ class Batch(Inboxes):
         if audit is not None and not in_vain:
             await self.trails.audit(audit, target, at)
         return outcome
+
+    async def _told(self, what: SendMessage | PublishEvent, target: str, outcome: Outcome) -> Outcome:
+        again = isinstance(outcome, Delivered | Published) and outcome.duplicate
+        return outcome if again else await self._audited(what.audit, target, what.at, outcome)
 
     # Starting.
 

@@ -35,7 +35,9 @@ from holdfast.testing.conformance.samples import (
     SECOND,
     end,
     ended,
+    event,
     extra,
+    message,
     one,
     optioned,
     row,
@@ -66,6 +68,14 @@ def tamperings(rows: Sequence[Link]) -> list[tuple[str, list[Link]]]:
 
 class TrailConformance:
     """Audit and evidence."""
+
+    async def test_what_a_person_sends_or_publishes_is_on_record_once(self, store: Store) -> None:
+        run = await started(store, owner=None)
+        sent = message(run.id, id="m1", deduplicate=True, audit=BY_ANN)
+        await store.apply([sent, sent, message("nobody", audit=BY_ANN), message(run.id)])
+        published = event(id="e1", deduplicate=True, audit=BY_ANN)
+        await store.apply([published, published, event()])
+        assert [(row.actor, row.target) for row in await store.audit()] == [("ann", run.id), ("ann", "news")]
 
     async def test_whatever_somebody_does_is_recorded_with_it(self, store: Store) -> None:
         """S0-59, B8: every operation that carries an audit, in the same transaction; chained from the first."""

@@ -1,0 +1,376 @@
+"""`holdfast cancel`, `pause`, `resume`, `retry`, `rerun`, `terminate`, `recover`, `send`, `publish`: acting."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.cli.database import acting, url_option, who
+from holdfast.cli.output import emit, say
+from holdfast.errors import BadInput, CannotReopen
+from holdfast.looking.views import Acted, Plan
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DURATION = re.compile(r"(\d+)(s|min|h|d)")
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+_PAST = {
+    "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
+    "terminate": "terminated", "recover": "recovered",
+}  # fmt: skip
+NOTHING_CHANGED, IN_PART = 6, 7
+
+
+def _shared(command: F) -> F:
+    """Give a command what every act takes."""
+    for option in (
+        url_option,
+        click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text."),
+        click.option("--by", help="Who acts, for the audit trail: HOLDFAST_ACTOR, or the login name, unless given."),
+        click.option("--reason", default="", help="Why, for the audit trail."),
+    ):
+        command = option(command)
+    return command
+
+
+def _on_runs(command: F) -> F:
+    """Give a command what chooses runs."""
+    for option in (
+        click.option("--expect", type=int, help="With --yes: how many runs a dry run has shown."),
+        click.option("--yes", is_flag=True, help="Do not ask; needs --expect where it is more than one run."),
+        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+        click.option("--where", metavar="FILTER", help="Act on the runs that fit, as in `holdfast list`."),
+        click.argument("run_ids", nargs=-1, metavar="[ID]..."),
+    ):
+        command = option(command)
+    return _shared(command)
+
+
+@click.command("cancel", short_help="Ask runs to stop.")
+@_on_runs
+@click.option("--compensate", is_flag=True, help="Undo what they have done, too.")
+def cancel_command(compensate: bool, **given: Any) -> int:
+    """Ask runs to stop; their code is told, and may clean up.
+
+    \b
+    Example: holdfast cancel order-88405 --reason "ordered twice"
+    """
+    return _act("cancel", given, compensate=compensate)
+
+
+@click.command("pause", short_help="Let runs, a workflow, a queue or a limit begin nothing more.")
+@_on_runs
+@click.option("--for", "duration", metavar="TIME", help="Go on by itself after so long: 30min, 2h, 1d.")
+@click.option("--workflow", help="Pause all runs of a workflow, those to come too.")
+@click.option("--queue", help="Pause all that waits in a queue.")
+@click.option("--limit", help="Pause all steps under a limit.")
+def pause_command(
+    duration: str | None, workflow: str | None, queue: str | None, limit: str | None, **given: Any
+) -> int:
+    """Let runs begin no step until they are resumed; what is under way finishes.
+
+    \b
+    Example: holdfast pause --workflow fulfil --reason "bank down, INC-7"
+    """
+    if workflow or queue or limit:
+        return _hold_back(given, True, workflow, queue, limit)
+    return _act("pause", given, duration=_duration(duration))
+
+
+@click.command("resume", short_help="Let paused or cancelled runs, a workflow, a queue or a limit go on.")
+@_on_runs
+@click.option("--workflow", help="Let the runs of a paused workflow go on.")
+@click.option("--queue", help="Let a paused queue go on.")
+@click.option("--limit", help="Let a paused limit go on.")
+def resume_command(workflow: str | None, queue: str | None, limit: str | None, **given: Any) -> int:
+    """Let paused runs go on, and cancelled ones from where they were.
+
+    \b
+    Example: holdfast resume --where "status:paused workflow:fulfil"
+    """
+    if workflow or queue or limit:
+        return _hold_back(given, False, workflow, queue, limit)
+    return _act("resume", given)
+
+
+@click.command("retry", short_help="Let failed runs go on from the step that failed.")
+@_on_runs
+def retry_command(**given: Any) -> int:
+    """Let failed runs go on from the step that failed; finished steps do not run again.
+
+    \b
+    Example: holdfast retry --where "workflow:fulfil status:failed created:-24h"
+    """
+    return _act("retry", given)
+
+
+@click.command("rerun", short_help="Let ended runs do a step, and all after it, again.")
+@_on_runs
+@click.option(
+    "--from", "from_step", metavar="STEP", help="The path of the step to begin with; else from the beginning."
+)
+def rerun_command(from_step: str | None, **given: Any) -> int:
+    """Let an ended run do a step, and all that came after it, again; with --dry-run it says which steps those are.
+
+    \b
+    Example: holdfast rerun order-88405 --from charge --dry-run
+    """
+    return _act("rerun", given, from_step=from_step)
+
+
+@click.command("terminate", short_help="End runs here and now, without asking their code.")
+@_on_runs
+def terminate_command(**given: Any) -> int:
+    """End runs here and now, without asking their code and undoing nothing; it needs a reason.
+
+    \b
+    Example: holdfast terminate order-88405 --reason "the customer is gone, INC-9"
+    """
+    if not given["reason"] and not given["dry_run"]:
+        raise click.UsageError("terminate needs --reason")
+    return _act("terminate", given)
+
+
+@click.command("recover", short_help="Try blocked runs again with the code there is now.")
+@_on_runs
+def recover_command(**given: Any) -> int:
+    """Try blocked runs again, once their code is put right and deployed.
+
+    \b
+    Example: holdfast recover --where "status:blocked workflow:fulfil"
+    """
+    return _act("recover", given)
+
+
+@click.command("send", short_help="Send a run a message.")
+@click.argument("run_id", metavar="ID")
+@click.argument("name")
+@click.argument("payload", metavar="[JSON]", required=False)
+@click.option("--id", "message_id", help="Send it at most once: a second message with this id is not sent.")
+@_shared
+def send_command(
+    run_id: str, name: str, payload: str | None, message_id: str | None, reason: str, by: str | None, as_json: bool,
+    url: str | None,
+) -> int:  # fmt: skip
+    """Send a run a message, with a payload in JSON; it is on record who sent it.
+
+    \b
+    Example: holdfast send order-88405 approved '{"by": "kim"}'
+    """
+    value, actor = _json(payload), who(by)
+
+    async def work(engine: Any) -> bool:
+        sent: bool = await engine.get(run_id).send(name, value, id=message_id, by=actor, reason=reason)
+        return sent
+
+    sent = acting(url, work)
+    if as_json:
+        emit("holdfast.acted/1", Acted(run=run_id, action="send", changed=sent))
+    else:
+        say(f"sent {name} to {run_id}" if sent else f"a message with the id {message_id} was sent before")
+    return 0 if sent else NOTHING_CHANGED
+
+
+@click.command("publish", short_help="Publish an event to the runs that wait for it.")
+@click.argument("name")
+@click.argument("payload", metavar="[JSON]", required=False)
+@click.option("--id", "event_id", help="Publish it at most once.")
+@_shared
+def publish_command(
+    name: str, payload: str | None, event_id: str | None, reason: str, by: str | None, as_json: bool, url: str | None
+) -> int:
+    """Publish an event, with a payload in JSON, as an event without rules of its own; it is on record who did.
+
+    \b
+    Example: holdfast publish stock '{"item": "lamp"}'
+    """
+    value, actor = _json(payload), who(by)
+
+    async def work(engine: Any) -> int:
+        runs: int = await engine.publish(name, value, id=event_id, by=actor, reason=reason)
+        return runs
+
+    runs = acting(url, work)
+    said = f"published {name} to {runs:,} run{'' if runs == 1 else 's'}" if runs else f"{name} waits for a run"
+    if as_json:
+        emit("holdfast.acted/1", Acted(run="", action="publish", changed=True, said=said))
+    else:
+        say(said)
+    return 0
+
+
+def _json(text: str | None) -> Any:
+    import json
+
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadInput(
+            f"the payload is no JSON: {error.msg} at position {error.pos}; a text is written '\"so\"'"
+        ) from None
+
+
+def _duration(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise BadInput(f"--for {text}: write a number and s, min, h or d, as in 30min")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _hold_back(given: dict[str, Any], paused: bool, workflow: str | None, queue: str | None, limit: str | None) -> int:
+    if given["run_ids"] or given["where"] or sum(each is not None for each in (workflow, queue, limit)) != 1:
+        raise click.UsageError("name runs, or one workflow, queue or limit")
+    by, reason = who(given["by"]), given["reason"]
+    name = f"{'workflow' if workflow else 'queue' if queue else 'limit'} {workflow or queue or limit}"
+
+    async def work(engine: Any) -> bool:
+        if limit is not None:
+            act = engine.limits.pause if paused else engine.limits.resume
+            return bool(await act(limit, by=by, reason=reason))
+        hold = engine.flow.pause if paused else engine.flow.resume
+        return bool(await hold(workflow=workflow, queue=queue, by=by, reason=reason))
+
+    word = "paused" if paused else "resumed"
+    if given["dry_run"]:
+        say(f"{name} would be {word}")
+        return 0
+    changed = acting(given["url"], work)
+    if given["as_json"]:
+        emit("holdfast.acted/1", Acted(run=name, action="pause" if paused else "resume", changed=changed))
+    else:
+        say(f"{name} is {word}" if changed else f"{name} was {'paused already' if paused else 'not paused'}")
+    return 0 if changed else NOTHING_CHANGED
+
+
+# One run, or many.
+
+
+def _act(action: str, given: dict[str, Any], **more: Any) -> int:
+    from holdfast.looking.acts import Options
+
+    ids = [line.strip() for line in sys.stdin if line.strip()] if given["run_ids"] == ("-",) else [*given["run_ids"]]
+    if bool(ids) == bool(given["where"]):
+        raise click.UsageError("name runs by their ids, or with --where FILTER, one of the two")
+    options = Options(by=who(given["by"]), reason=given["reason"], dry_run=given["dry_run"], **more)
+    if len(ids) == 1:
+        return _one(action, ids[0], options, given)
+    return _many(action, ids, options, given)
+
+
+def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
+    from holdfast.looking.acts import act
+
+    async def work(engine: Any) -> Acted:
+        return await act(engine, action, run_id, options)
+
+    try:
+        acted = acting(given["url"], work)
+    except CannotReopen as error:
+        acted = Acted(run=run_id, action=action, changed=False, said=str(error), error="CannotReopen")
+    if given["as_json"]:
+        emit("holdfast.acted/1", acted)
+    elif acted.changed or (options.dry_run and not acted.error and not acted.said.startswith("it is ")):
+        _tell(action, acted, options.dry_run)
+    else:
+        say(f"{run_id}: nothing changed: {acted.said or 'it is not in a state for that'}", err=True)
+    fits = acted.changed or (options.dry_run and not acted.error and not acted.said.startswith("it is "))
+    return 0 if fits else NOTHING_CHANGED
+
+
+def _tell(action: str, acted: Acted, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    said = f", {acted.said}" if acted.said else ""
+    say(f"{acted.run} {would or 'is '}{_PAST[action]}{said}")
+    for name, items in (("steps that run again", acted.steps), ("children that go on", acted.children)):
+        if items:
+            say(f"  {name}: {', '.join(items)}")
+
+
+def _many(action: str, ids: list[str], options: Any, given: dict[str, Any]) -> int:
+    async def look(engine: Any) -> Plan:
+        from holdfast.looking.acts import chosen, plan
+        from holdfast.looking.query import parse
+
+        store = engine.store
+        if given["where"]:
+            runs = await chosen(store, parse(given["where"], store.clock.now()))
+        else:
+            known = await store.heads_of(ids)
+            missing = [run_id for run_id in ids if run_id not in known]
+            if missing:
+                raise BadInput(f"there is no run {missing[0]!r}; nothing was changed")
+            runs = [known[run_id] for run_id in dict.fromkeys(ids)]
+        return await plan(store, action, runs)
+
+    planned = acting(given["url"], look)
+    if options.dry_run and given["as_json"]:
+        emit("holdfast.plan/1", planned)
+        return 0
+    say(_planned(planned), err=given["as_json"])
+    if options.dry_run or not planned.can:
+        return 0 if planned.can else NOTHING_CHANGED
+    _confirm(planned, given)
+    return _do(action, planned, options, given)
+
+
+def _planned(planned: Plan) -> str:
+    cannot = "".join(f"; {count:,} cannot: {why}" for why, count in planned.cannot.items())
+    runs = f"{planned.matched:,} run{'' if planned.matched == 1 else 's'}"
+    return f"{runs} chosen: {len(planned.can):,} can be {_PAST[planned.action]}{cannot}"
+
+
+def _confirm(planned: Plan, given: dict[str, Any]) -> None:
+    count = len(planned.can)
+    if given["yes"]:
+        if given["expect"] != count and (count > 1 or given["expect"] is not None):
+            raise BadInput(f"this acts on {count:,} runs: look at them with --dry-run, then say --yes --expect {count}")
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(f"there is no terminal to ask at: look with --dry-run, then say --yes --expect {count}")
+    if not click.confirm(f"{planned.action.capitalize()} {count:,} runs?", err=True):
+        raise click.Abort
+
+
+def _do(action: str, planned: Plan, options: Any, given: dict[str, Any]) -> int:
+    from holdfast.looking.acts import act_on_many
+
+    done: list[Acted] = []
+
+    async def work(engine: Any) -> None:
+        shown = time.monotonic()
+        async for acted in act_on_many(engine, action, planned.can, options):
+            done.append(acted)
+            if sys.stderr.isatty() and time.monotonic() - shown > 1:
+                shown = time.monotonic()
+                click.echo(f"{_PAST[action]} {len(done):,} of {len(planned.can):,} ...", err=True)
+
+    try:
+        acting(given["url"], work)
+    except KeyboardInterrupt:
+        say(
+            f"interrupted: {sum(acted.changed for acted in done):,} of {len(planned.can):,} were {_PAST[action]}",
+            err=True,
+        )
+        return 130
+    changed = [acted for acted in done if acted.changed]
+    failed = [acted for acted in done if not acted.changed]
+    if given["as_json"]:
+        emit("holdfast.acts/1", done)
+    else:
+        say(f"{_PAST[action]} {len(changed):,}{f', not {len(failed):,}' if failed else ''}")
+        for acted in failed[:10]:
+            say(f"  {acted.run}: {f'{acted.error}: ' if acted.error else ''}{acted.said}", err=True)
+    if not failed:
+        return 0
+    return IN_PART if changed else NOTHING_CHANGED

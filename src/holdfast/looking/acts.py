@@ -1,0 +1,146 @@
+"""Acting on runs at a desk: which can be acted on, and doing it; every act is in the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from holdfast.contract.heads import HeadFilter, RunHead
+from holdfast.contract.rows import TERMINAL, Status
+from holdfast.contract.store import Store
+from holdfast.engine.engine import Engine
+from holdfast.engine.handle import RunHandle
+from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
+from holdfast.looking.query import Query
+from holdfast.looking.views import Acted, Plan
+
+Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"]
+ACTIONS: tuple[str, ...] = get_args(Action)
+MOST = 10_000
+"""How many runs one act may choose."""
+_PAGE = 200
+
+_OPEN = frozenset(Status) - TERMINAL
+FITS: dict[str, frozenset[Status]] = {
+    "cancel": _OPEN - {Status.CANCELLING, Status.COMPENSATING},
+    "pause": _OPEN - {Status.CANCELLING, Status.BLOCKED, Status.PAUSED},
+    "resume": frozenset({Status.PAUSED, Status.CANCELLED}),
+    "retry": frozenset({Status.FAILED}),
+    "rerun": TERMINAL,
+    "terminate": _OPEN,
+    "recover": frozenset({Status.BLOCKED}),
+}
+"""In which states a run can be acted on."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How it is done: by whom and why, and what some acts take beside that."""
+
+    by: str
+    reason: str = ""
+    compensate: bool = False
+    duration: timedelta | None = None
+    from_step: str | None = None
+    dry_run: bool = False
+
+
+async def act(engine: Engine, action: str, run_id: str, options: Options) -> Acted:
+    """Act on one run.
+
+    Raises:
+        NoSuchRun: there is none.
+        CannotReopen, UniqueConflict, BadInput: it cannot be done; nothing was changed.
+    """
+    if action not in ACTIONS:
+        raise BadInput(f"there is no act {action!r}; there are {', '.join(ACTIONS)}")
+    run, by, reason = engine.get(run_id), options.by, options.reason
+    acts: dict[str, Callable[[RunHandle[Any]], Coroutine[Any, Any, bool]]] = {
+        "cancel": lambda run: run.cancel(compensate=options.compensate, by=by, reason=reason),
+        "pause": lambda run: run.pause(duration=options.duration, by=by, reason=reason),
+        "resume": lambda run: run.resume(by=by, reason=reason),
+        "terminate": lambda run: run.terminate(by=by, reason=reason),
+        "recover": lambda run: run.recover(by=by, reason=reason),
+    }
+    if action in ("retry", "rerun"):
+        again = (
+            await run.retry(dry_run=options.dry_run, by=by, reason=reason)
+            if action == "retry"
+            else await run.rerun(from_step=options.from_step, dry_run=options.dry_run, by=by, reason=reason)
+        )
+        return Acted(
+            run=run_id,
+            action=action,
+            changed=not options.dry_run,
+            said=f"goes on from {again.since}" if again.since else "goes on from its beginning",
+            steps=list(again.steps),
+            children=list(again.children),
+        )
+    status = await run.status()
+    if options.dry_run:
+        return Acted(run=run_id, action=action, changed=False, said=_fit(action, status))
+    if await acts[action](run):
+        return Acted(run=run_id, action=action, changed=True)
+    return Acted(run=run_id, action=action, changed=False, said=_fit(action, await run.status()))
+
+
+def _fit(action: str, status: Status) -> str:
+    return "" if status in FITS[action] else f"it is {status}"
+
+
+async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> Plan:
+    """Return what acting on runs would come to, by where they stand now."""
+    cannot: dict[str, int] = {}
+    can: list[str] = []
+    for head in runs:
+        why = _fit(action, head.status)
+        if why:
+            cannot[why.removeprefix("it is ")] = cannot.get(why.removeprefix("it is "), 0) + 1
+        else:
+            can.append(head.id)
+    return Plan(action=action, matched=len(runs), can=can, cannot=cannot)
+
+
+async def chosen(store: Store, query: Query) -> list[RunHead]:
+    """Return the runs that a filter chooses, at most MOST; those that are started from now on are not among them.
+
+    Raises:
+        BadInput: the filter chooses everything, or more than MOST.
+    """
+    if query.all or query.attention:
+        raise BadInput(
+            "acting on many needs a filter, such as workflow:... or status:...; it does not act on everything"
+        )
+    if query.word is not None:
+        found = await store.heads_of([query.word])
+        if not found:
+            raise NoSuchRun(query.word)
+        return list(found.values())
+    runs: list[RunHead] = []
+    before: int | None = None
+    while True:
+        which: HeadFilter = msgspec.structs.replace(query.which, limit=_PAGE, before=before)
+        page = await store.heads(which)
+        runs += page.heads
+        if len(runs) > MOST:
+            raise BadInput(f"more than {MOST:,} runs fit this filter: narrow it, for example with created:")
+        if page.next is None:
+            return runs
+        before = page.next
+
+
+async def act_on_many(engine: Engine, action: str, run_ids: Sequence[str], options: Options) -> AsyncIterator[Acted]:
+    """Act on runs one after another, yielding what came of each; once the store is away the rest is not tried.
+
+    What cannot be done to one stops no other. Doing it again finishes what was interrupted: a run that was acted on is
+    not in a state for it any more.
+    """
+    for run_id in run_ids:
+        try:
+            yield await act(engine, action, run_id, options)
+        except StoreError:
+            raise
+        except HoldfastError as error:
+            yield Acted(run=run_id, action=action, changed=False, said=str(error), error=type(error).__name__)

@@ -1,0 +1,194 @@
+"""Acting from the command line: on one run and on many, with dry runs, reasons, codes and the audit trail."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.transfer_cases import House, approval, order, sleeper
+
+from holdfast.cli.main import main
+from holdfast.contract.rows import AuditRow
+from holdfast.looking.acts import FITS
+from holdfast.looking.views import Acted, Plan
+from holdfast.stores import open_store
+from holdfast.testing import JumpingClock
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    """A database with runs that completed, failed, sleep and wait, and no worker, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    house = House("sqlite:///holdfast.db", JumpingClock())
+    house.bank_open = True
+
+    async def fill() -> None:
+        async with house.engine() as engine:
+            await engine.execute(order, "lamp", id="done")
+            house.bank_open = False
+            await engine.start(order, "chair", id="failed")
+            await engine.start(sleeper, 3, id="sleeps")
+            for number in range(3):
+                await engine.start(approval, 2, id=f"waits-{number}")
+            await engine.settle()
+
+    asyncio.run(fill())
+    return house
+
+
+class Answer:
+    """How a command ended, and what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        self.code = main(arguments)
+        self.out, self.err = capsys.readouterr()
+
+
+@pytest.fixture
+def run(capsys):
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+async def _looked(work: Any) -> Any:
+    store = open_store("sqlite:///holdfast.db")
+    await store.open(look_only=True)
+    try:
+        return await work(store)
+    finally:
+        await store.close()
+
+
+def statuses(*run_ids: str) -> list[str]:
+    found = asyncio.run(_looked(lambda store: store.heads_of(run_ids)))
+    return [str(found[run_id].status) for run_id in run_ids]
+
+
+def audited(target: str) -> list[AuditRow]:
+    rows: list[AuditRow] = asyncio.run(_looked(lambda store: store.audit(target)))
+    return rows
+
+
+def test_each_act_changes_one_run_and_is_on_record_with_the_reason(shop, run):
+    for command, run_id, after in (
+        (("pause", "--for", "2h"), "sleeps", "paused"),
+        (("resume",), "sleeps", "pending"),
+        (("cancel",), "waits-0", "cancelling"),
+        (("retry",), "failed", "pending"),
+        (("rerun", "--from", "keep"), "done", "pending"),
+        (("terminate",), "waits-1", "cancelled"),
+    ):
+        before = len(audited(run_id))
+        done = run(command[0], run_id, *command[1:], "--reason", "INC-7")
+        assert (done.code, done.err) == (0, ""), command
+        assert statuses(run_id) == [after], command
+        row = audited(run_id)[-1]
+        assert (len(audited(run_id)), row.actor, row.action) == (before + 1, "kim", command[0])
+        assert json.loads(row.detail)["reason"] == "INC-7"
+
+
+def test_what_is_not_in_a_state_for_it_is_left_alone_with_code_six(shop, run):
+    for command in (("retry", "done"), ("resume", "sleeps"), ("cancel", "done"), ("recover", "failed")):
+        done = run(*command)
+        assert (done.code, done.out) == (6, ""), command
+        assert "nothing changed" in done.err
+        assert audited(command[1]) == []
+
+
+def test_messages_and_events_of_a_person_are_on_record(shop, run):
+    assert run("send", "waits-0", "approval", '{"ok": true}', "--id", "m1", "--reason", "phone call").code == 0
+    assert run("send", "waits-0", "approval", '{"ok": true}', "--id", "m1").code == 6  # sent before
+    [row] = audited("waits-0")
+    assert (row.actor, row.action, json.loads(row.detail)) == (
+        "kim",
+        "send",
+        {"name": "approval", "reason": "phone call"},
+    )
+    published = run("publish", "stock", "3")
+    assert (published.code, published.out) == (0, "stock waits for a run\n")
+    assert [row.action for row in audited("stock")] == ["publish"]
+    bad = run("send", "waits-0", "approval", "{bad")
+    assert (bad.code, "no JSON" in bad.err, "position 1" in bad.err) == (2, True, True)
+    assert run("send", "nobody", "approval").code == 3
+
+
+def test_a_rerun_is_previewed_and_a_wrong_step_named(shop, run):
+    preview = run("rerun", "done", "--from", "bank", "--dry-run")
+    assert preview.code == 0
+    assert "steps that run again: bank" in preview.out
+    assert statuses("done") == ["completed"]
+    wrong = run("rerun", "done", "--from", "bnak")
+    assert (wrong.code, "did you mean 'bank'?" in wrong.err) == (6, True)
+
+
+def test_many_are_acted_on_by_the_number_of_a_dry_run(shop, run):
+    where = ("--where", "workflow:approval")
+    looked = run("pause", *where, "--dry-run")
+    assert (looked.code, looked.out) == (0, "3 runs chosen: 3 can be paused\n")
+    assert statuses("waits-0", "waits-1", "waits-2") == ["suspended"] * 3
+    for refused in (("pause", *where), ("pause", *where, "--yes"), ("pause", *where, "--yes", "--expect", "2")):
+        answer = run(*refused)
+        assert (answer.code, "--yes --expect 3" in answer.err) == (2, True)
+    assert run("pause", *where, "--yes", "--expect", "3", "--reason", "INC-7").out.endswith("paused 3\n")
+    assert statuses("waits-0", "waits-1", "waits-2") == ["paused"] * 3
+    again = run("pause", *where, "--yes", "--expect", "3")
+    assert (again.code, again.out) == (6, "3 runs chosen: 0 can be paused; 3 cannot: paused\n")
+    mixed = run("retry", "--where", "status:failed,completed", "--dry-run", "--json")
+    plan = json.loads(mixed.out)
+    assert plan.pop("schema") == "holdfast.plan/1"
+    assert msgspec.convert(plan, Plan) == Plan(action="retry", matched=2, can=["failed"], cannot={"completed": 1})
+
+
+def test_runs_are_named_on_stdin_and_a_missing_one_stops_everything(shop, run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("waits-0\nwaits-1\n"))
+    assert run("cancel", "-", "--yes", "--expect", "2").code == 0
+    assert statuses("waits-0", "waits-1") == ["cancelling", "cancelling"]
+    missing = run("cancel", "waits-2", "nobody", "--yes", "--expect", "2")
+    assert (missing.code, "there is no run 'nobody'" in missing.err) == (2, True)
+    assert statuses("waits-2") == ["suspended"]
+
+
+def test_a_workflow_and_a_queue_are_paused_as_a_whole(shop, run):
+    for what in ("--workflow", "--queue"):
+        assert run("pause", what, "approval", "--reason", "INC-7").code == 0
+        assert run("pause", what, "approval").code == 6
+        assert run("resume", what, "approval").code == 0
+        assert run("resume", what, "approval").code == 6
+    assert run("pause", "--workflow", "a", "--queue", "b").code == 2
+    assert [row.action for row in audited("workflow approval")] == ["workflow.pause", "workflow.resume"]
+    assert run("pause", "--limit", "openai").code == 1  # no engine declared it
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("cancel",), "name runs by their ids, or with --where"),
+        (("cancel", "waits-0", "--where", "is:open"), "one of the two"),
+        (("cancel", "--where", ""), "name runs by their ids"),
+        (("cancel", "--where", "is:attention"), "needs a filter"),
+        (("cancel", "--where", "statsu:failed"), "did you mean status?"),
+        (("terminate", "waits-0"), "terminate needs --reason"),
+        (("pause", "sleeps", "--for", "2 weeks"), "write a number and s, min, h or d"),
+        (("cancel", "bad id"), "U+0020 at position 3"),
+    ],
+)
+def test_what_cannot_be_understood_changes_nothing(shop, run, command, said):
+    refused = run(*command)
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+    assert statuses("waits-0", "sleeps") == ["suspended", "suspended"]
+
+
+def test_json_of_an_act_fits_its_record(shop, run):
+    document = json.loads(run("pause", "sleeps", "--json").out)
+    assert document.pop("schema") == "holdfast.acted/1"
+    assert msgspec.convert(document, Acted) == Acted(run="sleeps", action="pause", changed=True)
+    many = json.loads(run("cancel", "--where", "workflow:approval", "--yes", "--expect", "3", "--json").out)
+    assert many.pop("schema") == "holdfast.acts/1"
+    assert {each.changed for each in msgspec.convert(many["items"], list[Acted])} == {True}
+    assert set(FITS) >= {"cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"}
