@@ -15,7 +15,7 @@ from tests.support.transfer_cases import House, approval, order, sleeper
 from holdfast.cli.main import main
 from holdfast.contract.rows import AuditRow
 from holdfast.looking.acts import FITS
-from holdfast.looking.views import Acted, Plan
+from holdfast.looking.views import Acted, ActPlan
 from holdfast.stores import open_store
 from holdfast.testing import JumpingClock
 
@@ -141,7 +141,7 @@ def test_many_are_acted_on_by_the_number_of_a_dry_run(shop, run):
     mixed = run("retry", "--where", "status:failed,completed", "--dry-run", "--json")
     plan = json.loads(mixed.out)
     assert plan.pop("schema") == "holdfast.plan/1"
-    assert msgspec.convert(plan, Plan) == Plan(action="retry", matched=2, can=["failed"], cannot={"completed": 1})
+    assert msgspec.convert(plan, ActPlan) == ActPlan(action="retry", matched=2, can=["failed"], cannot={"completed": 1})
 
 
 def test_runs_are_named_on_stdin_and_a_missing_one_stops_everything(shop, run, monkeypatch):

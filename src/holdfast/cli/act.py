@@ -14,7 +14,7 @@ import click
 from holdfast.cli.database import acting, url_option, who
 from holdfast.cli.output import emit, say
 from holdfast.errors import BadInput, CannotReopen
-from holdfast.looking.views import Acted, Plan
+from holdfast.looking.views import Acted, ActPlan
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -298,7 +298,7 @@ def _tell(action: str, acted: Acted, dry_run: bool) -> None:
 
 
 def _many(action: str, ids: list[str], options: Any, given: dict[str, Any]) -> int:
-    async def look(engine: Any) -> Plan:
+    async def look(engine: Any) -> ActPlan:
         from holdfast.looking.acts import chosen, plan
         from holdfast.looking.query import parse
 
@@ -324,13 +324,13 @@ def _many(action: str, ids: list[str], options: Any, given: dict[str, Any]) -> i
     return _do(action, planned, options, given)
 
 
-def _planned(planned: Plan) -> str:
+def _planned(planned: ActPlan) -> str:
     cannot = "".join(f"; {count:,} cannot: {why}" for why, count in planned.cannot.items())
     runs = f"{planned.matched:,} run{'' if planned.matched == 1 else 's'}"
     return f"{runs} chosen: {len(planned.can):,} can be {_PAST[planned.action]}{cannot}"
 
 
-def _confirm(planned: Plan, given: dict[str, Any]) -> None:
+def _confirm(planned: ActPlan, given: dict[str, Any]) -> None:
     count = len(planned.can)
     if given["yes"]:
         if given["expect"] != count and (count > 1 or given["expect"] is not None):
@@ -342,7 +342,7 @@ def _confirm(planned: Plan, given: dict[str, Any]) -> None:
         raise click.Abort
 
 
-def _do(action: str, planned: Plan, options: Any, given: dict[str, Any]) -> int:
+def _do(action: str, planned: ActPlan, options: Any, given: dict[str, Any]) -> int:
     from holdfast.looking.acts import act_on_many
 
     done: list[Acted] = []

@@ -156,8 +156,8 @@ class Store(Looks):
         - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
         - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
           those of limits: see their records.
-        Whatever carries an `Audit` and takes effect (not `Done(0)`, no duplicate) is recorded in the audit trail in the same
-        transaction.
+        Whatever carries an `Audit` and takes effect (not `Done(0)`, no duplicate) is recorded in the audit trail in
+        the same transaction.
 
         Raises:
             StoreBusy, StoreFull, StoreReplaced, StoreError: nothing of the batch was written.

@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
 from holdfast.looking.query import Query
-from holdfast.looking.views import Acted, Plan
+from holdfast.looking.views import Acted, ActPlan
 
 Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"]
 ACTIONS: tuple[str, ...] = get_args(Action)
@@ -90,7 +90,7 @@ def _fit(action: str, status: Status) -> str:
     return "" if status in FITS[action] else f"it is {status}"
 
 
-async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> Plan:
+async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> ActPlan:
     """Return what acting on runs would come to, by where they stand now."""
     cannot: dict[str, int] = {}
     can: list[str] = []
@@ -100,7 +100,7 @@ async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> Plan:
             cannot[why.removeprefix("it is ")] = cannot.get(why.removeprefix("it is "), 0) + 1
         else:
             can.append(head.id)
-    return Plan(action=action, matched=len(runs), can=can, cannot=cannot)
+    return ActPlan(action=action, matched=len(runs), can=can, cannot=cannot)
 
 
 async def chosen(store: Store, query: Query) -> list[RunHead]:

@@ -176,7 +176,7 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
     children: list[str] = []
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What acting on many would come to: which runs can be acted on, and how many cannot, by the reason."""
 
     action: str
