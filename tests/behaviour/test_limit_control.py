@@ -95,6 +95,21 @@ async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, s
     assert service.most == 3
 
 
+async def test_other_numbers_hold_at_once_for_one_that_was_told_a_later_time(make_engine, service):
+    """S4-19 The first in line was told to come in an hour; then an operator allows more."""
+    caller = calling(service.call)
+    limit = Limit(name="service", rate=1, per=60 * MINUTE)
+    service.engine = engine = await make_engine(caller, start=START, limits=[limit])
+    runs = [await engine.start(caller, number) for number in range(3)]
+    await eventually(lambda: _waiting(engine, 2))
+    await engine.settle()
+    await engine.limits.override("service", Limit(name="service", rate=9, per=60 * MINUTE))
+    await eventually(lambda: len(service.calls) == 3)
+    assert service.times == [0, 0, 0]
+    for run in runs:
+        await run.result()
+
+
 async def test_what_is_done_to_no_limit_is_refused(make_engine, service):
     """S4-19"""
     engine = await make_engine(calling(service.call), limits=[Limit(name="service")])

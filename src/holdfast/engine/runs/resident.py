@@ -302,6 +302,8 @@ class Resident:
     def limit_turn(self, row: Message) -> StepVerb | None:
         """Return the step whose turn came; None if it is not known yet to wait: then the turn is kept."""
         verb = self.limited.pop(row.name, None)
+        if verb is None and row.name in self.retries and self.retries[row.name][1].skipped:
+            _, verb = self.retries.pop(row.name)  # it was told another time before
         if verb is None:
             aside = self.set_aside()
             aside.turns = {**(aside.turns or {}), row.name: row}

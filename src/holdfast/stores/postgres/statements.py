@@ -261,7 +261,8 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
     **dict.fromkeys(
         ("get_limit", "insert_limit", "change_limit", "put_limits", "put_limit_keys", "delete_limit_keys",
          "put_limit_counts", "delete_limit_counts", "first_limit_waiter", "grant_limit_turn", "delete_limit_waiter",
-         "next_limit_key", "waiting_limit_keys", "due_task_turns"), lambda row: name_lock("limit", str(row[0]))),
+         "next_limit_key", "waiting_limit_keys", "take_back_turn", "due_task_turns"),
+        lambda row: name_lock("limit", str(row[0]))),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
     **dict.fromkeys(

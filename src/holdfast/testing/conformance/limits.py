@@ -322,6 +322,42 @@ class LimitConformance:
         [row] = await store.limits()
         assert (row.spec, row.override) == ('{"at_once":4}', None)
 
+    async def test_other_numbers_hold_for_one_that_was_told_a_later_time(self, store: Store) -> None:
+        """S4-19 It is told again, and so is one that a boot before this one told."""
+        await declare(store, rate=1, per=3600 * SECOND)
+        first, second = await some(store, 2)
+        await ask(store, first)
+        await ask(store, second)
+        await declare(store, rate=9, per=3600 * SECOND)
+        assert await turns(store, second) == [("a0", "api", str(NOW + 3600 * SECOND)), NOW_TURN]
+        assert await ask(store, second) == ENTERED
+        assert await used(store) == (2, 0, 0)
+
+    async def test_one_that_another_boot_told_its_time_is_told_again_when_an_engine_is_opened(
+        self, store: Store
+    ) -> None:
+        """S4-19"""
+        numbers = LimitSpec(rate=1, per=10 * SECOND)
+        await one(store, PutLimit(name="api", spec=numbers, at=NOW, now=T), Done)
+        first, second = await some(store, 2)
+        await ask(store, first)
+        await ask(store, second)
+        await one(store, PutLimit(name="api", spec=numbers, at=NOW, now=5 * SECOND), Done)
+        assert await turns(store, second) == [("a0", "api", str(NOW + 10 * SECOND))] * 2
+        assert await ask(store, second, now=14 * SECOND) == WAITS
+        assert await ask(store, second, now=15 * SECOND) == ENTERED
+
+    async def test_a_circuit_that_is_taken_away_lets_all_begin(self, store: Store) -> None:
+        """S4-19 Not one at a time for ever."""
+        await declare(store, trip_after=1, cool_down=30 * SECOND)
+        runs = await some(store, 4)
+        await ask(store, runs[0])
+        await give_back(store, runs[0], verdict="failed")
+        assert await ask(store, runs[1]) == WAITS
+        await declare(store, at_once=9)
+        assert await turns(store, runs[1]) == [("a0", "api", str(NOW + 30 * SECOND)), NOW_TURN]
+        assert [await ask(store, run) for run in runs[1:]] == [ENTERED] * 3
+
     async def test_a_key_has_its_own_share_of_the_places(self, store: Store) -> None:
         """S4-19 The next in line whose key has room is granted; a key costs a row while it is in use."""
         await declare(store, at_once=3, per_key_at_once=1)

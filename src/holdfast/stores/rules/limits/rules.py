@@ -12,7 +12,6 @@ from holdfast.contract.limits import (
     GrantTurns,
     LeaveLimits,
     LimitAnswer,
-    LimitSpec,
     PauseLimit,
     PutLimit,
     TakeTasks,
@@ -20,9 +19,10 @@ from holdfast.contract.limits import (
 from holdfast.contract.operations import Done, KeyAnswer, Outcome, Refused
 from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import EnterLimit, LeaveKey, LeaveLimit, TurnEffects
-from holdfast.rates import SKEW, after_begin, idle_from, turn_of
+from holdfast.rates import SKEW, after_begin, idle_from
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord, LimitRows, Waiter, encoded
 from holdfast.stores.rules.limits.tasks import take_tasks
+from holdfast.stores.rules.limits.turns import has_place, is_full, key_has_place, turn_under
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class LimitRules:
                 return _WAITS
             await self._remove(mine)
         first = mine is not None or not key.waiting
-        if first and _has_place(limit, key) and _turn(limit, key, enter.now) <= enter.now:
+        if first and has_place(limit, key) and turn_under(limit, key, enter.now) <= enter.now:
             answer = self._begin(limit, key, enter)
             if limit.waiting:
                 await self._grant(limit, at, enter.now)
@@ -130,7 +130,7 @@ class LimitRules:
     def is_full(self, name: str) -> bool:
         """Tell whether nothing more may begin under a limit, whatever its key."""
         limit = self._rows.limits.get(name)
-        return limit is not None and _is_full(limit)
+        return limit is not None and is_full(limit)
 
     def _begin(self, limit: LimitRecord, key: KeyRecord, enter: EnterLimit) -> LimitAnswer:
         limit.used += 1
@@ -142,10 +142,11 @@ class LimitRules:
             begins = after_begin(key.instants, enter.now, numbers.rate, numbers.per, numbers.burst)
             key.begins, key.at = encoded(begins).decode(), enter.now
             key.idle = max(key.idle, idle_from(begins, numbers.per, numbers.burst))
-        if key.open_until is not None:
+        probes = numbers.trip_after is not None and key.open_until is not None
+        if probes:
             key.probe = enter.worker
         self._note(limit, key)
-        return _PROBES if key.open_until is not None else _ENTERED
+        return _PROBES if probes else _ENTERED
 
     async def _wait(
         self, run: int, limit: LimitRecord, key: KeyRecord, enter: EnterLimit, before: Waiter | None, task: int
@@ -309,7 +310,7 @@ class LimitRules:
         if run is None or run.ended is not None:
             await self._remove(waiter)
             return
-        turn = _turn(limit, key, now) if now is not None else _UNDATED
+        turn = turn_under(limit, key, now) if now is not None else _UNDATED
         wait = turn - now if now is not None else 0
         granted = (limit.name, waiter.run, waiter.location, turn, int(wait == 0))
         await batch.statements.write("grant_limit_turn", [granted])
@@ -333,7 +334,7 @@ class LimitRules:
     def _note(self, limit: LimitRecord, key: KeyRecord) -> None:
         """Note that a limit and a key of it changed."""
         numbers = limit.numbers
-        key.ready = int(key.head is not None and key.invited is None and _key_has_place(numbers, key))
+        key.ready = int(key.head is not None and key.invited is None and key_has_place(numbers, key))
         self._rows.changed_limits[limit.name] = limit
         self._rows.changed_keys[key.name, key.key] = key
 
@@ -409,9 +410,10 @@ class LimitRules:
             await self._batch.statements.write("insert_limit", [(operation.name, spec, operation.at)])
             del self._rows.limits[operation.name]
             return Done(1)  # nothing can wait for it yet
-        limit, key = found
+        limit, _ = found
         before = limit.override if operation.override else limit.spec
         if before == spec:
+            await self._open_again(limit, operation.at, operation.now, boot=True)
             return Done(0)
         if operation.override:
             limit.override = spec
@@ -420,7 +422,7 @@ class LimitRules:
         await self._batch.statements.write(
             "change_limit", [(limit.name, limit.spec, limit.override, limit.paused, operation.at)]
         )
-        await self._open_again(limit, key, operation.at, operation.now)
+        await self._open_again(limit, operation.at, operation.now)
         return Done(1, ids=(before or "",))
 
     async def pause(self, operation: PauseLimit) -> Outcome:
@@ -428,23 +430,32 @@ class LimitRules:
         found = await self._rows.get(operation.name, "", "")
         if found is None:
             return Refused(None)
-        limit, key = found
+        limit, _ = found
         if bool(limit.paused) == operation.paused:
             return Done(0)
         limit.paused = int(operation.paused)
         await self._batch.statements.write(
             "change_limit", [(limit.name, limit.spec, limit.override, limit.paused, operation.at)]
         )
-        await self._open_again(limit, key, operation.at, operation.now)
+        await self._open_again(limit, operation.at, operation.now)
         return Done(1)
 
-    async def _open_again(self, limit: LimitRecord, key: KeyRecord, at: Instant, now: Instant) -> None:
-        """Look at every key of a limit whose numbers changed."""
+    async def _open_again(self, limit: LimitRecord, at: Instant, now: Instant, boot: bool = False) -> None:
+        """Look at every key of a limit whose numbers changed, or (`boot`) at those of which another boot told the time.
+
+        A first in line that was told when it may begin is told again.
+        """
+        statements = self._batch.statements
         await self._rows.write()
-        for row in await self._batch.statements.read("waiting_limit_keys", [(limit.name,)]):
-            self._note(limit, self._rows.adopt(row))
-        self._note(limit, key)
-        await self._grant(limit, at, now)
+        found = await statements.read("waiting_limit_keys", [(limit.name, now + SKEW if boot else 0)])
+        for key in map(self._rows.adopt, found):
+            if key.invited is not None:
+                await statements.write("take_back_turn", [(key.name, key.key)])
+                key.invited = None
+                await self._find_head(key)
+            self._note(limit, key)
+        if found:
+            await self._grant(limit, at, now)
 
     async def apply(
         self, operation: LeaveLimits | TakeTasks | CorrectPlaces | GrantTurns | PutLimit | PauseLimit
@@ -465,28 +476,3 @@ class LimitRules:
                 return await self.put(operation)
             case PauseLimit():
                 return await self.pause(operation)
-
-
-def _has_place(limit: LimitRecord, key: KeyRecord) -> bool:
-    """Tell whether an attempt under a key might begin now, as far as others are concerned."""
-    return not _is_full(limit) and _key_has_place(limit.numbers, key)
-
-
-def _is_full(limit: LimitRecord) -> bool:
-    most = limit.numbers.at_once
-    return bool(limit.paused) or (most is not None and limit.used + limit.granted >= most)
-
-
-def _key_has_place(numbers: LimitSpec, key: KeyRecord) -> bool:
-    if key.open_until is not None and (key.probe or key.granted):
-        return False  # one attempt tries whether the service is back
-    return numbers.per_key_at_once is None or key.used + key.granted < numbers.per_key_at_once
-
-
-def _turn(limit: LimitRecord, key: KeyRecord, now: Instant) -> Instant:
-    """Return from when the next attempt under a key may begin, as far as time is concerned."""
-    numbers = limit.numbers
-    turn = max(now, key.held_until, key.open_until or 0)
-    if numbers.rate is not None:
-        turn = max(turn, turn_of(key.instants, now, numbers.rate, numbers.per, numbers.burst, key.granted))
-    return turn

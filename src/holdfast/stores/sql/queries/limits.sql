@@ -91,10 +91,14 @@ SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, b
 FROM limit_keys WHERE name = $1 AND ready = 1 ORDER BY head_priority DESC, head LIMIT 1;
 
 -- name: waiting_limit_keys
--- The keys under which steps wait.
+-- The keys under which steps wait, and of which something was written after an instant ($2).
 SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, begins, held_until, failures, open_until,
     probe, idle, at
-FROM limit_keys WHERE name = $1 AND waiting > 0;
+FROM limit_keys WHERE name = $1 AND waiting > 0 AND at >= $2;
+
+-- name: take_back_turn
+-- The first in line of a key that was told when it may begin waits as the others do.
+UPDATE limit_waiters SET granted = NULL WHERE name = $1 AND key = $2 AND granted IS NOT NULL AND place = 0;
 
 -- name: date_limit_turns
 -- Turns that were given by a process that did not know the time.

@@ -1,0 +1,37 @@
+"""Whether an attempt may begin under a limit, and from when on."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant
+from holdfast.contract.limits import LimitSpec
+from holdfast.rates import turn_of
+from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord
+
+
+def has_place(limit: LimitRecord, key: KeyRecord) -> bool:
+    """Tell whether an attempt under a key might begin now, as far as others are concerned."""
+    return not is_full(limit) and key_has_place(limit.numbers, key)
+
+
+def is_full(limit: LimitRecord) -> bool:
+    """Tell whether nothing may begin under a limit, whatever its key."""
+    most = limit.numbers.at_once
+    return bool(limit.paused) or (most is not None and limit.used + limit.granted >= most)
+
+
+def key_has_place(numbers: LimitSpec, key: KeyRecord) -> bool:
+    """Tell whether an attempt under a key might begin, as far as others of that key are concerned."""
+    if numbers.trip_after is not None and key.open_until is not None and (key.probe or key.granted):
+        return False  # one attempt tries whether the service is back
+    return numbers.per_key_at_once is None or key.used + key.granted < numbers.per_key_at_once
+
+
+def turn_under(limit: LimitRecord, key: KeyRecord, now: Instant) -> Instant:
+    """Return from when the next attempt under a key may begin, as far as time is concerned."""
+    numbers = limit.numbers
+    turn = max(now, key.held_until)
+    if numbers.trip_after is not None:
+        turn = max(turn, key.open_until or 0)
+    if numbers.rate is not None:
+        turn = max(turn, turn_of(key.instants, now, numbers.rate, numbers.per, numbers.burst, key.granted))
+    return turn
