@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
     },
     "House": {
+        "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("house:db_group", "The database itself: upgrade it."),
         "export": _Where("transfer:export_command", "Write runs to a file."),
         "import": _Where("transfer:import_command", "Write the runs of a file into a database."),

@@ -18,7 +18,7 @@ from holdfast.texts import printable
 _COLOURS = {
     "completed": "green", "failed": "red", "blocked": "red", "paused": "yellow", "cancelled": "yellow",
     "cancelling": "yellow", "compensating": "yellow", "running": "cyan", "suspended": "blue", "pending": "blue",
-    "dead": "red", "silent": "yellow", "alive": "green",
+    "ok": "green", "warn": "yellow", "fail": "red", "dead": "red", "silent": "yellow", "alive": "green",
 }  # fmt: skip
 _NARROWEST = 30
 
@@ -43,6 +43,8 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     left = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), _NARROWEST) if room else 0
     lines = [list(titles), *shown]
     for number, line in enumerate(lines):
+        if not any(line):
+            continue  # a table without titles
         last = line[-1] if not left or len(line[-1]) <= left else f"{line[-1][: left - 3]}..."
         cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
         if coloured():

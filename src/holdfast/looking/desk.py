@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from holdfast.looking.doctor import Finding
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
 
 
@@ -53,6 +54,10 @@ class Desk(ABC):
         Raises:
             NoSuchRun: there is no such run.
         """
+
+    @abstractmethod
+    async def doctor(self) -> list[Finding]:
+        """Return what is wrong with the house, each with its remedy, and what was found to be well."""
 
     @abstractmethod
     async def workers(self) -> list[WorkerView]:
