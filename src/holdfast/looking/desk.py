@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from holdfast.looking.doctor import Finding
+from holdfast.looking.doctor import HouseFinding
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
 
 
@@ -56,7 +56,7 @@ class Desk(ABC):
         """
 
     @abstractmethod
-    async def doctor(self) -> list[Finding]:
+    async def doctor(self) -> list[HouseFinding]:
         """Return what is wrong with the house, each with its remedy, and what was found to be well."""
 
     @abstractmethod

@@ -25,7 +25,7 @@ _MOST_LETTERS = 1_000
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was looked at, how it is, and what to do about it."""
 
     level: Level
@@ -34,23 +34,23 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-async def examine(store: Store) -> list[Finding]:
+async def examine(store: Store) -> list[HouseFinding]:
     """Look at everything and return what was found, in the order in which a person would ask."""
-    found: list[Finding] = []
+    found: list[HouseFinding] = []
     for look in (_database, _workers, _overdue, _blocked, _letters, _paused, _schedules):
         found += [finding async for finding in look(store)]
     return found
 
 
-async def _database(store: Store) -> AsyncIterator[Finding]:
+async def _database(store: Store) -> AsyncIterator[HouseFinding]:
     path = getattr(store, "path", None)
     if path is None or not _size(path):
-        yield Finding(level="ok", subject="database", said=f"answers; durability {store.durability}")
+        yield HouseFinding(level="ok", subject="database", said=f"answers; durability {store.durability}")
         return
     size, wal = _size(path), _size(f"{path}-wal")
-    yield Finding(level="ok", subject="database", said=f"{path}, {_bytes(size)}, durability {store.durability}")
+    yield HouseFinding(level="ok", subject="database", said=f"{path}, {_bytes(size)}, durability {store.durability}")
     if wal > _LARGE_WAL:
-        yield Finding(
+        yield HouseFinding(
             level="warn",
             subject="wal",
             said=f"{_bytes(wal)}: some process reads for a long time, and the log cannot start over",
@@ -59,11 +59,11 @@ async def _database(store: Store) -> AsyncIterator[Finding]:
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < _LITTLE_SPACE:
         level: Level = "fail" if free < _NO_SPACE else "warn"
-        yield Finding(
+        yield HouseFinding(
             level=level,
             subject="disk",
             said=f"{_bytes(free)} are free; workers stop acknowledging work when it is full",
-            remedy="make room, or purge old runs: Retention(...) in docs/production/retention.md",
+            remedy="make room, or let old runs go: Engine(retention=Retention(...))",
         )
 
 
@@ -81,21 +81,21 @@ def _bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-async def _workers(store: Store) -> AsyncIterator[Finding]:
+async def _workers(store: Store) -> AsyncIterator[HouseFinding]:
     workers = await store.workers()
     alive = [worker for worker in workers if worker.state == "alive"]
     if alive:
-        yield Finding(level="ok", subject="workers", said=f"{len(alive)} alive")
+        yield HouseFinding(level="ok", subject="workers", said=f"{len(alive)} alive")
     else:
         waiting = (await store.count(HeadFilter(statuses=_OPEN), 1)).n
         level: Level = "fail" if waiting else "ok"
         remedy = "start a process with Engine(..., workflows=[...])" if waiting else ""
         said = "none is alive, and runs wait for one" if waiting else "none is alive, and no run waits for one"
-        yield Finding(level=level, subject="workers", said=said, remedy=remedy)
+        yield HouseFinding(level=level, subject="workers", said=said, remedy=remedy)
     now = store.clock.now()
     for worker in workers:
         if worker.state != "alive":
-            yield Finding(
+            yield HouseFinding(
                 level="warn",
                 subject=f"worker {worker.id}",
                 said=f"{worker.state}, last heard of {span(now - worker.heard)} ago on {worker.host}:{worker.pid}",
@@ -103,24 +103,24 @@ async def _workers(store: Store) -> AsyncIterator[Finding]:
             )
 
 
-async def _overdue(store: Store) -> AsyncIterator[Finding]:
+async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
     late = store.clock.now() - int(OVERDUE / timedelta(microseconds=1))
     counted = await store.count(HeadFilter(due_until=late))
     if counted.n:
-        yield Finding(
+        yield HouseFinding(
             level="fail",
             subject="overdue",
             said=f"{counted.n:,}{'' if counted.exact else '+'} runs want a worker for more than a minute",
             remedy="holdfast list is:overdue",
         )
     else:
-        yield Finding(level="ok", subject="overdue", said="no run waits for a worker for more than a minute")
+        yield HouseFinding(level="ok", subject="overdue", said="no run waits for a worker for more than a minute")
 
 
-async def _blocked(store: Store) -> AsyncIterator[Finding]:
+async def _blocked(store: Store) -> AsyncIterator[HouseFinding]:
     counted = await store.count(HeadFilter(statuses=(Status.BLOCKED,)))
     if counted.n:
-        yield Finding(
+        yield HouseFinding(
             level="fail",
             subject="blocked",
             said=f"{counted.n:,}{'' if counted.exact else '+'} runs cannot go on with the code that workers have",
@@ -128,23 +128,23 @@ async def _blocked(store: Store) -> AsyncIterator[Finding]:
         )
 
 
-async def _letters(store: Store) -> AsyncIterator[Finding]:
+async def _letters(store: Store) -> AsyncIterator[HouseFinding]:
     rows = await store.letters(LetterFilter(acknowledged=False, limit=_MOST_LETTERS))
     unseen = [row for row in rows if not row.outcome]
     if unseen:
         more = "+" if len(rows) == _MOST_LETTERS else ""
-        yield Finding(
+        yield HouseFinding(
             level="warn",
             subject="letters",
-            said=f"{len(unseen):,}{more} dead letters that no person has seen",
+            said=f"{len(unseen):,}{more} that no person has seen: work or messages given up on",
             remedy="holdfast list is:attention",
         )
 
 
-async def _paused(store: Store) -> AsyncIterator[Finding]:
+async def _paused(store: Store) -> AsyncIterator[HouseFinding]:
     now = store.clock.now()
     for row in await store.paused():
-        yield Finding(
+        yield HouseFinding(
             level="warn",
             subject=f"{row.kind} {row.name}",
             said=f"paused since {span(now - row.since)}: nothing of it begins",
@@ -152,7 +152,7 @@ async def _paused(store: Store) -> AsyncIterator[Finding]:
         )
     for limit in await store.limits():
         if limit.paused:
-            yield Finding(
+            yield HouseFinding(
                 level="warn",
                 subject=f"limit {limit.name}",
                 said=f"paused: {limit.waiting:,} steps wait",
@@ -160,10 +160,10 @@ async def _paused(store: Store) -> AsyncIterator[Finding]:
             )
 
 
-async def _schedules(store: Store) -> AsyncIterator[Finding]:
+async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
     late = store.clock.now() - int(OVERDUE / timedelta(microseconds=1))
     for row in await store.schedules(late):
-        yield Finding(
+        yield HouseFinding(
             level="fail",
             subject=f"schedule {row.id}",
             said=f"its tick is late by {span(store.clock.now() - (row.next or late))}: no engine advances schedules",

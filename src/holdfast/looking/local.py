@@ -17,7 +17,7 @@ from holdfast.contract.waits import words_of
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.looking.desk import Desk
-from holdfast.looking.doctor import Finding, examine
+from holdfast.looking.doctor import HouseFinding, examine
 from holdfast.looking.facts import Facts, gather, gather_one
 from holdfast.looking.query import OVERDUE, Query, parse
 from holdfast.looking.times import Times
@@ -174,7 +174,7 @@ class LocalDesk(Desk):
         names = [row for row in await self._store.history(key) if row.kind == Name.kind and row.seq < rows[0].seq]
         return [*names, *rows]
 
-    async def doctor(self) -> list[Finding]:
+    async def doctor(self) -> list[HouseFinding]:
         return await examine(self._store)
 
     async def workers(self) -> list[WorkerView]:
