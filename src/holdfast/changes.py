@@ -18,6 +18,8 @@ class Change:
         step.started step.completed step.failed step.skipped step.progress attempt.failed attempt.lost
         compensation.started compensation.completed compensation.failed
         message.received attributes.set evidence.added deadletter.added purged
+        limit.paused limit.resumed limit.overridden limit.restored workflow.paused workflow.resumed queue.paused
+        queue.resumed (an operator did it; `data` has its name)
         callback.error (a callback of the user's raised; `data` has the error and the change it was given)
     """
 

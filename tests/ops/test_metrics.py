@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.paths import ROOT
 from holdfast.changes import Change, step_name
 from holdfast.errors import BadInput
 from holdfast.ops import metrics as module
+from holdfast.ops.flow import WaitingRuns
 from holdfast.ops.metrics import Metrics
 from holdfast.testing import TestEngine
 
@@ -168,6 +170,19 @@ def test_compensations_dead_letters_callbacks_and_skew_are_counted(watched: Watc
     assert watched.value("dead_letters_total", kind="event") == 1
     assert watched.value("callback_errors_total") == 1
     assert watched.value("skewed_runs_total", workflow="order") == 1
+
+
+def test_limits_and_lanes_are_gauges(watched: Watched) -> None:
+    """S2-39 Of a workflow over all its keys; one of which nothing waits any more is zero."""
+    lanes = [WaitingRuns("settle", key, 3, 1, None) for key in "ab"]
+    limit = SimpleNamespace(name="bank", used=2, waiting=7, paused=True)
+    watched.metrics.observe_flow([limit], lanes)
+    figures = [watched.value(f"limit_{what}", limit="bank") for what in ("used", "waiting", "paused")]
+    assert figures == [2, 7, 1]
+    assert watched.value("lane_waiting", workflow="settle") == 6
+    assert watched.value("lane_holding", workflow="settle") == 2
+    watched.metrics.observe_flow()
+    assert watched.value("lane_waiting", workflow="settle") == 0
 
 
 def test_gauges_show_the_last_figures(watched: Watched) -> None:

@@ -138,13 +138,32 @@ class TasksTaken(msgspec.Struct, frozen=True):
 
 
 class LimitWait(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that waits for a limit; `granted` is from when it may begin, None while others are before it."""
+    """A step that waits for a limit; `granted` is from when it may begin, None while others are before it.
+
+    Instants are those of the lease's clock. What follows `granted` is how the limit and its key stand.
+    """
 
     location: str
     limit: str
     key: str
     since: Instant
     granted: Instant | None
+    paused: bool = False
+    spec: str = "{}"
+    """The numbers in force."""
+    invited: Instant | None = None
+    """From when the first in line of its key may begin."""
+    held_until: Instant = 0
+    open_until: Instant | None = None
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run waits to be begun: in which lane, from when on it may, and for the end of which window."""
+
+    lane: str
+    since: Instant
+    first: Instant | None
+    """When the first start of its debounce window was."""
 
 
 class LimitRow(msgspec.Struct, frozen=True, kw_only=True):

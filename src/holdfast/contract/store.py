@@ -27,7 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.clock import Clock, Instant
-from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitWait
+from holdfast.contract.limits import Admission, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.looking import Looks
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import (
@@ -385,7 +385,11 @@ class Store(Looks):
 
     @abstractmethod
     async def limit_waits(self, key: int) -> list[LimitWait]:
-        """Return the steps of a run that wait for limits."""
+        """Return the steps of a run that wait for limits, attempts in queues included."""
+
+    @abstractmethod
+    async def admission(self, key: int) -> Admission | None:
+        """Return how a run waits for its turn or for a place; None if it does not."""
 
     @abstractmethod
     async def limits_to_see_to(self, now: Instant) -> bool:

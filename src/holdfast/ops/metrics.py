@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.changes import Change, step_name
 from holdfast.contract.rows import TERMINAL, Status
@@ -18,6 +18,42 @@ _MAX_RUNNING = 10_000
 _MAX_STEPS = 1_000
 _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _STATUSES = frozenset(Status)
+
+
+class LimitFigures(Protocol):
+    """A limit, as `engine.limits()` gives it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def used(self) -> int:
+        """How many places are taken."""
+
+    @property
+    def waiting(self) -> int:
+        """How many steps wait."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing begins."""
+
+
+class LaneFigures(Protocol):
+    """Runs of a workflow under one key, as `engine.flow.waiting()` gives them."""
+
+    @property
+    def workflow(self) -> str:
+        """Which workflow."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+
+    @property
+    def holding(self) -> int:
+        """How many hold a place."""
 
 
 class Metrics:
@@ -50,6 +86,8 @@ class Metrics:
         self._gauges: dict[str, Any] = {}
         self._running: dict[tuple[str, str], tuple[int, datetime]] = {}
         self._steps: set[tuple[str, str]] = set()
+        self._lanes: set[str] = set()
+        """Workflows whose runs waited when they were last counted."""
         # One Metrics may watch several engines, each on its own thread.
         self._lock = Lock()
 
@@ -108,6 +146,32 @@ class Metrics:
         for name, number in stats.items():
             if name not in _STATUSES:
                 self._gauge(name).set(number)
+
+    def observe_flow(self, limits: Iterable[LimitFigures] = (), waiting: Iterable[LaneFigures] = ()) -> None:
+        """Set the gauges of flow control from `engine.limits()` and `engine.flow.waiting()`.
+
+        Of limits `limit_used`, `limit_waiting` and `limit_paused`; of workflows, over their keys, `lane_waiting` and
+        `lane_holding`.
+        """
+        for limit in limits:
+            for what, number in (("used", limit.used), ("waiting", limit.waiting), ("paused", int(limit.paused))):
+                self._flow(f"limit_{what}", "limit").labels(limit.name).set(number)
+        lanes: dict[str, list[int]] = {workflow: [0, 0] for workflow in self._lanes}
+        for lane in waiting:
+            counted = lanes.setdefault(lane.workflow, [0, 0])
+            counted[0] += lane.waiting
+            counted[1] += lane.holding
+        self._lanes.update(lanes)
+        for workflow, (waits, holds) in lanes.items():
+            self._flow("lane_waiting", "workflow").labels(workflow).set(waits)
+            self._flow("lane_holding", "workflow").labels(workflow).set(holds)
+
+    def _flow(self, name: str, label: str) -> Any:
+        with self._lock:
+            if name not in self._gauges:
+                text = f"{name.replace('_', ' ').capitalize()}, on all workers together."
+                self._gauges[name] = self._new("Gauge", name, text, (label,))
+            return self._gauges[name]
 
     def _gauge(self, name: str) -> Any:
         with self._lock:

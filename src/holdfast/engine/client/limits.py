@@ -6,11 +6,13 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.changes import Change
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitSpec, PauseLimit, PutLimit
 from holdfast.contract.operations import Done
 from holdfast.engine.client.link import Link, Linked
-from holdfast.errors import BadInput, UnknownLimit
+from holdfast.engine.views.reasons import HeldBack, of_pauses, of_run, of_steps
+from holdfast.errors import BadInput, NoSuchRun, UnknownLimit
 from holdfast.limits import Limit
 from holdfast.ops.port import audited
 from holdfast.patience import patient
@@ -88,8 +90,12 @@ class LimitControl(Linked):
         link = self._link
         audit = audited(link, by, "limit.pause" if paused else "limit.resume", reason=reason or None)
         now = link.worker.limits.lease_clock.now()
-        outcome = await link.apply(PauseLimit(name=name, paused=paused, at=link.clock.now(), now=now, audit=audit))
-        return _changed(outcome, name)
+        at = link.clock.now()
+        outcome = await link.apply(PauseLimit(name=name, paused=paused, at=at, now=now, audit=audit))
+        changed = _changed(outcome, name)
+        if changed:
+            self._tell("paused" if paused else "resumed", name, at, reason)
+        return changed
 
     @patient
     async def override(self, name: str, numbers: Limit | None, *, by: str | None = None, reason: str = "") -> bool:
@@ -114,7 +120,40 @@ class LimitControl(Linked):
             override=True,
             audit=audited(link, by, "limit.override", numbers=brief, reason=reason or None),
         )
-        return _changed(await link.apply(put), name)
+        changed = _changed(await link.apply(put), name)
+        if changed:
+            self._tell("overridden" if given is not None else "restored", name, put.at, reason)
+        return changed
+
+    @patient
+    async def why(self, run_id: str) -> list[HeldBack]:
+        """Return what holds back a run and its steps: pauses first, then its admission, then the limits of steps.
+
+        Nothing, if flow control does not.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        link = self._link
+        link.check_usable()
+        row = await link.store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        if row.status.is_terminal:
+            return []
+        now, queues = link.clock.now(), link.worker.runner.queues
+        pauses = [(each.kind, each.name, each.since) for each in await link.store.paused()]
+        found = of_pauses(pauses, row.workflow, queues.queue_of(row.workflow))
+        found += of_run(row.workflow, await link.store.admission(row.key), now)
+        waits = await link.store.limit_waits(row.key)
+        if waits:
+            history = await link.store.history(row.key)
+            found += of_steps(waits, history, now, link.worker.limits.lease_clock.now())
+        return found
+
+    def _tell(self, what: str, name: str, at: Instant, reason: str) -> None:
+        said = {"limit": name, **({"reason": reason} if reason else {})}
+        self._link.notify(Change(type=f"limit.{what}", at=to_datetime(at), data=said))
 
 
 class HasLimits(Linked):

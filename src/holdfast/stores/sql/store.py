@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
-from holdfast.contract.limits import GRANTED_FOR, LimitKeyRow, LimitRow, LimitWait
+from holdfast.contract.limits import GRANTED_FOR, Admission, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.rows import (
     AuditRow,
     Counts,
@@ -246,7 +246,11 @@ class SQLStore(Store):
         return [record_of(LimitKeyRow, row) for row in await self._read("read_limit_keys", (name, limit))]
 
     async def limit_waits(self, key: int) -> list[LimitWait]:
-        return [record_of(LimitWait, row[1:]) for row in await self._read("read_limit_waits", (key,))]
+        return [record_of(LimitWait, row) for row in await self._read("limit_waits_of", (key,))]
+
+    async def admission(self, key: int) -> Admission | None:
+        rows = await self._read("admission_of", (key,))
+        return record_of(Admission, rows[0]) if rows else None
 
     async def limits_to_see_to(self, now: Instant) -> bool:
         return bool(await self._read("limits_to_see_to", (now - GRANTED_FOR, now)))

@@ -232,6 +232,20 @@ class LimitedTaskConformance:
         assert await one(store, finish(first), Fenced) == Fenced(first.key)
         assert await used(store) == (1, 0, 0)
 
+    async def test_what_waits_tells_how_its_limit_stands(self, store: Store) -> None:
+        """S2-39"""
+        await declare(store, at_once=1, rate=5, per=10 * SECOND)
+        first, second = [await handed_out(store, key="a", at=NOW + n) for n in range(2)]
+        await take(store)
+        assert await store.limit_waits(first.key) == []
+        [wait] = await store.limit_waits(second.key)
+        assert (wait.location, wait.limit, wait.key, wait.since, wait.granted) == ("a0", "api", "a", T, None)
+        assert (wait.paused, wait.held_until, wait.open_until, '"rate":5' in wait.spec) == (False, 0, None, True)
+        await one(store, PauseLimit(name="api", paused=True, at=NOW, now=T), Done)
+        [wait] = await store.limit_waits(second.key)
+        assert wait.paused
+        assert await store.admission(second.key) is None
+
     async def test_a_worker_that_is_not_alive_takes_nothing(self, store: Store) -> None:
         await declare(store, at_once=1)
         await handed_out(store)

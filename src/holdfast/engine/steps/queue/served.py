@@ -86,6 +86,10 @@ class Queues:
         """Whether neither a workflow nor its queue is paused."""
         return self.paused.isdisjoint((("workflow", workflow.name), ("queue", workflow.queue)))
 
+    def queue_of(self, workflow: str) -> str | None:
+        """Return the queue of a workflow, None if this engine does not know it."""
+        return self._registry.get(workflow).queue if workflow in self._registry.names() else None
+
     def remedy(self, workflow: str) -> str:
         """Return what makes this engine advance runs of a workflow."""
         if workflow not in self._registry.names():

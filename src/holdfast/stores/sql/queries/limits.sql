@@ -129,6 +129,18 @@ OR EXISTS (SELECT 1 FROM limit_keys WHERE used = 0 AND granted = 0 AND waiting =
 SELECT limit_waiters.run, limit_waiters.location, limit_waiters.name, limit_waiters.key, limit_waiters.since, limit_waiters.granted
 FROM {rows} AS wanted {join} limit_waiters ON limit_waiters.run = wanted.run WHERE limit_waiters.task = 0;
 
+-- name: limit_waits_of
+-- The steps of a run that wait, attempts in queues included, and how their limits and keys stand.
+SELECT limit_waiters.location, limit_waiters.name, limit_waiters.key, limit_waiters.since, limit_waiters.granted, limits.paused,
+    coalesce(limits.override, limits.spec), limit_keys.invited, coalesce(limit_keys.held_until, 0), limit_keys.open_until
+FROM limit_waiters {join} limits ON limits.name = limit_waiters.name
+LEFT JOIN limit_keys ON limit_keys.name = limit_waiters.name AND limit_keys.key = limit_waiters.key
+WHERE limit_waiters.run = $1 ORDER BY limit_waiters.location;
+
+-- name: admission_of
+-- How a run waits for its turn or for a place.
+SELECT lane, since, first FROM run_places WHERE run = $1 AND held <= 0;
+
 -- name: wrong_limits
 -- Limits and keys whose counters are not what they count; there are none.
 SELECT name, key FROM limit_keys
