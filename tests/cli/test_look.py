@@ -206,3 +206,26 @@ def test_the_zone_of_a_person_is_named_or_refused(shop, run, monkeypatch):
     monkeypatch.setenv("HOLDFAST_TZ", "Europe/Nowhere")
     refused = run("list")
     assert (refused.code, "there is no time zone 'Europe/Nowhere'" in refused.err) == (2, True)
+
+
+def test_the_same_is_seen_and_done_on_postgresql(run, empty_database, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_URL", empty_database)
+    house = House(empty_database, JumpingClock())
+
+    async def fill() -> None:
+        async with house.engine() as engine:
+            await engine.start(order, "lamp", id="order-7")  # the bank is closed
+            await engine.start(approval, 1, id="order-8")
+            await engine.settle()
+
+    asyncio.run(fill())
+    listed = run("list")
+    assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [
+        ["suspended", "order-8"], ["failed", "order-7"],
+    ]  # fmt: skip
+    assert run("why", "order-8").out.startswith("Waits for message `approval`")
+    assert "gave up after 1 attempt" in run("show", "order-7").out
+    assert run("history", "order-7", "--newest", "--limit", "1").code == 0
+    assert run("pause", "order-8", "--by", "kim", "--reason", "INC-7").code == 0
+    assert run("why", "order-8").out.startswith("Paused by kim ")
+    assert run("doctor").code == 1

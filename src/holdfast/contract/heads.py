@@ -74,7 +74,7 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     """JSON values that the attributes of these names must have."""
     waiting: str | None = None
-    """How what it waits for begins: `message approved`, `child`, `retry`."""
+    """How what it waits for begins: `message approved`, `child`, `retry`; or `step PATH`, the step that waits."""
     created_from: Instant | None = None
     created_until: Instant | None = None
     ended_from: Instant | None = None

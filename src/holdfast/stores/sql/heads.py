@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from holdfast.contract.heads import SCAN_BUDGET, Counted, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.stores.sql.conditions import Conditions
@@ -224,7 +226,13 @@ def _plain(wanted: Conditions, which: HeadFilter) -> None:
     if which.due_until is not None or (which.statuses and TERMINAL.isdisjoint(which.statuses)):
         wanted.add("runs.ended IS NULL")
     if which.waiting is not None:
-        wanted.add(f"substr(runs.wait, 1, {len(which.waiting)}) =", which.waiting)
+        begins = f"substr(runs.wait, 1, {len(which.waiting)}) = {wanted.value(which.waiting)}"
+        kind, _, step = which.waiting.partition(" ")
+        if kind == "step" and step:  # which stands in a note
+            noted = wanted.value(f'"step":{msgspec.json.encode(step).decode()}')
+            wanted.add(f"({begins} OR replace(runs.wait, {noted}, '') <> runs.wait)")
+        else:
+            wanted.add(begins)
 
 
 def _add_driver(wanted: Conditions, driver: Driver, values: tuple[str, ...], db: Statements) -> None:

@@ -10,6 +10,7 @@ from holdfast.contract.operations import Committed, SetAttributes
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, State, TakeKey
+from holdfast.contract.waits import WaitNote, write_wait
 from holdfast.errors import ReadOnly
 from holdfast.testing.conformance.samples import (
     LEASE,
@@ -69,6 +70,9 @@ class HeadConformance:
             turn(child.key, state=State(status=Status.SUSPENDED, seen=0, wait="message approved; timer")),
             Committed,
         )
+        noted = write_wait("retry", [WaitNote(kind="retry", step="pack", error="Busy")])
+        again = await started(store, "again-1", workflow="report")
+        await one(store, turn(again.key, state=State(status=Status.SUSPENDED, seen=0, wait=noted)), Committed)
         done = await started(store, "done-1")
         await end(store, done)
         for run in (plain, kim):
@@ -82,10 +86,10 @@ class HeadConformance:
             return [head.id for head in heads]
 
         assert await found(statuses=(Status.COMPLETED,)) == ["done-1"]
-        assert await found(statuses=(Status.COMPLETED, Status.SUSPENDED)) == ["done-1", "child-1"]
-        assert await found(workflows=("report",)) == ["plain-2"]
+        assert await found(statuses=(Status.COMPLETED, Status.SUSPENDED)) == ["done-1", "again-1", "child-1"]
+        assert await found(workflows=("report",)) == ["again-1", "plain-2"]
         assert await found(workflows=("report", "order"), version="2") == ["plain-2"]
-        assert await found(not_workflows=("order",)) == ["plain-2"]
+        assert await found(not_workflows=("order",)) == ["again-1", "plain-2"]
         assert await found(id_prefix="plain-") == ["plain-2", "plain-1"]
         assert await found(id_prefix="plain-", statuses=(Status.PENDING,), workflows=("order",)) == ["plain-1"]
         assert await found(actor="kim") == await found(tenant="acme") == await found(unique_key="u") == [kim.id]
@@ -94,6 +98,8 @@ class HeadConformance:
         assert await found(attributes={"customer": '"c-1"'}, statuses=(Status.PENDING,), actor="kim") == [kim.id]
         assert await found(waiting="message approved") == ["child-1"]
         assert await found(waiting="message a", workflows=("order",)) == ["child-1"]
+        assert await found(waiting="step pack") == await found(waiting="retry") == ["again-1"]
+        assert await found(waiting="step pac") == []
         assert await found(created_from=NOW + SECOND) == ["plain-2"]
         assert await found(created_from=NOW + SECOND, created_until=NOW + 10 * SECOND) == []
         assert await found(ended_from=NOW, ended_until=NOW + 1) == ["done-1"]
@@ -101,7 +107,7 @@ class HeadConformance:
         assert await found(quiet_since=NOW) == []
         assert await found(due_until=NOW, workflows=("order",)) == [kim.id, "plain-1"]
         assert await found(parent="none") == []
-        assert len(await found()) == 5
+        assert len(await found()) == 6
 
     async def test_a_count_stops_where_it_is_told_to(self, store: Store) -> None:
         for _ in range(5):
