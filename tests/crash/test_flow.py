@@ -1,4 +1,4 @@
-"""Kill -9 at every commit of runs that wait for places, windows and pauses: they come to the same end."""
+"""Kill -9 at every commit of runs and steps that wait for places, windows, limits and pauses: the same end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.flow_judge import most_inside
 from tests.support.paths import ROOT, SCRIPTS
 
-COMMITS = 20
+COMMITS = 40
 """How many commits and claims the scenario makes at the very least."""
 
 
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_runs_in_lanes_that_are_killed_at_any_commit_come_to_the_same_end(tmp_path: Path, step: int):
-    """G1 G3 Places, a debounce window, a rejection and a pause: no place is lost or given twice."""
+    """G1 G3 S4-19 Places, a window, a rejection, a pause; steps: wait, grant, 429, circuit."""
     command = [sys.executable, str(SCRIPTS / "flow_everywhere.py"), str(tmp_path), "1", str(step)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -39,6 +40,14 @@ def test_runs_in_lanes_that_are_killed_at_any_commit_come_to_the_same_end(tmp_pa
             assert report["killed"]
         assert "second" not in report["ends"]
         assert at_once(report["bodies"]) == 1, report["bodies"]
+        assert [report["ends"][run][0] for run in ("c1", "c2", "c3")] == ["completed"] * 3
+        log = [
+            (what, name.partition("-")[0], name) for life, what, name in map(str.split, report["bodies"]) if life == "B"
+        ]
+        most = most_inside([({"begin": "in", "end": "out"}.get(what, what), where, who) for what, where, who in log])
+        assert {most["bank"], most["post"]} <= {0, 1}, report["bodies"]
+        assert [line for line in report["bodies"] if "429 c2" in line], "a step must have been told 429"
+        assert sum(" down " in line for line in report["bodies"]) == 3, "the circuit must have been tripped"
 
 
 def at_once(log: list[str]) -> int:
