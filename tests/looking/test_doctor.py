@@ -53,7 +53,7 @@ async def test_pauses_and_failed_work_are_found_with_the_command_that_helps(path
         await engine.flow.pause(workflow="approval", by="lena")
         await engine.flow.pause(queue="gpu", by="lena")
         said = await found(engine)
-        assert said["letters"] == ("warn", "holdfast list is:attention")
+        assert said["letters"] == ("warn", "holdfast letters groups")
         assert said["workflow approval"] == ("warn", "holdfast resume --workflow approval")
         assert said["queue gpu"] == ("warn", "holdfast resume --queue gpu")
 

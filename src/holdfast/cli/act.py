@@ -28,7 +28,7 @@ _PAST = {
 NOTHING_CHANGED, IN_PART = 6, 7
 
 
-def _shared(command: F) -> F:
+def shared(command: F) -> F:
     """Give a command what every act takes."""
     for option in (
         url_option,
@@ -50,7 +50,7 @@ def _on_runs(command: F) -> F:
         click.argument("run_ids", nargs=-1, metavar="[ID]..."),
     ):
         command = option(command)
-    return _shared(command)
+    return shared(command)
 
 
 @click.command("cancel", short_help="Ask runs to stop.")
@@ -154,7 +154,7 @@ def recover_command(**given: Any) -> int:
 @click.argument("name")
 @click.argument("payload", metavar="[JSON]", required=False)
 @click.option("--id", "message_id", help="Send it at most once: a second message with this id is not sent.")
-@_shared
+@shared
 def send_command(
     run_id: str, name: str, payload: str | None, message_id: str | None, reason: str, by: str | None, as_json: bool,
     url: str | None,
@@ -182,7 +182,7 @@ def send_command(
 @click.argument("name")
 @click.argument("payload", metavar="[JSON]", required=False)
 @click.option("--id", "event_id", help="Publish it at most once.")
-@_shared
+@shared
 def publish_command(
     name: str, payload: str | None, event_id: str | None, reason: str, by: str | None, as_json: bool, url: str | None
 ) -> int:

@@ -40,6 +40,9 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "send": _Where("act:send_command", "Send a run a message."),
         "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
     },
+    "Letters": {
+        "letters": _Where("letters:letters_group", "Work and messages given up on: list, groups, ack, replay."),
+    },
     "House": {
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("house:db_group", "The database itself: upgrade it."),

@@ -64,6 +64,14 @@ def error_head(type_name: str, message: str) -> str:
     return said if len(said) <= _ERROR else f"{said[: _ERROR - 3]}..."
 
 
+def meant_error(type_name: str, message: str) -> tuple[str, str]:
+    """Return class and message of an error; a StepFailed stands for one of another class, which its message names."""
+    if type_name.rpartition(".")[2] != "StepFailed" or not message:
+        return type_name, message
+    kind, _, rest = message.partition(": ")
+    return kind, rest
+
+
 def words_of(wait: str) -> str:
     """Return the words of what is stored."""
     return wait.partition("\n")[0]

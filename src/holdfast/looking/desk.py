@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from holdfast.looking.doctor import HouseFinding
-from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
+from holdfast.looking.views import Count, HistoryPage, LetterGroup, LetterView, Page, RunView, Why, WorkerView
 
 
 class Desk(ABC):
@@ -54,6 +54,14 @@ class Desk(ABC):
         Raises:
             NoSuchRun: there is no such run.
         """
+
+    @abstractmethod
+    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
+        """Return dead letters, newest first: those that no person has seen, those that were, or (None) all."""
+
+    @abstractmethod
+    async def letter_groups(self) -> list[LetterGroup]:
+        """Return the newest 1,000 unseen dead letters by their cause, the most frequent first."""
 
     @abstractmethod
     async def doctor(self) -> list[HouseFinding]:

@@ -137,7 +137,7 @@ async def _letters(store: Store) -> AsyncIterator[HouseFinding]:
             level="warn",
             subject="letters",
             said=f"{len(unseen):,}{more} that no person has seen: work or messages given up on",
-            remedy="holdfast list is:attention",
+            remedy="holdfast letters groups",
         )
 
 

@@ -19,6 +19,7 @@ from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.looking.desk import Desk
 from holdfast.looking.doctor import HouseFinding, examine
 from holdfast.looking.facts import Facts, gather, gather_one
+from holdfast.looking.letters import grouped, letter_view
 from holdfast.looking.query import OVERDUE, Query, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
@@ -27,6 +28,8 @@ from holdfast.looking.views import (
     ErrorHead,
     Head,
     HistoryPage,
+    LetterGroup,
+    LetterView,
     Page,
     RunView,
     StepView,
@@ -173,6 +176,14 @@ class LocalDesk(Desk):
             return rows
         names = [row for row in await self._store.history(key) if row.kind == Name.kind and row.seq < rows[0].seq]
         return [*names, *rows]
+
+    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
+        if not 1 <= limit <= _MOST_ENTRIES:
+            raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
+        return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
+
+    async def letter_groups(self) -> list[LetterGroup]:
+        return grouped(await self.letters(limit=_MOST_ENTRIES))
 
     async def doctor(self) -> list[HouseFinding]:
         return await examine(self._store)

@@ -183,3 +183,32 @@ class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     can: list[str]
     cannot: dict[str, int] = {}
+
+
+class LetterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter: work given up on, or an event that no run could take. `outcome` says what became of it."""
+
+    id: str
+    kind: str
+    run: str
+    workflow: str
+    step: str
+    name: str
+    attempts: int
+    at: datetime
+    error: ErrorHead | None = None
+    seen: bool = False
+    outcome: str = ""
+
+
+class LetterGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters with one cause: the same workflow, step and class of error."""
+
+    workflow: str
+    step: str
+    error: str
+    count: int
+    first: datetime
+    last: datetime
+    example: str
+    """The id of the newest."""

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import RunHead
 from holdfast.contract.rows import RunPlace, Status
-from holdfast.contract.waits import WaitNote, error_head, notes_of
+from holdfast.contract.waits import WaitNote, error_head, meant_error, notes_of
 from holdfast.looking.facts import Act, Facts
 from holdfast.looking.times import Times, span
 from holdfast.looking.views import Help, Why
@@ -87,10 +87,7 @@ def _help(say: str, *words: str) -> Help:
 
 
 def _error(head: RunHead) -> str:
-    kind, message = head.error_type or "an error", head.error_message or ""
-    if kind.rpartition(".")[2] == "StepFailed":  # it stands for an error of another class, which its message names
-        kind, _, message = message.partition(": ")
-    return error_head(kind, message)
+    return error_head(*meant_error(head.error_type or "an error", head.error_message or ""))
 
 
 # Runs that have ended.

@@ -1,0 +1,133 @@
+"""`holdfast letters`: work and messages that were given up on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli.act import IN_PART, NOTHING_CHANGED, shared
+from holdfast.cli.database import acting, looking, url_option, who, zone
+from holdfast.cli.output import emit, say, table
+from holdfast.errors import HoldfastError, NoSuchLetter
+from holdfast.looking.views import Acted, LetterGroup, LetterView
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.group("letters", short_help="Work and messages that were given up on: list, groups, ack, replay.")
+def letters_group() -> None:
+    """Look at dead letters, and deal with them."""
+
+
+@letters_group.command("list", short_help="List dead letters that no person has seen, newest first.")
+@click.option("--all", "everything", is_flag=True, help="Those that were seen, too.")
+@click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
+@_json
+@url_option
+def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -> None:
+    """List dead letters that no person has seen, newest first.
+
+    \b
+    Example: holdfast letters list
+    """
+    seen = None if everything else False
+    letters: list[LetterView] = looking(url, lambda desk: desk.letters(limit=limit, seen=seen))
+    if as_json:
+        emit("holdfast.letters/1", letters)
+        return
+    rows = [
+        (
+            f"{each.at.astimezone(zone()):%Y-%m-%d %H:%M}",
+            each.id,
+            each.run,
+            each.step or each.name,
+            each.outcome or ("seen" if each.seen else ""),
+            " ".join(f"{each.error.type.rpartition('.')[2]}: {each.error.message}".split()) if each.error else "",
+        )
+        for each in letters
+    ]
+    if rows:
+        table(("AT", "LETTER", "RUN", "STEP OR MESSAGE", "STATE", "ERROR"), rows)
+    else:
+        say("there are no dead letters" if everything else "there are none that no person has seen", err=True)
+
+
+@letters_group.command("groups", short_help="Show unseen dead letters by their cause.")
+@_json
+@url_option
+def group_letters(as_json: bool, url: str | None) -> None:
+    """Show unseen dead letters by workflow, step and class of error, the most frequent first.
+
+    \b
+    Example: holdfast letters groups
+    """
+    groups: list[LetterGroup] = looking(url, lambda desk: desk.letter_groups())
+    if as_json:
+        emit("holdfast.letter-groups/1", groups)
+        return
+    rows = [
+        (str(each.count), each.workflow, each.step, each.error, f"{each.last.astimezone(zone()):%Y-%m-%d %H:%M}")
+        for each in groups
+    ]
+    if rows:
+        table(("COUNT", "WORKFLOW", "STEP OR MESSAGE", "ERROR", "LAST"), rows)
+    else:
+        say("there are none that no person has seen", err=True)
+
+
+@letters_group.command("ack", short_help="Note that dead letters were seen.")
+@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
+@shared
+def acknowledge_letters(
+    letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None
+) -> int:
+    """Note that dead letters were seen, and need nothing done; it is on record who did.
+
+    \b
+    Example: holdfast letters ack 019a8b1c-0000-7000-8000-000000000000 --reason "refunded by hand"
+    """
+    actor = who(by)
+    return _each("ack", letter_ids, as_json, url, lambda letters, each: letters.acknowledge(each, actor, reason))
+
+
+@letters_group.command("replay", short_help="Let the runs of dead letters go on, or deliver their messages again.")
+@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
+@shared
+def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
+    """Let the runs of dead letters go on from what failed, or deliver their messages again.
+
+    \b
+    Example: holdfast letters replay 019a8b1c-0000-7000-8000-000000000000 --reason "the bank is back"
+    """
+    actor = who(by)
+    return _each(
+        "replay", letter_ids, as_json, url, lambda letters, each: letters.replay(each, by=actor, reason=reason)
+    )
+
+
+def _each(action: str, letter_ids: tuple[str, ...], as_json: bool, url: str | None, act: Any) -> int:
+    async def work(engine: Any) -> list[Acted]:
+        done: list[Acted] = []
+        for each in letter_ids:
+            try:
+                changed = bool(await act(engine.dead_letters, each))
+                said = "" if changed else "it was dealt with before"
+                done.append(Acted(run=each, action=action, changed=changed, said=said))
+            except NoSuchLetter:
+                if len(letter_ids) == 1:
+                    raise
+                done.append(Acted(run=each, action=action, changed=False, said="there is no such letter"))
+            except HoldfastError as error:
+                done.append(Acted(run=each, action=action, changed=False, said=str(error), error=type(error).__name__))
+        return done
+
+    done = acting(url, work)
+    if as_json:
+        emit("holdfast.acts/1", done)
+    else:
+        for acted in done:
+            word = "seen" if action == "ack" else "replayed"
+            say(f"{acted.run}: {word if acted.changed else acted.said}", err=not acted.changed)
+    changed = sum(acted.changed for acted in done)
+    return 0 if changed == len(done) else IN_PART if changed else NOTHING_CHANGED
