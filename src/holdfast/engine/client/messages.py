@@ -18,7 +18,7 @@ from holdfast.engine.client.link import Link
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
-from holdfast.ops.port import audited
+from holdfast.ops.port import audited, check_who
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 
@@ -48,6 +48,7 @@ class Messaging:
         check_run_id(run_id)
         check_name(name, "message name")
         check_message_id(message_id)
+        check_who(by, reason)
         encoded = codec.encode(payload, f"message {name!r}").decode()
         now = self._link.clock.now()
         operation = SendMessage(
@@ -101,6 +102,7 @@ class Messaging:
             name, payload = self._events.name_of(name), name
         check_name(name, "event name")
         check_message_id(event_id)
+        check_who(by, reason)
         now = self._link.clock.now()
         operation = PublishEvent(
             name=name,
