@@ -9,14 +9,15 @@ ORDER BY name_locks.n FOR UPDATE OF name_locks;
 
 -- name: lock_runs
 -- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that
--- wait for events ($4) or for idempotency keys ($5), the first that wait for limits ($6).
+-- wait for events ($4) or for idempotency keys ($5), the first that wait for limits ($6). As an array: PostgreSQL takes it
+-- to be short, and looks for each key, where it would read all runs between the first and the last.
 {beside_others}
-SELECT runs.key FROM runs WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.key IN ({wanted})
+SELECT runs.key FROM runs WHERE NOT EXISTS (SELECT 1 FROM shared) AND runs.key = ANY (ARRAY({wanted}))
 ORDER BY runs.key FOR UPDATE OF runs;
 
 -- name: locked_runs
 -- The same runs as they are now that they are locked.
-SELECT {run} FROM runs WHERE runs.key IN ({wanted});
+SELECT {run} FROM runs WHERE runs.key = ANY (ARRAY({wanted}));
 
 -- name: append_facts
 -- rows: run int, epoch int, location text, seq int, kind int, at int, data text
