@@ -11,6 +11,7 @@ from tests.support.waiting import eventually
 
 from holdfast.errors import BadInput, UnknownLimit
 from holdfast.limits import Limit
+from holdfast.replay.entry import AttemptLost, decode_entry
 
 MINUTE = timedelta(minutes=1)
 
@@ -108,6 +109,30 @@ async def test_other_numbers_hold_at_once_for_one_that_was_told_a_later_time(mak
     assert service.times == [0, 0, 0]
     for run in runs:
         await run.result()
+
+
+async def test_a_suspect_obeys_its_limit(make_engine, service, mode):
+    """S4-19 B24 A step that was lost with two workers waits as any other does."""
+    if mode != "evict":
+        pytest.skip("one file, several engines")
+    caller = calling(service.stay)
+    limits = [Limit(name="service", at_once=1)]
+    service.engine = engine = await make_engine(caller, start=START, limits=limits)
+    await engine.start(caller, 1, id="r")
+    for number in (1, 2):
+        await eventually(lambda number=number: len(service.calls) == number)
+        if number == 2:
+            await engine.limits.pause("service")
+        await engine.crash()
+        service.engine = engine = await make_engine(caller, clock=engine.jumping, limits=limits)
+    await eventually(lambda: _waiting(engine, 1))
+    history = await engine.store.history((await engine.store.get("r")).key)
+    lost = [decode_entry(row.kind, row.data).why for row in history if row.kind == AttemptLost.kind]
+    assert (len(service.calls), lost) == (2, ["crash", "crash"])
+    service.go.set()
+    await engine.limits.resume("service")
+    assert await engine.get("r").result() == 1
+    assert len(service.calls) == 3
 
 
 async def test_what_is_done_to_no_limit_is_refused(make_engine, service):

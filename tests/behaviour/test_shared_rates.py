@@ -179,6 +179,44 @@ async def test_errors_that_say_nothing_of_the_service_do_not_count(make_engine, 
     assert service.times == [0, 0]
 
 
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_being_told_to_come_later_does_not_trip_a_circuit_and_a_timeout_does(make_engine, service):
+    """S4-19"""
+    answers: list[Any] = [RetryAfter(SECOND, "429"), RetryAfter(SECOND, "429"), "late", "late", None]
+
+    async def call(name: int) -> int:
+        service.calls.append((service.clock(), name))
+        answer = answers.pop(0)
+        if answer == "late":
+            await asyncio.Event().wait()
+        elif answer is not None:
+            raise answer
+        return name
+
+    retry = Retry(max_attempts=50, initial_interval=SECOND, coefficient=1.0)
+    caller = calling(call, retry=retry, timeout=timedelta(milliseconds=20))
+    limit = Limit(name="service", trip_after=2, cool_down=MINUTE)
+    service.engine = engine = await make_engine(caller, start=START, limits=[limit])
+    assert await engine.execute(caller, 1) == 1
+    assert service.times[:4] == [0, 1, 2, 3]
+    assert service.times[4] >= 63
+
+
+@pytest.mark.parametrize("mode", ["file"])
+async def test_an_attempt_that_dies_with_its_worker_counts_as_a_failure(make_engine, service):
+    """S4-19 A circuit is tripped by crashes."""
+    caller = calling(service.stay)
+    limits = [Limit(name="service", trip_after=1, cool_down=MINUTE)]
+    service.engine = engine = await make_engine(caller, start=START, limits=limits)
+    await engine.start(caller, 1, id="r")
+    await eventually(lambda: service.inside == 1)
+    await engine.crash()
+    service.go.set()
+    service.engine = second = await make_engine(caller, clock=engine.jumping, limits=limits)
+    assert await second.get("r").result() == 1
+    assert service.times == [0, 60]
+
+
 @pytest.mark.parametrize(
     "options",
     [
