@@ -82,12 +82,7 @@ class ActivityOptions:
     @property
     def plain(self) -> bool:
         """Whether no option asks for more than running the body and trying again when it fails."""
-        return self.limit is None and self.only_limited
-
-    @property
-    def only_limited(self) -> bool:
-        """Whether the same is so but for a limit."""
-        asked = (self.timeout, self.heartbeat_timeout, self.idempotency_key, self.run_when, self.queue)
+        asked = (self.timeout, self.heartbeat_timeout, self.idempotency_key, self.run_when, self.limit, self.queue)
         return not any(asked) and not self.isolate and not self.transaction and not self.watched
 
     def __post_init__(self) -> None:
@@ -145,7 +140,6 @@ class Activity(Definition, Generic[P, R_co]):
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
         self.plain: bool = self.is_async and settings.plain
-        self.only_limited: bool = self.is_async and settings.only_limited
         """Whether its body is run on the event loop and no option asks for anything more."""
         if settings.transaction and self.is_async:
             raise DefinitionError(

@@ -17,7 +17,7 @@ from holdfast.context.steps import StepVerb
 from holdfast.contract.limits import CorrectPlaces, HeldPlaces, LeaveLimits, LimitAnswer
 from holdfast.contract.operations import Committed, Outcome, Started
 from holdfast.contract.rows import Message
-from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, TurnEffects
+from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
 from holdfast.engine.steps.attempt import Attempt, Kind, kind_of
@@ -62,15 +62,14 @@ class LimitedSteps:
         self._committer = committer
         self.clock = clock
         """The lease's."""
-        self._own = runs.limits.own
         self._run, self._fail, self._put_off = ends.run, ends.fail, ends.put_off
         self._held: dict[Resident, dict[str, LimitPlace]] = {}
         self.tasks = TaskPlaces(self._outlives, self.give_back, clock)
         """Those of attempts from queues."""
-        self.pending: dict[Resident, list[LeaveLimit]] = {}
-        """What the next commits of runs give back."""
-        self._asked: dict[Pair, int] = {}
+        self._asked: Counter[Pair] = Counter()
         """What commits in flight ask for."""
+        self._asked_again: set[tuple[int, str]] = set()
+        """Steps of runs that were claimed and had been told when they may begin."""
         self._outlived: Counter[tuple[str, str, str]] = Counter()
         self._reserved: dict[Step, Kind] = {}
         """Steps for which there is room here until their question is answered."""
@@ -85,13 +84,12 @@ class LimitedSteps:
         """Return the shared limit that an attempt of a step has to enter, None if there is none."""
         if not isinstance(verb, StepVerb):
             return None
-        limit = verb.activity.settings.limit
-        return None if limit is None or limit in self._own or verb.activity.queue is not None else limit
+        return self.shared(verb) if verb.activity.queue is None else None
 
     def shared(self, verb: StepVerb) -> str | None:
         """Return the shared limit of a step, whether it is entered here or where its queue is served."""
         limit = verb.activity.settings.limit
-        return None if limit is None or limit in self._own else limit
+        return None if limit is None or self._runs.limits.is_own(limit) else limit
 
     def with_room(self, resident: Resident, begin: Sequence[StepVerb]) -> list[StepVerb]:
         """Return the steps whose next attempt may be counted now; the others wait until there is room here."""
@@ -107,32 +105,27 @@ class LimitedSteps:
     def enters(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb]) -> list[EnterLimit]:
         """Return what the commit of a turn asks for: places for the attempts it begins that could run at once."""
         asked: list[EnterLimit] = []
-        for verb in turn.started:
-            if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None and not verb.recalled:
-                self._ask_for(resident, turn, verb, asked)
-        for verb in begin:
-            self._ask_for(resident, turn, verb, asked)
-        return asked
-
-    def _ask_for(self, resident: Resident, turn: Turn, verb: StepVerb, asked: list[EnterLimit]) -> None:
-        limit = self.of(verb)
-        if limit is None:
-            return
-        wanted = turn.outcome is None and not is_done(verb) and not self.has_place(resident, verb)
-        key = key_of(verb) if wanted else None
-        if key is None:  # if it cannot be made the attempt meets the same error, and fails with it
-            self._unreserve(resident, verb)
-        elif self._reserve(resident, verb):
-            asked.append(
-                EnterLimit(
-                    limit=limit,
-                    key=key,
-                    location=verb.location,
-                    worker=self._runs.host.id,
-                    now=self.clock.now(),
-                    priority=verb.activity.settings.priority,
+        fresh = (verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled)
+        for verb in (*fresh, *begin):
+            limit = self.of(verb)
+            if limit is None:
+                continue
+            wanted = turn.outcome is None and not is_done(verb) and not self.has_place(resident, verb)
+            key = key_of(verb) if wanted else None
+            if key is None:  # if it cannot be made the attempt meets the same error, and fails with it
+                self._unreserve(resident, verb)
+            elif self._reserve(resident, verb):
+                asked.append(
+                    EnterLimit(
+                        limit=limit,
+                        key=key,
+                        location=verb.location,
+                        worker=self._runs.host.id,
+                        now=self.clock.now(),
+                        priority=verb.activity.settings.priority,
+                    )
                 )
-            )
+        return asked
 
     def _reserve(self, resident: Resident, verb: StepVerb) -> bool:
         """Keep room here for an attempt until it is known whether it may begin; False if there is none."""
@@ -157,10 +150,7 @@ class LimitedSteps:
             return done
         enters, exits = effects.enters, effects.exits
         self.used = True
-        asked = self._asked
-        for enter in enters:
-            pair = (enter.limit, enter.key)
-            asked[pair] = asked.get(pair, 0) + 1
+        self._asked.update((enter.limit, enter.key) for enter in enters)
 
         def then(outcome: Outcome | Exception) -> None:
             committed = outcome.committed if isinstance(outcome, Started) else outcome
@@ -168,25 +158,18 @@ class LimitedSteps:
             if not isinstance(committed, Committed) and (exits or isinstance(outcome, Exception)):
                 self.doubt = True
             for enter in enters:
-                asked[enter.limit, enter.key] -= 1
+                self._asked[enter.limit, enter.key] -= 1
                 self._executor.unreserve(self._reserved.pop((resident, enter.location)))
                 answer = answers.get(enter.location)
                 if answer is not None and answer.outcome == "entered":
                     self._held.setdefault(resident, {})[enter.location] = _place(enter, answer)
+                    self._asked_again.discard((resident.key, enter.location))
             done(outcome)
             if resident.phase is DROPPED:
                 self.dropped(resident)
             self._executor.fill()
 
         return then
-
-    def advance(self, resident: Resident, turn: Turn, done: Done) -> None:
-        """Commit a turn that only completes steps and begins some that are plain but for a limit."""
-        enters, exits, rows = self.enters(resident, turn, ()), self.exits(resident), turn.entries
-        effects = TurnEffects(enters=enters, exits=[*exits]) if enters or exits else None
-        commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=rows[-1].at, entries=rows, effects=effects)
-        resident.commits += 1
-        self._committer.submit(commit, self.then(resident, commit, done), resident)
 
     def must_ask(self, resident: Resident, verb: StepVerb) -> bool:
         """Tell whether an attempt has to ask for its place before anything else is asked."""
@@ -258,17 +241,26 @@ class LimitedSteps:
     def recall(
         self, resident: Resident, verb: StepVerb, granted: Instant | None, notes: list[tuple[str, entries.Entry]]
     ) -> bool:
-        """Let a step of a run that was claimed go on waiting; False if its turn has come, or it was told when.
+        """Let a step of a run that was claimed go on waiting; False if its turn has come, or it is to ask again.
 
-        Then it asks again: the instant that it was told may be one of another boot of the machine.
+        It does so once in this engine's life: the instant that it was told may be one of another boot of the machine.
         """
+        now = self._runs.clock.now()
         if not verb.settled and not verb.skipped:  # its worker was lost before it had noted that it waits
             reason = f"{OVER_LIMIT}{verb.activity.settings.limit!r}"
-            notes.append((verb.location, entries.AttemptSkipped(reason, self._runs.clock.now())))
+            notes.append((verb.location, entries.AttemptSkipped(reason, now)))
         verb.skipped = True
         if granted is None:
             resident.limit_wait(verb)
-        return granted is None
+            return True
+        due = now + granted - self.clock.now()
+        if granted < 0 or due <= now:
+            return False
+        if (step := (resident.key, verb.location)) not in self._asked_again:
+            self._asked_again.add(step)
+            return False
+        resident.retries[verb.location] = (due, verb)
+        return True
 
     def withdraw_done(self, resident: Resident, limits: Mapping[str, Instant | None]) -> None:
         """Let steps wait no longer that the code gave up while it was replayed."""
@@ -292,12 +284,9 @@ class LimitedSteps:
         self, resident: Resident, verb: StepVerb, verdict: str = "", hold: int | None = None, crashed: bool = False
     ) -> None:
         """Give back the place of an attempt with the commit that records its end, which comes next."""
-        held = self._held.get(resident)
-        place = held.pop(verb.location, None) if held is not None else None
+        place = self._held.get(resident, {}).pop(verb.location, None)
         if place is not None:
-            if not held:
-                del self._held[resident]
-            self._leave(resident, place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
+            resident.leave_limit(place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
         elif crashed and self.shared(verb) is not None and (key := key_of(verb)) is not None:
             leave = LeaveLimit(
                 limit=verb.activity.settings.limit or "",
@@ -308,14 +297,7 @@ class LimitedSteps:
                 verdict=verdict,
                 hold=hold,
             )
-            self._leave(resident, leave)
-
-    def _leave(self, resident: Resident, leave: LeaveLimit) -> None:
-        self.pending.setdefault(resident, []).append(leave)
-
-    def exits(self, resident: Resident) -> list[LeaveLimit] | tuple[()]:
-        """Take the places that a run has to give back, for its next commit."""
-        return self.pending.pop(resident, ())
+            resident.leave_limit(leave)
 
     def lost(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
         """Give back the place of an attempt of which nothing came; its crash says something of the service."""
@@ -361,7 +343,7 @@ class LimitedSteps:
         now = self.clock.now()
         places = self._held.pop(resident, {}).values()
         leaves = [place.leave(now) for place in places if not place.outlived]
-        self.give_back([*leaves, *self.exits(resident)])
+        self.give_back([*leaves, *resident.exits_left()])
 
     def give_back(self, leaves: list[LeaveLimit]) -> None:
         """Give back places that no commit of a run does."""
@@ -389,10 +371,10 @@ class LimitedSteps:
         for (limit, key, whose), count in self._outlived.items():
             if whose == worker:
                 least[limit, key] += count
-        for pair in [pair for pair, count in self._asked.items() if not count]:
-            del self._asked[pair]
+        self._asked = +self._asked
         held = [
-            HeldPlaces(*pair, least[pair], least[pair] + self._asked.get(pair, 0)) for pair in {*least, *self._asked}
+            HeldPlaces(limit, key, least[limit, key], least[limit, key] + self._asked[limit, key])
+            for limit, key in {*least, *self._asked}
         ]
         self.doubt = False
         return CorrectPlaces(worker=worker, places=held, at=self._runs.clock.now(), now=self.clock.now())
@@ -408,9 +390,3 @@ def unknown_limit(step: str, limit: str) -> UnknownLimit:
         f"step {step!r}: no engine on this database declares the limit {limit!r}: add "
         f"Limit(name={limit!r}, ...) to Engine(limits=[...])"
     )
-
-
-def entered(verb: StepVerb, outcome: Committed) -> bool:
-    """Tell whether the commit that counts an attempt gave it its place."""
-    answer = outcome.limits.get(verb.location)
-    return answer is not None and answer.outcome == "entered"
