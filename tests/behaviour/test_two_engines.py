@@ -212,7 +212,7 @@ async def test_many_who_wait_for_runs_elsewhere_ask_one_question(make_engine, tm
     runs = [await client.start(ask) for _ in range(300)]
     waiting = asyncio.gather(*(worker.get(run.id).result() for run in runs))
     await worker.settle()
-    assert 1 <= len(asked) <= 10
+    assert len(asked) <= 10  # none where the worker has taken all of them by now
     for run in runs:
         await run.send("word", "hello")
     assert set(await asyncio.wait_for(waiting, LONG)) == {"hello"}
