@@ -40,9 +40,8 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/basedpyright
 	@$(BIN)/python tests/types/verify.py
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-	@$(MAKE) --no-print-directory speed
 
-speed: $(READY) ## Judge what things cost: run by itself, on a machine that has nothing else to do
+speed: $(READY) ## Judge what things cost by time: run by itself, on a machine that has nothing else to do
 	@$(BIN)/python -m pytest -q -m "speed and not slow" tests
 
 format: $(READY) ## Format the code and repair what the linter can

@@ -15,12 +15,11 @@ from tests.support.paths import SCRIPTS
 SCRIPT = SCRIPTS / "speed.py"
 CALLS = 164
 """How many functions were called for each step when this was last made faster."""
-RATIO = 5.5
-"""How much processor time a step took beside a raw unit: a task, an entry to JSON and back, two rows in a commit."""
+RATIO = 7.0
+"""How much processor time a step took beside a raw unit (a task, an entry to JSON and back, two rows in a commit) where
+files are kept in memory; on a disk, where the raw unit is dearer, it was 5.5."""
 MORE = 1.3
 """How much worse is a failure."""
-
-pytestmark = pytest.mark.speed
 
 
 def measure(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -37,6 +36,7 @@ def test_a_step_calls_no_more_functions_than_it_did(tmp_path: Path) -> None:
     assert called >= CALLS * 0.6, f"{called:.0f} calls for a step: lower the figure in this test"
 
 
+@pytest.mark.speed
 def test_a_step_takes_no_more_of_the_processor_beside_the_raw_figure(tmp_path: Path) -> None:
     """W2 Of the same run, a ratio; a machine that is busy just now gets more chances."""
     ratios: list[float] = []
@@ -64,6 +64,7 @@ def imported(modules: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.speed
 def test_importing_holdfast_takes_little_more_than_importing_what_it_needs() -> None:
     """A command, a test or a serverless function pays for it each time; the best of many, in turns."""
     ours, theirs = [imported("holdfast")], [imported(OUTSIDE)]
