@@ -24,8 +24,7 @@ from holdfast import (
 from holdfast.declarative import graph, sequence
 from holdfast.definitions import Hooks
 from holdfast.errors import CannotReopen, UniqueConflict
-from holdfast.testing import TestEngine
-from holdfast.testing.replaying import record, replay
+from holdfast.testing import TestEngine, record, replay
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

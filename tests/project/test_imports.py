@@ -43,6 +43,7 @@ CONTRACT = (
 OPS = ("ops", "ops.*")
 ENGINE = ("engine", "engine.*", "schedules.*")
 TRANSFER = ("transfer", "transfer.*")
+HISTORIES = ("histories", "histories.*")
 LOOKING = ("looking", "looking.*")
 INSIDE = (
     *GROUND, *REPLAY, *CONTEXT, *DECLARATIVE, "contract.store", "stores", "stores.*", *OPS, *TRANSFER, *ENGINE,
@@ -67,9 +68,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # "stores" is the package's __init__, which opens a store by its URL: no engine module knows a particular store.
     # A backup is a transfer to a file, whatever the store.
     "engine": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "transfer.backup"),
+    # Recorded histories against code: what `check`, `debug` and the tools for tests share.
+    "histories": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", "stores.sql.tables", *TRANSFER),
     # The desk: what every face shows and does. The engine knows no face.
-    "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*"),
-    "cli": ("", *INSIDE, *LOOKING),
+    "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*", *HISTORIES),
+    "cli": ("", *INSIDE, *HISTORIES, *LOOKING),
     "testing": ("*",),
 }
 

@@ -43,6 +43,9 @@ GROUPS: dict[str, dict[str, _Where]] = {
     "Letters": {
         "letters": _Where("letters:letters_group", "Work and messages given up on: list, groups, ack, replay."),
     },
+    "Ship": {
+        "record": _Where("ship:record_command", "Write a run's history to a file that a test replays."),
+    },
     "House": {
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("house:db_group", "The database itself: upgrade it."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from holdfast.histories.recorded import RecordedRun
 from holdfast.looking.doctor import HouseFinding
 from holdfast.looking.views import Count, HistoryPage, LetterGroup, LetterView, Page, RunView, Why, WorkerView
 
@@ -50,6 +51,14 @@ class Desk(ABC):
         self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
     ) -> HistoryPage:
         """Return facts of a run's history, those after a number, in their order.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def record(self, run_id: str) -> RecordedRun:
+        """Return a run's input and history as it stands, to be replayed against code.
 
         Raises:
             NoSuchRun: there is no such run.

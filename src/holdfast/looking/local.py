@@ -16,6 +16,7 @@ from holdfast.contract.store import Store
 from holdfast.contract.waits import words_of
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
+from holdfast.histories.recorded import RecordedRun, recorded_run
 from holdfast.looking.desk import Desk
 from holdfast.looking.doctor import HouseFinding, examine
 from holdfast.looking.facts import Facts, gather, gather_one
@@ -176,6 +177,12 @@ class LocalDesk(Desk):
             return rows
         names = [row for row in await self._store.history(key) if row.kind == Name.kind and row.seq < rows[0].seq]
         return [*names, *rows]
+
+    async def record(self, run_id: str) -> RecordedRun:
+        row = await self._store.get(check_run_id(run_id))
+        if row is None:
+            raise NoSuchRun(run_id)
+        return recorded_run(row, await self._store.history(row.key))
 
     async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
         if not 1 <= limit <= _MOST_ENTRIES:

@@ -1,10 +1,11 @@
 """Tools for testing workflows: time that jumps, stand-ins for activities, replay of recorded histories."""
 
+from holdfast.histories.recorded import RecordedRun, Replayed, replay
 from holdfast.testing.clock import JumpingClock
 from holdfast.testing.engine import NoProgress, TestEngine
 from holdfast.testing.exported import exported_run
 from holdfast.testing.faults import Faults
-from holdfast.testing.replaying import RecordedRun, Replayed, record, replay
+from holdfast.testing.replaying import record
 
 __all__ = [
     "Faults",

@@ -6,8 +6,8 @@ import os
 
 from holdfast.contract.rows import EntryRow
 from holdfast.errors import CannotMove, NoSuchRun
+from holdfast.histories.recorded import RecordedRun
 from holdfast.stores.sql.tables import StoredRun
-from holdfast.testing.replaying import RecordedRun
 from holdfast.transfer import check_file
 
 
@@ -37,4 +37,6 @@ def exported_run(file: str | os.PathLike[str], run_id: str | None = None) -> Rec
         raise NoSuchRun(str(run_id))
     entries.sort(key=lambda entry: entry.seq)
     begun = entries[0].at if run.generation and entries else run.begins or run.created
-    return RecordedRun(run.id, run.workflow, text, run.generation, run.seed, begun, entries, run.deadline, run.reopens)
+    return RecordedRun(
+        run.id, run.workflow, text, run.generation, run.seed, begun, entries, run.deadline, run.reopens, run.version
+    )

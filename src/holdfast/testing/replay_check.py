@@ -13,12 +13,12 @@ from holdfast.definitions import Registry
 from holdfast.engine.runs.resident import LIVE, PAUSING, Resident
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import HistoryMismatch
+from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import turn as turns
 from holdfast.replay.entry import FACTS, KINDS, LoopCheckpoint
 from holdfast.replay.execution import Execution
-from holdfast.testing.replaying import RecordedRun, bring_to_its_end, recorded_run, unbegun
 
 
 class ReplayCheck:
