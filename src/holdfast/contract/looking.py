@@ -7,6 +7,16 @@ from collections.abc import Sequence
 
 from holdfast.clock import Instant
 from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
+from holdfast.contract.house import (
+    MOST_NAMES,
+    MOST_VALUES,
+    AuditFilter,
+    AuditPage,
+    EventNameRow,
+    EventWaiterRow,
+    LetterGroupRow,
+    QueueRow,
+)
 from holdfast.contract.rows import AuditRow
 
 
@@ -48,3 +58,43 @@ class Looks(ABC):
     @abstractmethod
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         """Return since when runs, by their keys, wait in their oldest receive."""
+
+    @abstractmethod
+    async def queues(self) -> list[QueueRow]:
+        """Return the attempts that wait in queues or were taken from them, by queue and activity."""
+
+    @abstractmethod
+    async def event_names(self) -> list[EventNameRow]:
+        """Return the names under which events are queued or receives wait, in the order of the names."""
+
+    @abstractmethod
+    async def event_waiters(self, name: str, limit: int = 50) -> list[EventWaiterRow]:
+        """Return receives that wait for a name, those that wait longest first."""
+
+    @abstractmethod
+    async def workflow_names(self, prefix: str = "", limit: int = MOST_NAMES) -> list[str]:
+        """Return the names of workflows that have runs, those that begin with a prefix, in their order."""
+
+    @abstractmethod
+    async def attribute_names(self, prefix: str = "", limit: int = MOST_NAMES) -> list[str]:
+        """Return the names of attributes that runs have, those that begin with a prefix, in their order."""
+
+    @abstractmethod
+    async def attribute_values(self, name: str, prefix: str = "", limit: int = MOST_VALUES) -> list[str]:
+        """Return values that runs have for an attribute, as JSON texts that begin with a prefix, in their order."""
+
+    @abstractmethod
+    async def acts(self, which: AuditFilter) -> AuditPage:
+        """Return a page of the audit trail, newest first.
+
+        A target is found by its index, an instant by its place in the trail, and everything else by going down it for
+        at most SCAN_BUDGET rows; `partial` and `next` are as those of `heads`.
+        """
+
+    @abstractmethod
+    async def letter_groups(self) -> list[LetterGroupRow]:
+        """Return the newest MOST_LETTERS dead letters of each kind that are neither seen nor dealt with, by cause.
+
+        A cause is the workflow, step, name and class of error; a StepFailed, which stands for another error, goes by
+        the beginning of its message, too.
+        """

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import datetime
 
 from holdfast.histories.recorded import RecordedRun
 from holdfast.looking.doctor import HouseFinding
-from holdfast.looking.views import Count, HistoryPage, LetterGroup, LetterView, Page, RunView, Why, WorkerView
+from holdfast.looking.views import (
+    AuditPageView,
+    Count,
+    EventNameView,
+    EventPage,
+    HistoryPage,
+    LetterGroup,
+    LetterView,
+    Page,
+    QueueView,
+    RunView,
+    Why,
+    WorkerView,
+)
 
 
 class Desk(ABC):
@@ -70,7 +84,7 @@ class Desk(ABC):
 
     @abstractmethod
     async def letter_groups(self) -> list[LetterGroup]:
-        """Return the newest 1,000 unseen dead letters by their cause, the most frequent first."""
+        """Return unseen dead letters, the newest 10,000 of a kind, by their cause, the most frequent first."""
 
     @abstractmethod
     async def doctor(self) -> list[HouseFinding]:
@@ -79,3 +93,41 @@ class Desk(ABC):
     @abstractmethod
     async def workers(self) -> list[WorkerView]:
         """Return the workers that there are, and those that died of late."""
+
+    @abstractmethod
+    async def queues(self) -> list[QueueView]:
+        """Return the attempts that wait in queues or were taken from them, by queue and activity."""
+
+    @abstractmethod
+    async def event_names(self) -> list[EventNameView]:
+        """Return the names under which events are queued, or for which runs wait."""
+
+    @abstractmethod
+    async def events(self, name: str, *, after: int = 0, limit: int = 50) -> EventPage:
+        """Return events that are queued under a name, those after a number, and the runs that wait longest for it."""
+
+    @abstractmethod
+    async def workflows(self, prefix: str = "") -> list[str]:
+        """Return the names of workflows that have runs."""
+
+    @abstractmethod
+    async def attributes(self, prefix: str = "") -> list[str]:
+        """Return the names of attributes that runs have."""
+
+    @abstractmethod
+    async def attribute_values(self, name: str, prefix: str = "") -> list[str]:
+        """Return the first 20 values of an attribute that begin with a prefix, as the filter language writes them."""
+
+    @abstractmethod
+    async def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> AuditPageView:
+        """Return what was done, newest first."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.clock import to_datetime
 from holdfast.contract.heads import ERROR_HEAD
+from holdfast.contract.house import LetterGroupRow
 from holdfast.contract.rows import LetterRow
 from holdfast.contract.waits import meant_error
 from holdfast.looking.views import ErrorHead, LetterGroup, LetterView
@@ -36,23 +37,20 @@ def _error(error: ErrorData) -> ErrorHead:
     return ErrorHead(type=kind, message=message)
 
 
-def grouped(letters: Iterable[LetterView]) -> list[LetterGroup]:
-    """Return letters, which come newest first, by workflow, step and class of error."""
-    groups: dict[tuple[str, str, str], list[LetterView]] = {}
-    for letter in letters:
-        if not letter.outcome:
-            kind = letter.error.type if letter.error is not None else ""
-            groups.setdefault((letter.workflow, letter.step or letter.name, kind), []).append(letter)
-    found = [
-        LetterGroup(
-            workflow=workflow,
-            step=step,
-            error=error,
-            count=len(same),
-            first=same[-1].at,
-            last=same[0].at,
-            example=same[0].id,
+def groups_of(rows: Iterable[LetterGroupRow]) -> list[LetterGroup]:
+    """Return dead letters by workflow, step and class of error, the most frequent first."""
+    groups: dict[tuple[str, str, str], LetterGroup] = {}
+    for row in rows:
+        kind, _ = meant_error(row.error_type, row.message)
+        cause = (row.workflow, row.step or row.name, kind)
+        known = groups.get(cause)
+        groups[cause] = LetterGroup(
+            workflow=row.workflow,
+            step=row.step or row.name,
+            error=kind,
+            count=row.count + (known.count if known is not None else 0),
+            first=min(to_datetime(row.first), known.first) if known is not None else to_datetime(row.first),
+            last=max(to_datetime(row.last), known.last) if known is not None else to_datetime(row.last),
+            example=max(row.newest, known.example) if known is not None else row.newest,
         )
-        for (workflow, step, error), same in groups.items()
-    ]
-    return sorted(found, key=lambda group: (-group.count, group.workflow, group.step, group.error))
+    return sorted(groups.values(), key=lambda group: (-group.count, group.workflow, group.step, group.error))

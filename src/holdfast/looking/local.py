@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from datetime import UTC, tzinfo
 from typing import Any
 
 import msgspec
@@ -12,15 +11,12 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import HeadPage, RunHead
 from holdfast.contract.rows import LetterFilter, Status
-from holdfast.contract.store import Store
 from holdfast.contract.waits import words_of
 from holdfast.definitions import check_run_id
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.histories.recorded import RecordedRun, recorded_run
-from holdfast.looking.desk import Desk
-from holdfast.looking.doctor import HouseFinding, examine
 from holdfast.looking.facts import Facts, gather, gather_one
-from holdfast.looking.letters import grouped, letter_view
+from holdfast.looking.house import LocalHouse
 from holdfast.looking.query import OVERDUE, Query, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
@@ -29,13 +25,10 @@ from holdfast.looking.views import (
     ErrorHead,
     Head,
     HistoryPage,
-    LetterGroup,
-    LetterView,
     Page,
     RunView,
     StepView,
     Why,
-    WorkerView,
 )
 from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
@@ -45,17 +38,13 @@ MOST = 200
 _MOST_ENTRIES = 1_000
 
 
-class LocalDesk(Desk):
+class LocalDesk(LocalHouse):
     """The desk on an open store, which may have been opened to look only.
 
     Args:
         store: where to look.
         zone: the time zone of filters and sentences; None for that of this machine.
     """
-
-    def __init__(self, store: Store, *, zone: tzinfo | None = UTC) -> None:
-        self._store = store
-        self._zone = zone
 
     async def heads(
         self, which: str = "", *, limit: int = 50, cursor: str | None = None, relative: bool = False
@@ -184,35 +173,7 @@ class LocalDesk(Desk):
             raise NoSuchRun(run_id)
         return recorded_run(row, await self._store.history(row.key))
 
-    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
-        if not 1 <= limit <= _MOST_ENTRIES:
-            raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
-        return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
-
-    async def letter_groups(self) -> list[LetterGroup]:
-        return grouped(await self.letters(limit=_MOST_ENTRIES))
-
-    async def doctor(self) -> list[HouseFinding]:
-        return await examine(self._store)
-
-    async def workers(self) -> list[WorkerView]:
-        return [
-            WorkerView(
-                id=row.id,
-                state=row.state,
-                host=row.host,
-                pid=row.pid,
-                heard_at=to_datetime(row.heard),
-                joined_at=to_datetime(row.joined),
-            )
-            for row in await self._store.workers()
-        ]
-
     # What several of them do.
-
-    @property
-    def _now(self) -> Instant:
-        return self._store.clock.now()
 
     def _times(self, relative: bool) -> Times:
         return Times(self._now, self._zone, relative)

@@ -212,3 +212,71 @@ class LetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     last: datetime
     example: str
     """The id of the newest."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts of one activity in one queue. Counts of 10,000 mean as many or more."""
+
+    queue: str
+    activity: str
+    waiting: int
+    taken: int
+    oldest: datetime | None = None
+    """Since when the one that waits longest does."""
+    paused: bool = False
+
+
+class EventNameView(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of one name: how many are queued, and how many receives wait for them."""
+
+    name: str
+    queued: int
+    waiting: int
+    oldest: datetime | None = None
+    since: datetime | None = None
+    """Since when the receive waits that waits longest."""
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that waits for a run to receive its name."""
+
+    n: int
+    name: str
+    id: str
+    payload: Any
+    at: datetime
+
+
+class EventWaiterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits for an event, and since when."""
+
+    run: str
+    since: datetime
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Events queued under a name, oldest first, and runs that wait; `next` is the number after which there are more."""
+
+    name: str
+    queued: list[EventView]
+    waiting: list[EventWaiterView]
+    next: int | None = None
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done, and by whom."""
+
+    n: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    detail: Any
+
+
+class AuditPageView(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of the audit trail, newest first; `next` is the number to go on below, `partial` as in a page of runs."""
+
+    items: list[AuditView]
+    next: int | None = None
+    partial: bool = False

@@ -9,8 +9,9 @@ from holdfast.contract.store import Store
 from holdfast.errors import BadInput
 from holdfast.stores.liveness import Fate
 from holdfast.stores.sql.files import migrations
+from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.stores.sql.store import SQLStore
 from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.transfer.tables import ExportedWorker

@@ -12,8 +12,8 @@ from holdfast.contract.rows import Status
 from holdfast.definitions import check_run_id
 from holdfast.errors import CannotMove, NoSuchRun
 from holdfast.stores.liveness import Fate
+from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.store import Look
 from holdfast.stores.sql.tables import Row, StoredRun
 from holdfast.stores.sql.transfer import BY_ID, OF_RUNS, OTHERS, beginning_of, position_of
 from holdfast.transfer.endpoints import Endpoint

@@ -21,7 +21,7 @@ from holdfast.stores.postgres.connections import (
 )
 from holdfast.stores.postgres.errors import AGAIN, UNPREPARED, translate
 from holdfast.stores.postgres.statements import PostgresStatements, new_keys
-from holdfast.stores.sql.store import Look
+from holdfast.stores.sql.looks import Look
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ NAME_LOCKS = 1024
 """How many rows there are to lock for names that have none of their own."""
 
 _FILES = (
-    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/workers", "sql/transfer", "sql/limits",
-    "sql/lanes", "postgres/postgres",
+    "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/house", "sql/workers", "sql/transfer",
+    "sql/limits", "sql/lanes", "postgres/postgres",
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
@@ -66,6 +66,8 @@ _WORDS = {
     ),
     "error_type": "results.error::json ->> 'type'",
     "error_message": "results.error::json ->> 'message'",
+    "letter_error_type": "dead_letters.error::json ->> 'type'",
+    "letter_error_message": "dead_letters.error::json ->> 'message'",
     "wanted": " ".join(_WANTED.split()),
     "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",

@@ -30,8 +30,9 @@ from holdfast.stores.postgres.schema import check_schema, prepare_schema
 from holdfast.stores.postgres.statements import sql
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.postgres.workers import PostgresWorkers
+from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.stores.sql.store import SQLStore
 from holdfast.system import boot_time
 
 T = TypeVar("T")

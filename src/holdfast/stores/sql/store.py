@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.clock import Instant
-from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
 from holdfast.contract.limits import GRANTED_FOR, Admission, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.rows import (
     AuditRow,
@@ -30,22 +28,18 @@ from holdfast.contract.rows import (
     Standing,
     Status,
 )
-from holdfast.contract.store import Store
-from holdfast.stores.liveness import Fate
-from holdfast.stores.sql import heads as searching
 from holdfast.stores.sql.filters import list_letters, list_runs
+from holdfast.stores.sql.looks import Look, SQLLooks
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, Value, record_of
 
 T = TypeVar("T")
-Look = Callable[[Statements], Coroutine[Any, Any, T]]
 
 _SEQ = itemgetter(1)
 _ALL = 1 << 60
-_STATES = {Fate.ALIVE: "alive", Fate.HANGS: "silent", Fate.LAPSED: "silent"}
 
 
-class SQLStore(Store):
+class SQLStore(SQLLooks):
     """A store whose reads are the statements of queries/reads.sql."""
 
     kind: str
@@ -56,27 +50,12 @@ class SQLStore(Store):
         """Return a store of the same database that is not open yet, for work that takes long."""
 
     @abstractmethod
-    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
-        """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
-
-        It must not take longer than a server is waited for, unless `patient`.
-        """
-
-    @abstractmethod
     async def exclusive(self, work: Look[T]) -> T:
         """Write in one transaction while no other process does: all or nothing."""
-
-    @abstractmethod
-    async def fates(self) -> dict[str, Fate]:
-        """Return what became of workers that were not declared dead and do not seem to be at work."""
 
     async def undelivered(self, statements: Statements) -> bool:
         """Tell whether there are messages that were committed and not delivered yet (see Store.relay)."""
         return False
-
-    async def _read(self, statement: str, *rows: Row) -> list[Row]:
-        """Return what one statement finds."""
-        return await self.look(lambda db: db.read(statement, rows))
 
     async def load(self, keys: Sequence[int]) -> list[History]:
         async def look(db: Statements) -> list[History]:
@@ -144,22 +123,6 @@ class SQLStore(Store):
     async def runs(self, which: RunFilter) -> list[RunRow]:
         return await self.look(lambda db: list_runs(db, which))
 
-    async def heads(self, which: HeadFilter) -> HeadPage:
-        return await searching.search(self._look_on, which)
-
-    async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
-        return await searching.count(self._look_on, which, most)
-
-    async def _look_on(self, look: Look[T]) -> T:
-        """Look, and let other tasks have their turn: a search looks several times."""
-        found = await self.look(look)
-        await asyncio.sleep(0)
-        return found
-
-    async def heads_of(self, run_ids: Sequence[str]) -> dict[str, RunHead]:
-        rows = await self._read("read_heads", *((run_id,) for run_id in run_ids)) if run_ids else []
-        return {head.id: head for head in (record_of(RunHead, row) for row in rows)}
-
     async def history(
         self, key: int, *, archived: bool = False, after: int = 0, limit: int | None = None, newest: bool = False
     ) -> list[EntryRow]:
@@ -169,36 +132,6 @@ class SQLStore(Store):
             name = "read_newest_entries" if newest else "read_entries_after"
             rows = sorted(await self._read(name, (key, after, limit or _ALL)), key=_SEQ)
         return [EntryRow._make(row) for row in rows]
-
-    async def workers(self) -> list[WorkerRow]:
-        fates, moved = await self.fates(), self.clock.now() - self.lease_clock.now()
-        found: list[WorkerRow] = []
-        for name, state, host, pid, lease, heard, joined in await self._read("read_workers", ()):
-            fate = Fate.ALIVE if state == "live" else Fate.DECLARED_DEAD
-            found.append(
-                WorkerRow(
-                    id=str(name),
-                    state=_STATES.get(fates.get(str(name), fate), "dead"),
-                    host=str(host),
-                    pid=_int(pid),
-                    lease=_int(lease),
-                    heard=_int(heard) + moved,
-                    joined=_int(joined) + moved,
-                )
-            )
-        return found
-
-    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
-        rows = await self._read("last_acts", *((target,) for target in targets)) if targets else []
-        return {act.target: act for act in (record_of(AuditRow, row) for row in rows)}
-
-    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        rows = await self._read("key_holders", *keys) if keys else []
-        return {(str(activity), str(key)): str(run) for activity, key, run in rows}
-
-    async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
-        rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
-        return {_int(run): _int(since) for run, since in rows}
 
     async def letters(self, which: LetterFilter) -> list[LetterRow]:
         return await self.look(lambda db: list_letters(db, which))

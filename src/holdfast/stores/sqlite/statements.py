@@ -22,6 +22,8 @@ _WORDS = {
     "attributes": "(SELECT json_group_object(name, json(value)) FROM attributes WHERE attributes.run = runs.key)",
     "error_type": "results.error ->> '$.type'",
     "error_message": "results.error ->> '$.message'",
+    "letter_error_type": "dead_letters.error ->> '$.type'",
+    "letter_error_message": "dead_letters.error ->> '$.message'",
 }
 _ROWS = "(SELECT {values} FROM jsonb_each(jsonb(?)))"
 _PARAMETER = re.compile(r"\$(\d+)")
@@ -44,6 +46,7 @@ _READ = with_transfers(
     "sql/claims",
     "sql/reads",
     "sql/heads",
+    "sql/house",
     "sql/workers",
     "sql/transfer",
     "sql/limits",

@@ -18,8 +18,9 @@ from holdfast.stores.liveness import Fate, WorkerLock, remove_lock, remove_stray
 from holdfast.stores.rules import facts
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.rules.flow.line import Line
+from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import at_once
-from holdfast.stores.sql.store import Look, SQLStore
+from holdfast.stores.sql.store import SQLStore
 from holdfast.stores.sqlite import claims as sqlite_claims
 from holdfast.stores.sqlite import workers as sqlite_workers
 from holdfast.stores.sqlite.backup import copy_database

@@ -21,6 +21,7 @@ from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
 from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance, WorkPauseConformance
 from holdfast.testing.conformance.heads import HeadConformance
+from holdfast.testing.conformance.house import HouseConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
@@ -69,7 +70,7 @@ class StoreConformance(
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
-    AgeingConformance, LimitedTaskConformance, HeadConformance,
+    AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -90,6 +91,7 @@ __all__ = [
     "EventLetterConformance",
     "FencingConformance",
     "HeadConformance",
+    "HouseConformance",
     "InboxConformance",
     "KeyConformance",
     "LaneConformance",

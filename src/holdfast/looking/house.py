@@ -1,0 +1,186 @@
+"""What a desk on a store shows of all but runs: workers, queues, events, names, the audit trail, dead letters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Instant, from_datetime, to_datetime
+from holdfast.contract.house import MOST_VALUES, AuditFilter
+from holdfast.contract.rows import LetterFilter
+from holdfast.contract.store import Store
+from holdfast.errors import BadInput
+from holdfast.looking.desk import Desk
+from holdfast.looking.doctor import HouseFinding, examine
+from holdfast.looking.letters import groups_of, letter_view
+from holdfast.looking.views import (
+    AuditPageView,
+    AuditView,
+    EventNameView,
+    EventPage,
+    EventView,
+    EventWaiterView,
+    LetterGroup,
+    LetterView,
+    QueueView,
+    WorkerView,
+)
+from holdfast.payloads import codec
+
+_MOST = 1_000
+_WAITERS = 50
+
+
+class LocalHouse(Desk):
+    """The part of a desk on a store that is not about single runs."""
+
+    def __init__(self, store: Store, *, zone: tzinfo | None = UTC) -> None:
+        self._store = store
+        self._zone = zone
+
+    @property
+    def _now(self) -> Instant:
+        return self._store.clock.now()
+
+    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
+        _check_limit(limit)
+        return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
+
+    async def letter_groups(self) -> list[LetterGroup]:
+        return groups_of(await self._store.letter_groups())
+
+    async def doctor(self) -> list[HouseFinding]:
+        return await examine(self._store)
+
+    async def workers(self) -> list[WorkerView]:
+        return [
+            WorkerView(
+                id=row.id,
+                state=row.state,
+                host=row.host,
+                pid=row.pid,
+                heard_at=to_datetime(row.heard),
+                joined_at=to_datetime(row.joined),
+            )
+            for row in await self._store.workers()
+        ]
+
+    async def queues(self) -> list[QueueView]:
+        paused = {row.name for row in await self._store.paused() if row.kind == "queue"}
+        return [
+            QueueView(
+                queue=row.queue,
+                activity=row.activity,
+                waiting=row.waiting,
+                taken=row.taken,
+                oldest=moment(row.oldest),
+                paused=row.queue in paused,
+            )
+            for row in await self._store.queues()
+        ]
+
+    async def event_names(self) -> list[EventNameView]:
+        return [
+            EventNameView(
+                name=row.name,
+                queued=row.queued,
+                waiting=row.waiting,
+                oldest=moment(row.oldest),
+                since=moment(row.since),
+            )
+            for row in await self._store.event_names()
+        ]
+
+    async def events(self, name: str, *, after: int = 0, limit: int = 50) -> EventPage:
+        _check_limit(limit)
+        rows = await self._store.events(name, after, limit + 1)
+        queued = [
+            EventView(n=row.n, name=row.name, id=row.id, payload=codec.decode(row.payload), at=to_datetime(row.at))
+            for row in rows[:limit]
+        ]
+        waiting = [
+            EventWaiterView(run=row.run, since=to_datetime(row.since))
+            for row in await self._store.event_waiters(name, _WAITERS)
+        ]
+        return EventPage(name=name, queued=queued, waiting=waiting, next=queued[-1].n if len(rows) > limit else None)
+
+    async def workflows(self, prefix: str = "") -> list[str]:
+        return await self._store.workflow_names(prefix)
+
+    async def attributes(self, prefix: str = "") -> list[str]:
+        return await self._store.attribute_names(prefix)
+
+    async def attribute_values(self, name: str, prefix: str = "") -> list[str]:
+        texts = await self._store.attribute_values(name, msgspec.json.encode(prefix).decode()[:-1])
+        others = await self._store.attribute_values(name, prefix) if not prefix.startswith('"') else []
+        return sorted({_written(value) for value in (*texts, *others)})[:MOST_VALUES]
+
+    async def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> AuditPageView:
+        _check_limit(limit)
+        page = await self._store.acts(
+            AuditFilter(
+                actor=actor,
+                action=action,
+                target=target,
+                at_from=from_datetime(since) if since is not None else None,
+                at_until=from_datetime(until) if until is not None else None,
+                limit=limit,
+                before=before,
+            )
+        )
+        items = [
+            AuditView(
+                n=row.n,
+                at=to_datetime(row.at),
+                actor=row.actor,
+                action=row.action,
+                target=row.target,
+                detail=_detail(row.detail),
+            )
+            for row in page.rows
+        ]
+        return AuditPageView(items=items, next=page.next, partial=page.partial)
+
+
+def moment(at: Instant | None) -> datetime | None:
+    """Return an instant as views have it."""
+    return to_datetime(at) if at is not None else None
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= _MOST:
+        raise BadInput(f"limit must be between 1 and {_MOST:,}, not {limit}")
+
+
+def _written(value: str) -> str:
+    """Return a value of an attribute as the filter language writes it: a text that looks like nothing else is bare."""
+    decoded = codec.decode(value)
+    bare = isinstance(decoded, str) and decoded.replace("-", "").replace("_", "").isalnum() and not _is_json(decoded)
+    return str(decoded) if bare else value
+
+
+def _is_json(text: str) -> bool:
+    try:
+        codec.decode(text)
+    except BadInput:
+        return False
+    return True
+
+
+def _detail(text: str) -> Any:
+    try:
+        return codec.decode(text) if text else None
+    except BadInput:
+        return text

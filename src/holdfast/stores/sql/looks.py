@@ -1,0 +1,154 @@
+"""What every SQL store answers to faces: searches that are bounded, and the state of all but runs."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from holdfast.clock import Instant
+from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
+from holdfast.contract.house import (
+    MOST_LETTERS,
+    MOST_NAMES,
+    MOST_VALUES,
+    AuditFilter,
+    AuditPage,
+    EventNameRow,
+    EventWaiterRow,
+    LetterGroupRow,
+    QueueRow,
+)
+from holdfast.contract.rows import AuditRow
+from holdfast.contract.store import Store
+from holdfast.stores.liveness import Fate
+from holdfast.stores.sql import heads as searching
+from holdfast.stores.sql.acts import search_acts
+from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.tables import Row, Value, record_of
+
+T = TypeVar("T")
+Look = Callable[[Statements], Coroutine[Any, Any, T]]
+
+LAST_LETTER = "\U0010ffff"
+_STATES = {Fate.ALIVE: "alive", Fate.HANGS: "silent", Fate.LAPSED: "silent"}
+
+
+class SQLLooks(Store):
+    """The reading side of a store, on the statements of queries/heads.sql and queries/house.sql."""
+
+    @abstractmethod
+    async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
+        """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
+
+        It must not take longer than a server is waited for, unless `patient`.
+        """
+
+    @abstractmethod
+    async def fates(self) -> dict[str, Fate]:
+        """Return what became of workers that were not declared dead and do not seem to be at work."""
+
+    async def _read(self, statement: str, *rows: Row) -> list[Row]:
+        """Return what one statement finds."""
+        return await self.look(lambda db: db.read(statement, rows))
+
+    async def heads(self, which: HeadFilter) -> HeadPage:
+        return await searching.search(self._look_on, which)
+
+    async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
+        return await searching.count(self._look_on, which, most)
+
+    async def _look_on(self, look: Look[T]) -> T:
+        """Look, and let other tasks have their turn: a search looks several times."""
+        found = await self.look(look)
+        await asyncio.sleep(0)
+        return found
+
+    async def heads_of(self, run_ids: Sequence[str]) -> dict[str, RunHead]:
+        rows = await self._read("read_heads", *((run_id,) for run_id in run_ids)) if run_ids else []
+        return {head.id: head for head in (record_of(RunHead, row) for row in rows)}
+
+    async def workers(self) -> list[WorkerRow]:
+        fates, moved = await self.fates(), self.clock.now() - self.lease_clock.now()
+        found: list[WorkerRow] = []
+        for name, state, host, pid, lease, heard, joined in await self._read("read_workers", ()):
+            fate = Fate.ALIVE if state == "live" else Fate.DECLARED_DEAD
+            found.append(
+                WorkerRow(
+                    id=str(name),
+                    state=_STATES.get(fates.get(str(name), fate), "dead"),
+                    host=str(host),
+                    pid=_int(pid),
+                    lease=_int(lease),
+                    heard=_int(heard) + moved,
+                    joined=_int(joined) + moved,
+                )
+            )
+        return found
+
+    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
+        rows = await self._read("last_acts", *((target,) for target in targets)) if targets else []
+        return {act.target: act for act in (record_of(AuditRow, row) for row in rows)}
+
+    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        rows = await self._read("key_holders", *keys) if keys else []
+        return {(str(activity), str(key)): str(run) for activity, key, run in rows}
+
+    async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
+        rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
+        return {_int(run): _int(since) for run, since in rows}
+
+    async def queues(self) -> list[QueueRow]:
+        async def look(db: Statements) -> tuple[list[Row], list[Row]]:
+            waiting = await db.read("count_waiting_tasks", [(MOST_COUNTED, MOST_NAMES)])
+            return waiting, await db.read("count_taken_tasks", [(MOST_COUNTED,)])
+
+        waiting, taken = await self.look(look, together=True)
+        having = {(str(queue), str(activity)): _int(count) for queue, activity, count in taken}
+        found = {(str(queue), str(activity)): (_int(count), _int(oldest)) for queue, activity, count, oldest in waiting}
+        return [
+            QueueRow(*place, found.get(place, (0, None))[0], having.get(place, 0), found.get(place, (0, None))[1])
+            for place in sorted(found.keys() | having.keys())
+        ]
+
+    async def event_names(self) -> list[EventNameRow]:
+        async def look(db: Statements) -> tuple[list[Row], list[Row]]:
+            queued = await db.read("queued_event_names", [(MOST_NAMES,)])
+            return queued, await db.read("awaited_event_names", [(MOST_COUNTED, MOST_NAMES)])
+
+        queued, awaited = await self.look(look, together=True)
+        kept: dict[str, Row] = {str(name): tuple(rest) for name, *rest in queued}
+        wanted: dict[str, Row] = {str(name): tuple(rest) for name, *rest in awaited}
+        return [
+            EventNameRow(name, *kept.get(name, (0, None)), *wanted.get(name, (0, None)))  # type: ignore[arg-type]  # as in EventNameRow
+            for name in sorted(kept.keys() | wanted.keys())[:MOST_NAMES]
+        ]
+
+    async def event_waiters(self, name: str, limit: int = 50) -> list[EventWaiterRow]:
+        rows = await self._read("read_event_waiters", (name, limit))
+        return [EventWaiterRow(str(run), str(location), _int(since)) for run, location, since in rows]
+
+    async def workflow_names(self, prefix: str = "", limit: int = MOST_NAMES) -> list[str]:
+        return [str(name) for (name,) in await self._read("workflow_names", (prefix, prefix + LAST_LETTER, limit))]
+
+    async def attribute_names(self, prefix: str = "", limit: int = MOST_NAMES) -> list[str]:
+        return [str(name) for (name,) in await self._read("attribute_names", (prefix, prefix + LAST_LETTER, limit))]
+
+    async def attribute_values(self, name: str, prefix: str = "", limit: int = MOST_VALUES) -> list[str]:
+        rows = await self._read("attribute_values", (prefix, prefix + LAST_LETTER, limit, name))
+        return [str(value) for (value,) in rows]
+
+    async def acts(self, which: AuditFilter) -> AuditPage:
+        return await search_acts(self._look_on, which)
+
+    async def letter_groups(self) -> list[LetterGroupRow]:
+        async def look(db: Statements) -> list[Row]:
+            return [row for kind in ("work", "event") for row in await db.read("group_letters", [(kind, MOST_LETTERS)])]
+
+        return [record_of(LetterGroupRow, row) for row in await self.look(look)]
+
+
+def _int(value: Value) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,101 @@
+"""What a desk shows beside runs: queues, events, names for the filter language, the audit trail, letters by cause."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.transfer_cases import House, approval, order
+
+from holdfast import Context, activity, workflow
+from holdfast.errors import BadInput
+from holdfast.looking import LocalDesk
+from holdfast.testing import JumpingClock, TestEngine
+
+
+@activity(queue="gpu")
+async def train() -> None: ...
+
+
+@workflow
+async def training(ctx: Context) -> None:
+    await ctx.step(train)
+
+
+async def test_a_queue_is_shown_with_what_waits_and_whether_it_is_paused():
+    async with TestEngine(workflows=[training], clock=JumpingClock()) as engine:
+        desk = LocalDesk(engine.store)
+        assert await desk.queues() == []
+        await engine.start(training, id="train-1")
+        await engine.settle()
+        [view] = await desk.queues()
+        assert (view.queue, view.activity, view.waiting, view.taken, view.paused) == ("gpu", "train", 1, 0, False)
+        assert view.oldest is not None
+        await engine.flow.pause(queue="gpu", by="lena")
+        assert [view.paused for view in await desk.queues()] == [True]
+
+
+async def test_events_are_shown_with_what_is_queued_and_who_waits():
+    async with TestEngine(workflows=[approval], clock=JumpingClock()) as engine:
+        desk = LocalDesk(engine.store)
+        for number in range(3):
+            await engine.publish("stock", {"n": number})
+        await engine.start(approval, 1, id="order-1")
+        await engine.settle()
+        shown = {view.name: (view.queued, view.waiting) for view in await desk.event_names()}
+        assert shown.pop("stock") == (3, 0)
+        [(name, counted)] = shown.items()
+        assert counted == (0, 1)
+        page = await desk.events("stock", limit=2)
+        assert [event.payload for event in page.queued] == [{"n": 0}, {"n": 1}]
+        rest = await desk.events("stock", after=page.next or 0)
+        assert ([event.payload for event in rest.queued], rest.next) == ([{"n": 2}], None)
+        assert [waiter.run for waiter in (await desk.events(name)).waiting] == ["order-1"]
+
+
+async def test_names_and_values_complete_a_filter():
+    async with TestEngine(workflows=[approval], clock=JumpingClock()) as engine:
+        desk = LocalDesk(engine.store)
+        for number, customer in enumerate(["c-1", "c-2", "7", "a b", 7]):
+            await engine.start(approval, 1, id=f"order-{number}", attributes={"customer": customer})
+        assert await desk.workflows() == ["approval"]
+        assert await desk.workflows("x") == []
+        assert await desk.attributes("cu") == ["customer"]
+        assert await desk.attribute_values("customer") == ['"7"', '"a b"', "7", "c-1", "c-2"]
+        assert await desk.attribute_values("customer", "c-") == ["c-1", "c-2"]
+        for value in await desk.attribute_values("customer"):
+            assert len((await desk.heads(f"customer={value}")).items) == 1
+
+
+async def test_the_audit_trail_is_shown_from_its_end(path):
+    clock = JumpingClock()
+    async with House(f"sqlite:///{path}", clock).engine() as engine:
+        desk = LocalDesk(engine.store)
+        run = await engine.start(approval, 1, id="order-1")
+        await engine.settle()
+        await run.pause(by="lena", reason="INC-7")
+        clock.advance(timedelta(hours=2))
+        await run.resume(by="kim")
+        page = await desk.audit()
+        assert [(view.actor, view.action) for view in page.items] == [("kim", "resume"), ("lena", "pause")]
+        assert page.items[1].detail["reason"] == "INC-7"
+        assert [view.actor for view in (await desk.audit(actor="lena")).items] == ["lena"]
+        until = page.items[0].at - timedelta(hours=1)
+        assert [view.actor for view in (await desk.audit(until=until)).items] == ["lena"]
+        assert [view.actor for view in (await desk.audit(since=until)).items] == ["kim"]
+        first = await desk.audit(limit=1)
+        assert [view.actor for view in (await desk.audit(before=first.next)).items] == ["lena"]
+        with pytest.raises(BadInput, match="limit must be between 1 and 1,000"):
+            await desk.audit(limit=0)
+
+
+async def test_letters_are_grouped_by_the_error_that_is_meant(path):
+    async with House(f"sqlite:///{path}", JumpingClock()).engine() as engine:
+        for number in range(3):
+            await engine.start(order, "lamp", id=f"order-{number}")  # the bank is closed
+        await engine.settle()
+        desk = LocalDesk(engine.store)
+        [group] = await desk.letter_groups()
+        assert group.count == 3
+        assert group.example == (await desk.letters())[0].id
+        assert "StepFailed" not in group.error
