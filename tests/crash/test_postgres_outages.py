@@ -459,16 +459,17 @@ async def test_a_key_that_is_given_up_before_it_is_known_to_be_held_is_not_waite
     async def first(ctx: Context) -> str:
         return await ctx.step(charge)
 
+    async def begin() -> None: ...
+
     @workflow(check=False)
     async def second(ctx: Context) -> str:
+        await ctx.step(begin)  # the commit that starts the run must not be the one that asks
         return await ctx.step(charge)
 
     async with engine(database, first) as holding, engine("", second, store=store) as waiting:
         held = await holding.start(first)
         await until(lambda: bool(holding._working().executor.active))
-        run = await waiting.start(
-            second, delay=timedelta(milliseconds=1)
-        )  # claimed, so that it is known before it asks
+        run = await waiting.start(second)
         await store.asked.wait()
         try:
             go.set()
