@@ -15,6 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests wait (for processes, servers, leases) more than they compute.
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 5 / 2 )))
 
+# The long tests come first and are handed out a few at a time, so that all workers end at the same time.
+ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check speed format bench stress postgres coverage clean
 
@@ -25,7 +28,7 @@ demo: $(READY) ## Run the demonstration
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## Run the tests, without the slow ones
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@$(ALL_TESTS)
 
 quick: $(READY) ## Run format, lint, types and the tests that need no server and no other process
 	@$(BIN)/ruff format --check --quiet .
@@ -39,7 +42,7 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
 	@$(BIN)/python tests/types/verify.py
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	@$(ALL_TESTS)
 
 speed: $(READY) ## Judge what things cost by time: run by itself, on a machine that has nothing else to do
 	@$(BIN)/python -m pytest -q -m "speed and not slow" tests

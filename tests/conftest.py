@@ -28,6 +28,7 @@ settings.load_profile("shared machine")
 
 _ROOM_FOR_DATABASES = 4 << 30
 _LONG = ("crash", "examples", "transfer", "postgres", "simulation")
+_LONGEST = ("test_tutorial.py",)
 # These wait in real time, try hundreds of random examples, or start processes by a function of their own.
 _NOT_QUICK = (
     "test_batches.py",
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if is_quick(item)]
     # The long ones first: begun last, one of them keeps a single worker busy at the end.
-    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[1] not in _LONG)
+    items.sort(key=lambda item: item.path.name not in _LONGEST and item.path.relative_to(ROOT).parts[1] not in _LONG)
 
 
 def is_quick(item: pytest.Item) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.on_postgres import ON_POSTGRES
+from tests.behaviour.modes import RUN_IN
 
 from holdfast.contract.store import Store
 from holdfast.errors import StoreError
@@ -30,21 +30,30 @@ STOP_GRACE = timedelta(milliseconds=200)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all-modes"):
+    if config.getoption("--all-modes") or config.getoption("--quick"):
         return
-    left_out = [item for item in items if _adds_nothing(item)]
+    evicted = {_function(item) for item in items if _mode(item) == "evict"}
+    left_out = [item for item in items if _adds_nothing(item, evicted)]
     config.hook.pytest_deselected(items=left_out)
     gone = {*map(id, left_out)}
     items[:] = [item for item in items if id(item) not in gone]
 
 
-def _adds_nothing(item: pytest.Item) -> bool:
-    """Whether a test on PostgreSQL shows nothing of the store that another does not show."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or callspec.params.get("mode") != "postgres" or item.path.parent != FOLDER:
+def _adds_nothing(item: pytest.Item, evicted: set[tuple[Path, str]]) -> bool:
+    """Whether a test shows nothing in its mode that another does not show."""
+    mode = _mode(item)
+    if item.path.parent != FOLDER or (mode != "postgres" and _function(item) not in evicted):
         return False
-    needed = ON_POSTGRES.get(item.path.stem.removeprefix("test_"))
-    return needed is not None and item.name.split("[")[0] not in needed
+    needed = RUN_IN.get(mode, {}).get(item.path.stem.removeprefix("test_"))
+    return needed is not None and _function(item)[1] not in needed
+
+
+def _mode(item: pytest.Item) -> str:
+    return item.callspec.params.get("mode", "") if hasattr(item, "callspec") else ""
+
+
+def _function(item: pytest.Item) -> tuple[Path, str]:
+    return item.path, item.name.split("[")[0]
 
 
 @pytest.fixture(params=MODES)

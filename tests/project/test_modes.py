@@ -1,12 +1,14 @@
-"""The table of behaviour tests that run on PostgreSQL names what there is."""
+"""The tables of behaviour tests that run in a mode name what there is."""
 
 from __future__ import annotations
 
-from tests.behaviour.on_postgres import ON_POSTGRES
+import pytest
+from tests.behaviour.modes import RUN_IN
 from tests.support.paths import ROOT
 
 
-def test_the_tests_that_run_on_postgres_are_there():
-    for file, names in ON_POSTGRES.items():
+@pytest.mark.parametrize("mode", RUN_IN)
+def test_the_tests_that_run_in_a_mode_are_there(mode: str):
+    for file, names in RUN_IN[mode].items():
         source = (ROOT / "tests" / "behaviour" / f"test_{file}.py").read_text()
         assert [name for name in names if f"def {name}(" not in source] == [], file
