@@ -231,7 +231,29 @@ class RunBlocked(RunError):
 
 
 class HistoryMismatch(RunBlocked):
-    """What the code does now is not what the run's history recorded."""
+    """What the code does now is not what the run's history recorded.
+
+    `path` says where in the history, `recorded` and `current` what is there, `place` at which file and line of the
+    code, and `advice` what to write; those that are not known are empty.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        message: str,
+        *,
+        path: str = "",
+        recorded: str = "",
+        current: str = "",
+        place: str = "",
+        advice: str = "",
+    ) -> None:
+        super().__init__(run_id, message)
+        self.path = path
+        self.recorded = recorded
+        self.current = current
+        self.place = place
+        self.advice = advice
 
 
 class StuckRun(RunBlocked):

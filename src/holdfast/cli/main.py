@@ -44,6 +44,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "letters": _Where("letters:letters_group", "Work and messages given up on: list, groups, ack, replay."),
     },
     "Ship": {
+        "check": _Where("check:check_command", "Say which open runs the code at hand would block."),
         "record": _Where("ship:record_command", "Write a run's history to a file that a test replays."),
     },
     "House": {

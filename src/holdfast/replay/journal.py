@@ -416,14 +416,15 @@ class Journal:
     def mismatch(self, location: str, recorded: str, current: str, advice: str = "") -> None:
         """Block the run: history and code disagree at a location."""
         if self.violation is None:
-            self.violation = HistoryMismatch(
-                self.run.id,
-                f"run {self.run.id}: at {self.names.path(location)!r} history has {recorded}, "
-                f"the code now has {current}{self._at_line()}. "
+            path, place = self.names.path(location), self.loop.workflow_line()
+            message = (
+                f"run {self.run.id}: at {path!r} history has {recorded}, the code now has {current}{self._at_line()}. "
                 "The workflow changed under a run that is under way: put the old code back"
                 + (f", or {advice}" if advice else "")
-                + '; see "Changing code under open runs" in the documentation',
+                + '; see "Changing code under open runs" in the documentation'
             )
+            about = {"path": path, "recorded": recorded, "current": current, "place": place, "advice": advice}
+            self.violation = HistoryMismatch(self.run.id, message, **about)
 
     def _unexpected(self, location: str, entry: Entry) -> None:
         following = self.past.facts[0]

@@ -1,0 +1,171 @@
+"""`holdfast check`, the gate before a deploy: which open runs the code at hand would block, and what to write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import click
+
+from holdfast.cli.database import database, setting, url_option, zone
+from holdfast.cli.output import emit, say
+from holdfast.errors import BadInput, NonDeterministic
+
+DOES_NOT_FIT = 5
+_PROGRESS_EVERY = 1.0
+
+
+@click.command("check", short_help="Say which open runs the code at hand would block, before it is deployed.")
+@click.option("--app", metavar="MODULE:NAME", help="The code: an engine, a list of workflows, or a function of them.")
+@click.option("--export", "file", type=click.Path(exists=True, dir_okay=False), help="The runs of an export instead.")
+@click.option("--where", metavar="FILTER", help="Only the open runs that fit, as in `holdfast list`.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only the newest N runs of each status.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="How many processes replay; as many as there are cores.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "junit", "github"]), default="text", show_default=True,
+    help="How to say it: for people, programs, test reports, or annotations of a pull request.",
+)  # fmt: skip
+@url_option
+def check_command(
+    app: str | None,
+    file: str | None,
+    where: str | None,
+    sample: int | None,
+    jobs: int | None,
+    form: str,
+    url: str | None,
+) -> int:
+    """Replay every open run against the code at hand, and say which of them it would block; nothing is executed.
+
+    The database is opened to look only. Ends with 0 if all runs fit, and with 5 if not.
+
+    \b
+    Example: holdfast check --app shop.main:engine
+    """
+    from holdfast.histories.app import load_app
+
+    named = setting("app", app)
+    if named is None:
+        raise BadInput("say which code: --app module:name, HOLDFAST_APP, or app = ... under [tool.holdfast]")
+    if file is not None and (url is not None or where is not None or sample is not None):
+        raise click.UsageError("--export takes all open runs of its file: leave out --url, --where and --sample")
+    try:
+        registry = load_app(named.value)
+    except NonDeterministic as error:
+        say(f"Not fit to deploy: {error}", err=form != "text")
+        return DOES_NOT_FIT
+    began = time.monotonic()
+    report = asyncio.run(_checked(named.value, registry, file, (url, where, sample), jobs or _cores()))
+    _TELL[form](report, time.monotonic() - began)
+    return DOES_NOT_FIT if report.groups else 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+async def _checked(app: str, registry: Any, file: str | None, given: tuple[Any, ...], jobs: int) -> Any:
+    from holdfast.histories.checking import check_runs
+    from holdfast.histories.sources import OPEN, chosen_runs, exported_runs, open_runs
+
+    url, where, sample = given
+    if file is not None:
+        return await check_runs(app, registry, exported_runs(file), jobs=jobs, progress=_Progress(None))
+    from holdfast.looking import LocalDesk
+    from holdfast.looking.query import parse
+    from holdfast.stores import open_store
+
+    store = open_store(database(url).value)
+    if getattr(store, "path", None) == ":memory:":
+        raise BadInput("a database in memory cannot be seen by another process; name a file")
+    await store.open(look_only=True)
+    try:
+        total = None
+        if where is not None:
+            query = parse(where, store.clock.now(), zone())
+            if query.attention:
+                raise BadInput("--where takes conditions such as workflow:fulfil or created:-7d")
+            source: AsyncIterator[Any] = (
+                _one(LocalDesk(store), query.word) if query.word else chosen_runs(store, query.which, sample)
+            )
+        else:
+            source = open_runs(store, sample)
+            if sys.stderr.isatty() and sample is None:
+                counted = (await store.counts()).runs
+                total = sum(counted.get(str(status), 0) for status in OPEN)
+        again: Callable[[str], Awaitable[Any]] = _again(LocalDesk(store))
+        return await check_runs(app, registry, source, jobs=jobs, again=again, progress=_Progress(total))
+    finally:
+        await store.close()
+
+
+async def _one(desk: Any, run_id: str) -> AsyncIterator[Any]:
+    yield [await desk.record(run_id)]
+
+
+def _again(desk: Any) -> Callable[[str], Awaitable[Any]]:
+    from holdfast.errors import NoSuchRun
+
+    async def again(run_id: str) -> Any:
+        try:
+            return await desk.record(run_id)
+        except NoSuchRun:
+            return None
+
+    return again
+
+
+class _Progress:
+    """Tells a person at a terminal how far it is."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._began = self._shown = time.monotonic()
+
+    def __call__(self, replayed: int) -> None:
+        now = time.monotonic()
+        if now - self._shown < _PROGRESS_EVERY or not sys.stderr.isatty():
+            return
+        self._shown = now
+        rate = replayed / (now - self._began)
+        of = left = ""
+        if self._total is not None:
+            of = f" of {self._total:,}"
+            left = f", {max(0, self._total - replayed) / rate:,.0f} s left"
+        say(f"replayed {replayed:,}{of} runs, {rate:,.0f} a second{left}", err=True)
+
+
+# How it is said.
+
+
+def _text(report: Any, took: float) -> None:
+    from holdfast.cli.reports import text_of
+
+    for line in text_of(report, took):
+        say(line)
+
+
+def _json(report: Any, took: float) -> None:
+    emit("holdfast.check/1", report)
+
+
+def _junit(report: Any, took: float) -> None:
+    from holdfast.cli.reports import junit_of
+
+    click.echo(junit_of(report, took))
+
+
+def _github(report: Any, took: float) -> None:
+    from holdfast.cli.reports import github_of
+
+    for line in github_of(report):
+        click.echo(line)
+
+
+_TELL: dict[str, Callable[[Any, float], None]] = {
+    "text": _text, "json": _json, "junit": _junit, "github": _github,
+}  # fmt: skip

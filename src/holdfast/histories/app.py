@@ -1,0 +1,85 @@
+"""The code at hand: which workflows there are, by the name of the module that has them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.definitions import Registry, Workflow
+from holdfast.errors import BadInput, HoldfastError, NonDeterministic
+
+_SHOWN = 8
+
+
+def load_app(name: str) -> Registry:
+    """Return the workflows of `module:attribute`: an engine, a workflow, a list of them, or a function of no arguments.
+
+    The current directory is looked in first. An engine is not opened.
+
+    Raises:
+        BadInput: there is no such module or attribute, or it is none of these.
+        NonDeterministic: a workflow asks the clock, the dice or the outside world.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise BadInput(f"--app {name}: write module:attribute, as in shop.main:engine")
+    module = _imported(name, module_name)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            has = _workflows_in(module)
+            there = f"; it has {', '.join(has[:_SHOWN])}" if has else "; it has no engine and no workflow"
+            raise BadInput(f"--app {name}: module {module_name!r} has no {attribute!r}{there}")
+        found = getattr(found, part)
+    return _registry(name, found)
+
+
+def _imported(name: str, module_name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except NonDeterministic:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        raise BadInput(f"--app {name}: {module_name!r} cannot be imported: {type(error).__name__}: {said}") from error
+
+
+def _workflows_in(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, Workflow) or _has_registry(value)]
+
+
+def _has_registry(value: Any) -> bool:
+    return isinstance(getattr(value, "registry", None), Registry)
+
+
+def _registry(name: str, found: Any) -> Registry:
+    if _has_registry(found):
+        registry: Registry = found.registry
+        return registry
+    if isinstance(found, Workflow):
+        return Registry([found])
+    if isinstance(found, Iterable) and not isinstance(found, str | bytes):
+        made: Registry = _made(name, lambda: Registry(found))
+        return made
+    if callable(found):
+        value = _made(name, found)
+        if not callable(value) or _has_registry(value) or isinstance(value, Workflow):
+            return _registry(name, value)
+    raise BadInput(f"--app {name}: is {type(found).__name__}; it must be an engine, a list of workflows, or a function")
+
+
+def _made(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except NonDeterministic:
+        raise
+    except HoldfastError as error:
+        raise BadInput(f"--app {name}: {error}") from error
+    except Exception as error:
+        raise BadInput(f"--app {name}: calling it failed: {type(error).__name__}: {error}") from error

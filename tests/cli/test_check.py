@@ -1,0 +1,220 @@
+"""The gate before a deploy: its words, formats and codes, on a database and on an export, and the recipe for CI."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+from tests.support.paths import ROOT
+
+from holdfast.cli.main import main
+from holdfast.histories.misfits import CheckReport
+
+PAGE = ROOT / "docs" / "production" / "deploys.md"
+OLD = """
+from datetime import timedelta
+
+from holdfast import Context, Engine, workflow
+
+
+async def charge(order: int) -> str:
+    return f"charged {order}"
+
+
+async def check_fraud(order: int) -> bool:
+    raise RuntimeError("a check executes no body")
+
+
+@workflow
+async def fulfil(ctx: Context, order: int) -> str:
+    receipt = await ctx.step(charge, order)
+    await ctx.receive("packed")
+    return receipt
+
+
+engine = Engine("sqlite:///production.db", workflows=[fulfil])
+workflows = [fulfil]
+
+
+def make():
+    return engine
+
+
+number = 7
+"""
+NEW = OLD.replace("    receipt =", "    await ctx.step(check_fraud, order)\n    receipt =")
+PATCHED = OLD.replace(
+    "    receipt =", '    if ctx.patched("add-check_fraud"):\n        await ctx.step(check_fraud, order)\n    receipt ='
+)
+FILL = """
+import asyncio
+from shop.main import fulfil
+from holdfast.testing import TestEngine
+
+async def fill():
+    async with TestEngine("sqlite:///production.db", workflows=[fulfil]) as engine:
+        for number in range(3):
+            await engine.start(fulfil, number, id=f"order-{number}")
+        await engine.settle()
+
+asyncio.run(fill())
+"""
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example as it was deployed, and a database with three open runs of it."""
+    folder = tmp_path_factory.mktemp("production")
+    (folder / "shop").mkdir()
+    (folder / "shop" / "main.py").write_text(OLD)
+    subprocess.run([sys.executable, "-c", FILL], cwd=folder, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture
+def run(production, monkeypatch, capsys):
+    """Return what runs a command in that folder, with a version of the example."""
+    monkeypatch.chdir(production)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(version: str, *arguments: str) -> tuple[int, str, str]:
+        (production / "shop" / "main.py").write_text(version)
+        for name in ("shop", "shop.main"):
+            sys.modules.pop(name, None)
+        code = main(["check", "--url", "production.db", "--jobs", "1", *arguments])
+        return (code, *capsys.readouterr())
+
+    yield run
+    for name in ("shop", "shop.main"):
+        sys.modules.pop(name, None)
+
+
+def test_runs_that_fit_and_runs_that_would_be_blocked_are_told_apart(run, production):
+    before = hashlib.sha256((production / "production.db").read_bytes()).digest()
+    code, out, err = run(OLD, "--app", "shop.main:engine")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"Replayed 3 open runs of 1 workflow against this code in \d+\.\d s: all fit\.\n", out)
+    code, out, err = run(NEW, "--app", "shop.main:make")
+    assert (code, err) == (5, "")
+    assert "0 fit, 3 would be blocked" in out
+    assert "fulfil  3 runs, such as order-2, order-1, order-0" in out
+    assert "! charge (step)             check_fraud (step)  shop/main.py:17" in out
+    assert "+   17      await ctx.step(check_fraud, order)" in out
+    assert 'Put the new call under `if ctx.patched("add-check_fraud"):`' in out
+    assert "With that, 3 of 3 fit (tried)." in out
+    assert out.endswith("Not fit to deploy.\n")
+    assert hashlib.sha256((production / "production.db").read_bytes()).digest() == before
+
+
+def test_programs_get_json_and_test_reports(run):
+    code, out, _ = run(NEW, "--app", "shop.main:workflows", "--format", "json", "--sample", "2")
+    document = json.loads(out)
+    assert (code, document.pop("schema")) == (5, "holdfast.check/1")
+    assert set(document) == set(CheckReport.__struct_fields__)
+    [group] = document["groups"]
+    assert (document["runs"], group["count"], group["fit_patched"]) == (2, 2, 2)
+    assert group["example"]["trial"] == {"tried": True, "fits": True, "said": ""}
+    code, out, _ = run(NEW, "--app", "shop.main:fulfil", "--format", "junit", "--where", "id:order-1")
+    suite = xml.fromstring(out).find("testsuite")
+    assert suite is not None
+    assert (code, suite.get("tests"), suite.get("failures")) == (5, "2", "1")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "run order-1: at 'check_fraud' history has nothing there" in (failure.get("message") or "")
+
+
+def test_an_export_is_checked_where_the_database_cannot_be_reached(run, tmp_path):
+    file = str(tmp_path / "runs.holdfast.gz")
+    assert main(["export", "--snapshot", "production.db", file]) == 0
+    (Path.cwd() / "shop" / "main.py").write_text(NEW)
+    assert main(["check", "--export", file, "--app", "shop.main:engine", "--jobs", "1"]) == 5
+    assert main(["check", "--export", file, "--url", "production.db", "--app", "shop.main:engine"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("shop.main", "write module:attribute"),
+        ("shop.mian:engine", "'shop.mian' cannot be imported: ModuleNotFoundError: No module named 'shop.mian'"),
+        ("shop.main:engin", "module 'shop.main' has no 'engin'; it has fulfil, engine"),
+        ("shop.main:number", "is int; it must be an engine, a list of workflows, or a function"),
+    ],
+)
+def test_code_that_cannot_be_found_is_said_in_one_line(run, app, said):
+    code, out, err = run(OLD, "--app", app)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_which_code_must_be_said_and_may_be_said_by_settings(run, production, monkeypatch):
+    code, _, err = run(OLD)
+    assert (code, "say which code: --app" in err) == (2, True)
+    monkeypatch.setenv("HOLDFAST_APP", "shop.main:engine")
+    assert run(OLD, "--where", "id:none*")[0] == 0
+
+
+def test_code_that_asks_the_clock_does_not_fit(run):
+    code, out, _ = run(OLD.replace("    receipt =", "    time.time()\n    receipt =").replace("from datetime", "import time\nfrom datetime"), "--app", "shop.main:workflows")  # fmt: skip  # noqa: E501
+    assert (code, "NonDeterministic call time.time() at main.py" in out) == (5, True)
+
+
+def test_code_that_ends_the_process_is_said_with_the_run(run):
+    code, _, err = run(OLD.replace("    receipt =", "    import os; os._exit(3)\n    receipt ="), "--app", "shop.main:engine")  # fmt: skip  # noqa: E501
+    assert (code, "the process that replayed one of 3 runs, order-2 the first, ended with 3" in err) == (1, True)
+
+
+def test_a_run_that_began_a_new_life_while_it_was_read_is_judged_by_what_it_is_now(run, production):
+    from holdfast.histories.app import load_app
+    from holdfast.histories.checking import check_runs
+    from holdfast.histories.recorded import RecordedRun
+
+    assert main(["record", "order-1", "--url", "production.db", "-o", "one.json", "--replace"]) == 0
+    (production / "shop" / "main.py").write_text(NEW)
+    recorded = RecordedRun.from_file("one.json")
+    renewed = RecordedRun(recorded.id, "fulfil", recorded.input, 1, recorded.seed, recorded.created, [])
+
+    async def source():
+        yield [recorded]
+
+    def fit_of(now: RecordedRun | None) -> int:
+        async def again(run_id: str) -> RecordedRun | None:
+            return now
+
+        app = "shop.main:engine"
+        report = asyncio.run(check_runs(app, load_app(app), source(), jobs=1, again=again))
+        assert report.runs == 1
+        return report.fit
+
+    assert (fit_of(recorded), fit_of(renewed), fit_of(None)) == (0, 1, 1)
+
+
+def test_the_recipe_for_ci_refuses_the_version_that_would_block_runs_and_takes_the_patched_one(production):
+    """The command of the page's job, on three versions of an example."""
+    recipe = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert recipe is not None
+    [line] = re.findall(r"- run: (holdfast .*)$", recipe[1], re.MULTILINE)
+    environment = {**os.environ, "PRODUCTION": "sqlite:///production.db"}
+    found = {}
+    for name, version in (("old", OLD), ("new", NEW), ("patched", PATCHED)):
+        (production / "shop" / "main.py").write_text(version)
+        words = shlex.split(line.replace("$PRODUCTION", environment["PRODUCTION"]))
+        command = [sys.executable, "-m", *words, "--jobs", "1"]
+        done = subprocess.run(command, cwd=production, env=environment, capture_output=True, text=True, timeout=300)
+        found[name] = (done.returncode, done.stdout, done.stderr)
+    assert found["old"] == (0, "::notice title=holdfast check::3 open runs fit\n", "")
+    assert found["patched"] == found["old"]
+    code, out, _ = found["new"]
+    assert code == 5
+    assert out.startswith(
+        "::error file=shop/main.py,line=17,title=3 open runs of fulfil would be blocked::fulfil  3 runs"
+    )
+    assert out.count("\n") == 1
