@@ -12,6 +12,7 @@ from tests.support.transfer_cases import House, approval, order, sleeper
 
 from holdfast.cli.main import main
 from holdfast.looking import LocalDesk, doctor
+from holdfast.looking.database import bytes_said
 from holdfast.testing import JumpingClock, TestEngine
 
 
@@ -88,4 +89,4 @@ def test_the_command_ends_with_one_if_there_is_something_to_look_at(tmp_path: Pa
 
 @pytest.mark.parametrize(("size", "said"), [(5, "5 bytes"), (1536, "1.5 KB"), (3 << 20, "3.0 MB"), (2 << 30, "2.0 GB")])
 def test_sizes_are_said_in_their_unit(size, said):
-    assert doctor._bytes(size) == said
+    assert bytes_said(size) == said

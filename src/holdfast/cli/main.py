@@ -49,7 +49,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
     },
     "House": {
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
-        "db": _Where("house:db_group", "The database itself: upgrade it."),
+        "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),
         "import": _Where("transfer:import_command", "Write the runs of a file into a database."),
         "backup": _Where("transfer:backup_command", "Write a whole database to a file while it is in use."),

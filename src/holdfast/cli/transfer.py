@@ -104,6 +104,11 @@ def backup_command(database: str, file: str, replace: bool) -> None:
     That of an SQLite database is an SQLite database. That of a PostgreSQL one is an export, gzipped if its name ends in
     .gz.
     """
+    backed_up(database, file, replace)
+
+
+def backed_up(database: str, file: str, replace: bool) -> None:
+    """Write a backup of a database, and say so."""
     store = _store(database, must_exist=True)
 
     async def work(progress: _Progress) -> None:
@@ -123,14 +128,22 @@ def restore_command(file: str, database: str, replace: bool) -> None:
 
     No worker may be alive, and no process may have the database open. Nothing is changed unless all of it is.
     """
+    restored(file, database, replace, _user())
+
+
+def restored(file: str, database: str, replace: bool, by: str, reason: str = "", *, quiet: bool = False) -> Backup:
+    """Put a backup in the place of a database, and say so; on stderr if it is to be quiet."""
+    done: list[Backup] = []
 
     async def work(progress: _Progress) -> None:
-        made = await restore(file, database, replace=replace, by=_user(), progress=progress)
-        _say(f"restored {_runs(made)} from {file}")
+        made = await restore(file, database, replace=replace, by=by, reason=reason, progress=progress)
+        done.append(made)
+        _say(f"restored {_runs(made)} from {file}", err=quiet)
         if made.kept is not None:
-            _say(f"the database that was there is {made.kept}")
+            _say(f"the database that was there is {made.kept}", err=quiet)
 
     _run(work, "restored", "{:,} of {:,}")
+    return done[0]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import datetime
 
 from holdfast.histories.recorded import RecordedRun
+from holdfast.looking.database import DatabaseView
 from holdfast.looking.doctor import HouseFinding
 from holdfast.looking.views import (
     AuditPageView,
@@ -85,6 +86,10 @@ class Desk(ABC):
     @abstractmethod
     async def letter_groups(self) -> list[LetterGroup]:
         """Return unseen dead letters, the newest 10,000 of a kind, by their cause, the most frequent first."""
+
+    @abstractmethod
+    async def database(self) -> DatabaseView:
+        """Return how the database is: schema, size, how many runs of each status, and which workers."""
 
     @abstractmethod
     async def doctor(self) -> list[HouseFinding]:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.contract.heads import HeadFilter
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
+from holdfast.looking.database import bytes_said, size_of
 from holdfast.looking.query import OVERDUE
 from holdfast.looking.times import span
 
@@ -44,16 +45,18 @@ async def examine(store: Store) -> list[HouseFinding]:
 
 async def _database(store: Store) -> AsyncIterator[HouseFinding]:
     path = getattr(store, "path", None)
-    if path is None or not _size(path):
+    if path is None or not size_of(path):
         yield HouseFinding(level="ok", subject="database", said=f"answers; durability {store.durability}")
         return
-    size, wal = _size(path), _size(f"{path}-wal")
-    yield HouseFinding(level="ok", subject="database", said=f"{path}, {_bytes(size)}, durability {store.durability}")
+    size, wal = size_of(path) or 0, size_of(f"{path}-wal") or 0
+    yield HouseFinding(
+        level="ok", subject="database", said=f"{path}, {bytes_said(size)}, durability {store.durability}"
+    )
     if wal > _LARGE_WAL:
         yield HouseFinding(
             level="warn",
             subject="wal",
-            said=f"{_bytes(wal)}: some process reads for a long time, and the log cannot start over",
+            said=f"{bytes_said(wal)}: some process reads for a long time, and the log cannot start over",
             remedy="end that process, or look which has the file open: fuser",
         )
     free = shutil.disk_usage(os.path.dirname(path)).free
@@ -62,23 +65,9 @@ async def _database(store: Store) -> AsyncIterator[HouseFinding]:
         yield HouseFinding(
             level=level,
             subject="disk",
-            said=f"{_bytes(free)} are free; workers stop acknowledging work when it is full",
+            said=f"{bytes_said(free)} are free; workers stop acknowledging work when it is full",
             remedy="make room, or let old runs go: Engine(retention=Retention(...))",
         )
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _bytes(size: int) -> str:
-    for unit, shift in (("GB", 30), ("MB", 20), ("KB", 10)):
-        if size >= 1 << shift:
-            return f"{size / (1 << shift):,.1f} {unit}"
-    return f"{size} bytes"
 
 
 async def _workers(store: Store) -> AsyncIterator[HouseFinding]:

@@ -12,6 +12,7 @@ from holdfast.contract.house import MOST_VALUES, AuditFilter
 from holdfast.contract.rows import LetterFilter
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
+from holdfast.looking.database import DatabaseView, database_view
 from holdfast.looking.desk import Desk
 from holdfast.looking.doctor import HouseFinding, examine
 from holdfast.looking.letters import groups_of, letter_view
@@ -50,6 +51,9 @@ class LocalHouse(Desk):
 
     async def letter_groups(self) -> list[LetterGroup]:
         return groups_of(await self._store.letter_groups())
+
+    async def database(self) -> DatabaseView:
+        return await database_view(self._store)
 
     async def doctor(self) -> list[HouseFinding]:
         return await examine(self._store)

@@ -10,7 +10,7 @@ from holdfast.contract.store import Store
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.texts import LONGEST_REMARK, refuse_text
 
-__all__ = ["open_store"]
+__all__ = ["newest_schema", "open_store"]
 
 _SCHEME = re.compile(r"(postgresql|postgres|sqlite)(?:\+(\w+))?:", re.IGNORECASE)
 """As SQLAlchemy writes it, a driver may be named: `postgresql+asyncpg`, `sqlite+aiosqlite`. Ours is the same anyway."""
@@ -37,6 +37,13 @@ def open_store(database: str | os.PathLike[str], durability: str = "power", dial
     from holdfast.stores.sqlite.store import SQLiteStore
 
     return SQLiteStore(address, durability=durability)
+
+
+def newest_schema(kind: str) -> int:
+    """Return the number of the newest schema of a kind of database (`sqlite`, `postgres`) that this holdfast knows."""
+    from holdfast.stores.sql.files import migrations
+
+    return migrations(kind)[-1][0]
 
 
 def read_address(database: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sqlite"], str]:
