@@ -17,6 +17,7 @@ from holdfast.contract.house import (
     LetterGroupRow,
     QueueRow,
 )
+from holdfast.contract.limits import Admission
 from holdfast.contract.rows import AuditRow
 
 
@@ -98,3 +99,11 @@ class Looks(ABC):
         A cause is the workflow, step, name and class of error; a StepFailed, which stands for another error, goes by
         the beginning of its message, too.
         """
+
+    @abstractmethod
+    async def event_queues(self, names: Sequence[str]) -> dict[str, int]:
+        """Return those of some names under which events were queued, each with how many wait there now."""
+
+    @abstractmethod
+    async def admissions(self, keys: Sequence[int]) -> dict[int, Admission]:
+        """Return how runs, by their keys, wait to be begun; those that do not are left out."""

@@ -28,6 +28,7 @@ class WaitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of messages; of a child, its id."""
     queue: str = ""
     limit: str = ""
+    """That the step waits for; of a `retry`, that has told it when its turn comes."""
     activity: str = ""
     key: str = ""
     """The idempotency key, of this activity, that another step holds."""

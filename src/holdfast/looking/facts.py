@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.clock import Instant
-from holdfast.contract.heads import RunHead, WorkerRow
-from holdfast.contract.rows import AuditRow, InboxKind, LetterFilter, Status
+import msgspec
+
+from holdfast.clock import Instant, from_datetime
+from holdfast.contract.heads import HeadFilter, RunHead, WorkerRow
+from holdfast.contract.limits import Admission, LimitSpec
+from holdfast.contract.rows import AuditRow, InboxKind, LetterFilter, RunPlace, Status
 from holdfast.contract.store import Store
 from holdfast.contract.waits import WaitNote, notes_of
 from holdfast.errors import BadInput
+from holdfast.looking.times import span
 from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.engine.views.steps import Step
 
 _MESSAGES = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
 _DEEPEST = 10
 _KEYS = 20
+_DRIVEN = (Status.RUNNING, Status.COMPENSATING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,10 @@ class LimitFact:
     used: int
     waiting: int
     open_until: Instant | None = None
+    numbers: str = ""
+    """What it allows, in words."""
+    next: Instant | None = None
+    """When it lets the next begin, if that is later than now."""
 
 
 @dataclass(slots=True)
@@ -65,11 +77,19 @@ class Facts:
     holders: dict[tuple[str, str], str] = field(default_factory=dict)
     """Which runs hold idempotency keys, by activity and key."""
     limits: dict[str, LimitFact] = field(default_factory=dict)
+    admissions: dict[int, Admission] = field(default_factory=dict)
+    """How runs wait to be begun, by their keys."""
+    published: dict[str, int] = field(default_factory=dict)
+    """Names under which events were queued, and how many wait there."""
     # What only the question about one run asks for:
     steps: dict[str, RunningStep] = field(default_factory=dict)
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     """How often the step was tried whose failure ended a run."""
+    undone: dict[str, int] = field(default_factory=dict)
+    """How many steps were undone of runs that undo what they have done."""
+    ahead: dict[str, str] = field(default_factory=dict)
+    """How many runs that no worker has taken were due before a run, in words."""
 
     @property
     def alive(self) -> list[str]:
@@ -107,23 +127,28 @@ async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
         letters = await store.letters(LetterFilter(run=head.id, kind="work", limit=1))
         if letters and letters[0].attempts:
             facts.attempts[head.id] = letters[0].attempts
-    if head.status is Status.RUNNING:
-        step = await running_step(store, head)
-        if step is not None:
-            facts.steps[head.id] = step
+    if head.status in _DRIVEN:
+        await _steps(store, head, facts)
+    if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
+        which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
+        n, exact = await store.count(which)
+        facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
 
 
-async def running_step(store: Store, head: RunHead) -> RunningStep | None:
-    """Return the step that a run is at, from its history."""
-    from holdfast.clock import from_datetime
+async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
+    """Find the step that a run is at, and how many were undone, in its history."""
     from holdfast.engine.views.steps import steps_of
 
     beats = await store.beats(head.key)
     steps = steps_of(head.id, await store.history(head.key), beats, None, head.generation)
+    if head.status is Status.COMPENSATING:
+        facts.undone[head.id] = sum(step.compensation and step.status == "completed" for step in steps)
     now = [step for step in steps if step.status == "running" and step.started_at is not None]
-    if not now:
-        return None
-    step = now[-1]
+    if now:
+        facts.steps[head.id] = _running(now[-1])
+
+
+def _running(step: Step) -> RunningStep:
     beat = from_datetime(step.heartbeat_at) if step.heartbeat_at is not None else None
     said = "" if step.progress is None else codec.encode(step.progress).decode()[:60]
     assert step.started_at is not None
@@ -142,9 +167,15 @@ async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
     keys = {(note.activity, note.key) for note in _all(waits, "key") if note.key}
     if keys:
         facts.holders |= await store.key_holders(sorted(keys))
-    limits = {note.limit for note in _all(waits, "limit")} - facts.limits.keys()
+    limits = {note.limit for notes in waits.values() for note in notes if note.limit} - facts.limits.keys()
     if limits:
         facts.limits |= await _limits(store, limits)
+    names = {name for note in _all(waits, "message") for name in note.names}
+    if names:
+        facts.published |= await store.event_queues(sorted(names))
+    in_lanes = [head.key for head in heads if head.place == RunPlace.WAITS]
+    if in_lanes:
+        facts.admissions |= await store.admissions(in_lanes)
 
 
 def _all(waits: Mapping[int, list[WaitNote]], kind: str) -> Iterable[WaitNote]:
@@ -167,8 +198,19 @@ async def _limits(store: Store, names: set[str]) -> dict[str, LimitFact]:
             keys = await store.limit_keys(row.name, _KEYS)
             opened = max((key.open_until for key in keys if key.open_until is not None), default=None)
             still = opened + moved if opened is not None and opened > store.lease_clock.now() else None
-            found[row.name] = LimitFact(row.paused, row.used, row.waiting, still)
+            turns = [key.invited for key in keys if key.invited is not None and key.invited > store.lease_clock.now()]
+            turn = min(turns) + moved if turns else None
+            numbers = limit_words(row.override or row.spec)
+            found[row.name] = LimitFact(row.paused, row.used, row.waiting, still, numbers, turn)
     return found
+
+
+def limit_words(spec: str) -> str:
+    """Return what a limit allows, in words: `4 at once, 100 in 1 min`."""
+    allowed = msgspec.json.decode(spec, type=LimitSpec)
+    at_once = [f"{allowed.at_once:,} at once"] if allowed.at_once is not None else []
+    rate = [f"{allowed.rate:,} in {span(allowed.per)}"] if allowed.rate is not None else []
+    return ", ".join([*at_once, *rate])
 
 
 def _act(row: AuditRow) -> Act:

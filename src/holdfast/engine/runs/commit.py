@@ -37,7 +37,7 @@ from holdfast.engine.steps.keys import key_of, leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
 from holdfast.replay.ending import first_entries
-from holdfast.replay.entry import AttemptFailed, AttemptSkipped
+from holdfast.replay.entry import OVER_LIMIT, AttemptFailed, AttemptSkipped
 from holdfast.replay.turn import Ending, Outcome, Turn
 
 _MAX_WAITS = 5
@@ -214,8 +214,11 @@ def _key_note(path: str, verb: StepVerb) -> WaitNote:
 
 
 def _retry_note(path: str, verb: StepVerb, at: Instant) -> WaitNote:
-    """Return what is to be said of a step that is tried again, or whose condition is asked again."""
+    """Return what is to be said of a step that is tried again, whose condition is asked again, or whose turn comes."""
     last = getattr(verb, "last", None)  # a step that never waited has none
+    limit = verb.activity.settings.limit
+    if limit is not None and verb.skipped and getattr(last, "reason", OVER_LIMIT).startswith(OVER_LIMIT):
+        return WaitNote(kind="retry", step=path, limit=limit, until=at)
     if isinstance(last, AttemptFailed):
         most, said = verb.activity.settings.retry.max_attempts, error_head(last.error.type, last.error.message)
         return WaitNote(kind="retry", step=path, attempt=verb.failures, of=most, until=at, error=said)

@@ -20,6 +20,7 @@ from holdfast.contract.house import (
     LetterGroupRow,
     QueueRow,
 )
+from holdfast.contract.limits import Admission
 from holdfast.contract.rows import AuditRow
 from holdfast.contract.store import Store
 from holdfast.stores.liveness import Fate
@@ -98,6 +99,14 @@ class SQLLooks(Store):
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
         return {_int(run): _int(since) for run, since in rows}
+
+    async def event_queues(self, names: Sequence[str]) -> dict[str, int]:
+        rows = await self._read("pending_of", *((name,) for name in names)) if names else []
+        return {str(name): _int(pending) for name, pending in rows}
+
+    async def admissions(self, keys: Sequence[int]) -> dict[int, Admission]:
+        rows = await self._read("admissions_of", *((key,) for key in keys)) if keys else []
+        return {_int(key): record_of(Admission, row) for key, *row in rows}
 
     async def queues(self) -> list[QueueRow]:
         async def look(db: Statements) -> tuple[list[Row], list[Row]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from holdfast.contract.heads import HeadFilter, RunHead
-from holdfast.contract.operations import Committed, SetAttributes
+from holdfast.contract.operations import Committed, Published, SetAttributes
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, State, TakeKey
@@ -20,6 +20,7 @@ from holdfast.testing.conformance.samples import (
     end,
     ended,
     entry,
+    event,
     extra,
     message,
     one,
@@ -139,6 +140,11 @@ class HeadConformance:
         assert {target: act.actor for target, act in acts.items()} == {paused.id: "lena"}
         assert await store.key_holders([("pay", "acct-17"), ("pay", "none")]) == {("pay", "acct-17"): holder.id}
         assert await store.waiting_since([paused.key, holder.key]) == {paused.key: NOW - 5 * SECOND}
+        await one(store, event(name="stock"), Published)
+        assert await store.event_queues(["stock", "none"]) == {"stock": 1}
+        assert not await store.event_queues([])
+        assert not await store.admissions([paused.key])
+        assert not await store.admissions([])
         assert not await store.last_acts([])
         assert not await store.key_holders([])
         assert not await store.waiting_since([])

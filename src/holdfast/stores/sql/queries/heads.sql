@@ -74,3 +74,9 @@ SELECT idempotency_keys.activity, idempotency_keys.key, runs.id FROM {rows} AS w
 -- Since when runs wait in receives.
 SELECT event_waiters.run, min(event_waiters.since) FROM {rows} AS wanted
 {join} event_waiters ON event_waiters.run = wanted.run GROUP BY event_waiters.run;
+
+-- name: admissions_of
+-- rows: run int
+-- How runs wait for their turn or for a place.
+SELECT run_places.run, run_places.lane, run_places.since, run_places.first FROM {rows} AS wanted
+{join} run_places ON run_places.run = wanted.run WHERE run_places.held <= 0;

@@ -1,0 +1,73 @@
+"""Why a run is where it is: one sentence with a stable code, made of facts that were read before.
+
+Rules are asked in order and the first that fits speaks. They read nothing themselves: a list gathers the facts of all
+its rows in a few questions (`facts.py`), and then every row has its sentence.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+
+from holdfast.clock import to_datetime
+from holdfast.contract.heads import RunHead
+from holdfast.looking.facts import Facts
+from holdfast.looking.times import Times
+from holdfast.looking.views import Why
+from holdfast.looking.why.ends import blocked, ended, ending, paused
+from holdfast.looking.why.saying import Code
+from holdfast.looking.why.waits import waiting
+from holdfast.looking.why.workers import pending, running
+
+LONGEST = 160
+DEPTH = 10
+"""How many runs a chain may have."""
+
+
+def explain(head: RunHead, facts: Facts, times: Times, depth: int = 1) -> Why:
+    """Return why a run is where it is, with the chain of runs it waits for as deep as facts go."""
+    return _explained(head, facts, times, depth, (head.id,))
+
+
+def _explained(head: RunHead, facts: Facts, times: Times, depth: int, above: tuple[str, ...]) -> Why:
+    said = next(said for rule in _RULES if (said := rule(head, facts, times)) is not None)
+    chain: list[Why] = []
+    text = said.text
+    if said.follows is not None and depth > 0 and said.follows not in above:
+        followed = facts.heads.get(said.follows)
+        if followed is not None:
+            below = _explained(followed, facts, times, depth - 1, (*above, followed.id))
+            chain = [msgspec.structs.replace(below, chain=[]), *below.chain]
+            text = f"{text}, {_continued(below.sentence)}"
+    return Why(
+        run=head.id,
+        code=said.code,
+        sentence=_cut(text),
+        since=to_datetime(said.since) if said.since is not None else None,
+        until=to_datetime(said.until) if said.until is not None else None,
+        subject=said.subject,
+        chain=chain[:DEPTH],
+        help=list(said.help),
+    )
+
+
+def _cut(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= LONGEST else f"{one_line[: LONGEST - 3]}..."
+
+
+def _continued(sentence: str) -> str:
+    """Return a sentence as it goes on after the run that it is about."""
+    lower = sentence[:1].lower() + sentence[1:]
+    if sentence.startswith("Step "):
+        return f"whose {lower}"
+    if sentence.startswith(("Cancelled", "Paused", "Blocked", "Terminated", "Being", "Undoing")):
+        return f"which is {lower}"
+    if sentence.startswith(("Its ", "It ", "No ", "A ")):
+        return f"of which: {lower}"
+    return f"which {lower}"
+
+
+CODES: tuple[str, ...] = get_args(Code)
+_RULES = (ended, blocked, paused, ending, pending, running, waiting)

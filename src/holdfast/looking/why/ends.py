@@ -1,0 +1,124 @@
+"""Why runs have ended, are stopped, or come to their end."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant
+from holdfast.contract.heads import RunHead
+from holdfast.contract.rows import Status
+from holdfast.contract.waits import notes_of
+from holdfast.looking.facts import Act, Facts
+from holdfast.looking.times import Times, span
+from holdfast.looking.why.saying import Code, Say, error_of, helping, lower
+from holdfast.looking.why.waits import noted
+
+_BLOCKED: dict[str, Code] = {
+    "HistoryMismatch": "blocked.mismatch", "BusyLoop": "blocked.busy_loop", "StuckRun": "blocked.stuck",
+}  # fmt: skip
+_POISON = "three workers in a row drove it alone and none got a commit out of it: its code kills or hangs them"
+
+
+def ended(head: RunHead, facts: Facts, times: Times) -> Say | None:
+    """Say how a run ended."""
+    if head.ended is None:
+        return None
+    if head.status is Status.COMPLETED:
+        text = f"Completed {times.back(head.ended)}, {span(head.ended - head.created)} after it was started"
+        return Say(code="completed", text=text, since=head.ended)
+    if head.status is Status.CANCELLED:
+        return _cancelled(head, facts, head.ended)
+    return _failed(head, facts, head.ended)
+
+
+def _cancelled(head: RunHead, facts: Facts, ended: Instant) -> Say:
+    act = facts.acts.get(head.id)
+    undone = "; what it had done was undone" if head.compensated else "; nothing was undone"
+    if head.error_type == "Terminated":
+        return Say(code="terminated", text=f"Terminated{_by(act, 'terminate')}", since=ended)
+    whom = _by(act, "cancel")
+    if not whom and head.error_type == "Superseded":
+        whom = f": {head.error_message}"
+    elif not whom and head.parent is not None:
+        whom = f" with its parent `{head.parent}`"
+    help = (helping("let it go on from where it was", "resume", head.id),)
+    return Say(code="cancelled", text=f"Cancelled{whom}{undone}", since=ended, help=help)
+
+
+def _by(act: Act | None, *actions: str) -> str:
+    """Return who did it and why, if that is on record and was the last thing done to the run."""
+    if act is None or act.action not in actions:
+        return ""
+    return f" by {act.actor}{f': {act.reason}' if act.reason else ''}"
+
+
+def _failed(head: RunHead, facts: Facts, ended: Instant) -> Say:
+    help = (helping("try again from the step that failed", "retry", head.id),)
+    kind = (head.error_type or "").rpartition(".")[2]
+    step = head.failed_step or ""
+    if kind == "RunTimeout":
+        text = f"Took longer than it was given: {error_of(head)}"
+        return Say(code="failed.timeout", text=text, since=ended, help=help)
+    if kind == "ChildFailed":
+        text = f"Its child failed: {head.error_message or ''}"
+        return Say(code="failed.child", text=text, since=ended, subject={"child": step}, help=help)
+    if step:
+        attempts = facts.attempts.get(head.id)
+        after = f" after {attempts} attempt{'s' if attempts != 1 else ''}" if attempts else ""
+        text = f"Step `{step}` gave up{after}: {error_of(head)}"
+        return Say(code="failed.step", text=text, since=ended, subject={"step": step}, help=help)
+    return Say(code="failed.code", text=f"Its code raised {error_of(head)}", since=ended, help=help)
+
+
+def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
+    """Say why no worker can go on with a run."""
+    if head.status is not Status.BLOCKED:
+        return None
+    kind = (head.error_type or "").rpartition(".")[2]
+    poison = kind not in _BLOCKED and head.fingerprint is None
+    code = _BLOCKED.get(kind, "blocked.poison" if poison else "blocked.code")
+    message = " ".join((head.error_message or "its code cannot continue its history").split())
+    help = (
+        helping("see the recorded calls beside the code", "show", head.id),
+        helping("try again once the code is put right", "recover", head.id),
+    )
+    return Say(code=code, text=f"Blocked: {_POISON if poison else message}", since=head.updated, help=help)
+
+
+def paused(head: RunHead, facts: Facts, times: Times) -> Say | None:
+    """Say who paused a run, why, and until when."""
+    if head.status is not Status.PAUSED:
+        return None
+    act = facts.acts.get(head.id)
+    whom = f" by {act.actor} {times.back(act.at)}" if act is not None and act.action == "pause" else ""
+    reason = f": {act.reason}" if act is not None and act.action == "pause" and act.reason else ""
+    then = f"; goes on by itself {times.ahead(head.due)}" if head.due is not None else ""
+    help = (helping("let it go on", "resume", head.id),)
+    return Say(code="paused", text=f"Paused{whom}{reason}{then}", since=head.updated, until=head.due, help=help)
+
+
+def ending(head: RunHead, facts: Facts, times: Times) -> Say | None:
+    """Say what is done before a run ends."""
+    if head.conclusion in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+        text = f"Ends {head.conclusion}: its hook for that is being called"
+        return Say(code="ending.hook", text=text, since=head.updated)
+    if head.status is Status.CANCELLING:
+        whom = _by(facts.acts.get(head.id), "cancel")
+        then = f"; it is ended {times.ahead(head.due)} whatever it does" if head.due is not None else ""
+        help = (helping("end it here and now, undoing nothing", "terminate", head.id, "--reason", "..."),)
+        text = f"Being cancelled{whom}: its code has not come to its end yet{then}"
+        return Say(code="cancelling", text=text, since=head.updated, until=head.due, help=help)
+    if head.status is Status.COMPENSATING:
+        return _compensating(head, facts, times)
+    return None
+
+
+def _compensating(head: RunHead, facts: Facts, times: Times) -> Say:
+    waits, step, undone = notes_of(head.wait), facts.steps.get(head.id), facts.undone.get(head.id)
+    said = [f"{undone} undone"] if undone is not None else []
+    if waits:
+        said.append(lower(noted(waits[0], head, facts, times).text))
+    elif step is not None:
+        said.append(f"`{step.path}` is running")
+    now = f": {', '.join(said)}" if said else ""
+    subject = {"step": step.path} if step is not None else {}
+    text = f"Undoing what it has done{now}"
+    return Say(code="compensating", text=text, since=head.updated, until=head.due, subject=subject)

@@ -1,0 +1,51 @@
+"""What a rule says of a run, with one of the codes that never change."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Literal
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.heads import RunHead
+from holdfast.contract.waits import error_head, meant_error
+from holdfast.looking.views import Help
+
+Code = Literal[
+    "completed", "failed.step", "failed.code", "failed.timeout", "failed.child", "cancelled", "terminated",
+    "blocked.mismatch", "blocked.poison", "blocked.busy_loop", "blocked.stuck", "blocked.code", "paused", "cancelling",
+    "compensating", "ending.hook", "pending.later", "pending.nobody", "pending.busy", "pending.admission", "debounced",
+    "overdue", "running.step", "running.silent", "running.dead", "waiting.retry", "waiting.condition", "waiting.limit",
+    "waiting.circuit", "waiting.paused", "waiting.queue", "waiting.queue.nobody", "waiting.key", "waiting.message",
+    "waiting.message.similar", "waiting.event", "waiting.child", "waiting.sleep", "waiting.several", "waiting.unknown",
+]  # fmt: skip
+"""Every code there is. Words of sentences change, codes do not: programs may compare them."""
+
+
+class Say(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule says."""
+
+    code: Code
+    text: str
+    since: Instant | None = None
+    until: Instant | None = None
+    subject: dict[str, str] = {}
+    follows: str | None = None
+    """The run that it waits for."""
+    help: tuple[Help, ...] = ()
+
+
+def helping(say: str, *words: str) -> Help:
+    """Return a command that would move a run, and what it does."""
+    return Help(say=say, command=" ".join(["holdfast", *map(shlex.quote, words)]))
+
+
+def error_of(head: RunHead) -> str:
+    """Return the error of a run, short."""
+    return error_head(*meant_error(head.error_type or "an error", head.error_message or ""))
+
+
+def lower(text: str) -> str:
+    """Return a sentence as it goes on after another."""
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,121 @@
+"""Every code of `why` is brought about on both stores, and its sentence compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import UTC
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.paths import ROOT
+from tests.support.why_cases import CASES, House, parent, quick, steps, until
+
+from holdfast.contract.heads import RunHead
+from holdfast.contract.looking import Looks
+from holdfast.looking import LocalDesk
+from holdfast.looking.facts import Facts
+from holdfast.looking.times import Times
+from holdfast.looking.why import CODES, DEPTH, LONGEST, explain
+
+LOOKS = [name for name in vars(Looks) if not name.startswith("_")]
+BLANK = {
+    "key": 1, "workflow": "order", "version": "1", "status": "suspended", "due": None, "epoch": 1, "owner": None,
+    "generation": 0, "inbox": 0, "claims": 0, "lost": "", "parent": None, "created": 0, "updated": 0, "ended": None,
+    "begins": None, "deadline": None, "priority": 0, "unique_key": None, "actor": None, "tenant": None, "reopens": 0,
+    "conclusion": None, "place": 0, "fingerprint": None, "attributes": "{}", "error_type": None, "error_message": None,
+    "failed_step": None, "compensated": False,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest, path: Path) -> str:
+    return f"sqlite:///{path}" if request.param == "sqlite" else request.getfixturevalue("empty_database")
+
+
+@pytest.fixture
+async def house(address: str) -> AsyncIterator[House]:
+    async with AsyncExitStack() as stack:
+        yield House(address, stack)
+
+
+def test_every_code_has_a_case_that_brings_it_about():
+    assert set(CASES) == set(CODES)
+
+
+def test_every_code_is_in_the_documentation():
+    page = (ROOT / "docs/production/command-line.md").read_text()
+    table = page.partition("## Why")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)*)`", table)) >= set(CODES)
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_a_code_is_told_in_a_sentence_and_in_a_list_alike(house, code):
+    made = CASES[code]
+    run_id = await made.make(house)
+    desk = LocalDesk(await house.store())
+    why = await desk.why(run_id, relative=True)
+    assert (why.code, why.run) == (code, run_id)
+    assert why.sentence.startswith(made.sentence), why.sentence
+    assert len(why.sentence) <= LONGEST
+    assert all(each.command.startswith("holdfast ") for each in why.help if each.command)
+    [head] = (await desk.heads(run_id)).items
+    in_lists = "waiting.message" if code == "waiting.message.similar" else code
+    assert head.why.code == in_lists, "a list says the same"
+    said = await desk.why(run_id)
+    assert said.code == code
+    assert not re.search(r"\d (s|min|h|d) ago|\bin \d+ (s|min|h)\b", said.sentence), "programs are told instants"
+
+
+async def test_the_pauses_of_a_workflow_and_of_a_limit_are_told(house):
+    engine = await house.engine()
+    await engine.limits.pause("openai", by="lena")
+    await engine.flow.pause(workflow="quick", by="lena")
+    await engine.start(steps["embed"], id="order-1")
+    await until(house, engine, "order-1", lambda head: head.wait)
+    await engine.start(quick, id="order-2")
+    desk = LocalDesk(engine.store)
+    limit, flow = await desk.why("order-1"), await desk.why("order-2")
+    assert (limit.code, limit.sentence) == ("waiting.paused", "Step `embed` waits: limit `openai` is paused")
+    assert limit.help[0].command == "holdfast resume --limit openai"
+    assert (flow.code, flow.help[0].command) == ("waiting.paused", "holdfast resume --workflow quick")
+
+
+async def test_a_chain_is_followed_ten_deep_on_request_and_one_deep_in_lists(house):
+    engine = await house.engine()
+    await engine.start(parent, 12, id="order-1")
+    await engine.settle()
+    desk = LocalDesk(engine.store)
+    why = await desk.why("order-1")
+    assert [below.run for below in why.chain] == [f"ship-{number}" for number in range(11, 1, -1)]
+    assert len(why.chain) == DEPTH
+    [head] = (await desk.heads("order-1")).items
+    assert [below.run for below in head.why.chain] == ["ship-11"]
+
+
+async def test_a_list_asks_for_all_its_runs_at_once(house):
+    """What runs wait for is asked in one question for all of them."""
+    engine = await house.engine()
+    desk = LocalDesk(engine.store)
+    asked = [engine.faults.watch(name) for name in LOOKS]
+    for number in range(12):
+        await engine.start(parent, 1, f"ship-{number}", id=f"order-{number}")
+    await engine.settle()
+    before = [len(calls) for calls in asked]
+    page = await desk.heads("workflow:parent")
+    assert len(page.items) > 10
+    now = {name: len(calls) - was for name, calls, was in zip(LOOKS, asked, before, strict=True)}
+    assert now["heads_of"] == 1, "all the children in one question"
+    assert max(now.values()) <= 2, now
+
+
+def test_a_circle_of_runs_is_cut():
+    def waits_for(run_id: str, other: str) -> RunHead:
+        return msgspec.convert({**BLANK, "id": run_id, "wait": f"child {other}"}, RunHead)
+
+    heads = {"a": waits_for("a", "b"), "b": waits_for("b", "a")}
+    why = explain(heads["a"], Facts(heads=heads), Times(0, UTC, True), DEPTH)
+    assert why.sentence == "Waits for child `b`, which waits for child `a`"
+    assert [below.run for below in why.chain] == ["b"]
