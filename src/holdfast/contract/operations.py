@@ -102,6 +102,21 @@ class Unpause(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit | None = None
 
 
+class Nudge(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a step that waits to be tried again, or whose condition put it off, be tried now; or all such steps of a run.
+
+    A run whose row says that such a step waits gets a `nudge` row (name = the step) and attention at once (`Delivered`,
+    or `Done(0)` while the same row is unread). Refused ("nothing") if its row does not say so: it has ended, is paused,
+    is running, or waits for something else. It changes when the next attempt begins, not how many there may be.
+    """
+
+    target: str
+    at: Instant
+    step: str = ""
+    """The path of the step; empty for all."""
+    audit: Audit | None = None
+
+
 class Reopen(msgspec.Struct, frozen=True, kw_only=True):
     """Let an ended run go on from an earlier point of its history.
 
@@ -310,6 +325,7 @@ Operation = (
     | Terminate
     | Pause
     | Unpause
+    | Nudge
     | Reopen
     | SetAttributes
     | Unblock

@@ -70,13 +70,22 @@ class InboxKind(StrEnum):
     """An attempt has ended that another worker, or a transaction, ran; the name is its location, the id its number."""
     LIMIT_TURN = "limit_turn"
     """A step that waits for a limit may begin; the name is its location, the id the limit, the payload from when on."""
+    NUDGE = "nudge"
+    """An operator wants a step tried now that waits to be tried again; the name is its path, empty for all of them."""
 
 
 FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
 """Rows that become facts of the workflow's code."""
 
 FOR_WORKER = frozenset(
-    {InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.TASK_ENDED, InboxKind.LIMIT_TURN}
+    {
+        InboxKind.PAUSE,
+        InboxKind.RESUME,
+        InboxKind.KEY_FREED,
+        InboxKind.TASK_ENDED,
+        InboxKind.LIMIT_TURN,
+        InboxKind.NUDGE,
+    }
 )
 """Rows that the worker which has the run takes for itself."""
 

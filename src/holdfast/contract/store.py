@@ -154,7 +154,7 @@ class Store(Looks):
         - `FinishTask`: a `task_ended` inbox row (name = location, id = attempt, payload) in place of the task
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
         - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
-        - `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
+        - `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
           those of limits: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`, no duplicate) is recorded in the audit trail in
         the same transaction.

@@ -189,6 +189,18 @@ class RunHandle(Generic[R]):
         return await self._client.control.pause(self.id, until, duration, by, reason)
 
     @patient
+    async def nudge(self, step: str = "", *, by: str | None = None, reason: str = "") -> bool:
+        """Try a step now that waits for its next attempt, or whose condition put it off; without a path all of them.
+
+        False if none waits so: the run has ended, is paused, runs, or waits for something else. It is one of the
+        attempts that the step may have, not one more.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        return await self._client.control.nudge(self.id, step, by, reason)
+
+    @patient
     async def resume(self, *, by: str | None = None, reason: str = "") -> bool:
         """Let the paused run go on, or the cancelled one continue at its first step not completed; False if neither.
 

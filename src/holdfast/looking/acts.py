@@ -17,7 +17,7 @@ from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
 from holdfast.looking.query import Query
 from holdfast.looking.views import Acted, ActPlan
 
-Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"]
+Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 MOST = 10_000
 """How many runs one act may choose."""
@@ -32,6 +32,7 @@ FITS: dict[str, frozenset[Status]] = {
     "rerun": TERMINAL,
     "terminate": _OPEN,
     "recover": frozenset({Status.BLOCKED}),
+    "nudge": frozenset({Status.SUSPENDED, Status.CANCELLING, Status.COMPENSATING}),
 }
 """In which states a run can be acted on."""
 
@@ -44,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     compensate: bool = False
     duration: timedelta | None = None
     from_step: str | None = None
+    step: str = ""
+    """Which step a nudge is for; empty for all that wait to be tried again."""
     dry_run: bool = False
 
 
@@ -63,6 +66,7 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
         "resume": lambda run: run.resume(by=by, reason=reason),
         "terminate": lambda run: run.terminate(by=by, reason=reason),
         "recover": lambda run: run.recover(by=by, reason=reason),
+        "nudge": lambda run: run.nudge(options.step, by=by, reason=reason),
     }
     if action in ("retry", "rerun"):
         again = (
@@ -83,7 +87,10 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
         return Acted(run=run_id, action=action, changed=False, said=_fit(action, status))
     if await acts[action](run):
         return Acted(run=run_id, action=action, changed=True)
-    return Acted(run=run_id, action=action, changed=False, said=_fit(action, await run.status()))
+    said = _fit(action, await run.status())
+    if action == "nudge" and not said:
+        said = "no step of it waits to be tried again"
+    return Acted(run=run_id, action=action, changed=False, said=said)
 
 
 def _fit(action: str, status: Status) -> str:

@@ -13,6 +13,7 @@ from holdfast.changes import Change
 from holdfast.clock import FAR_FUTURE, from_datetime, micros, to_datetime
 from holdfast.contract.operations import (
     Done,
+    Nudge,
     Outcome,
     Pause,
     Refused,
@@ -39,7 +40,7 @@ from holdfast.ops.dead_letters import NotSafe
 from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
 from holdfast.payloads.codec import ErrorData
-from holdfast.texts import shown
+from holdfast.texts import check_text, shown
 
 if TYPE_CHECKING:
     from holdfast.engine.client.reopen import Reopener
@@ -184,6 +185,14 @@ class RunControl:
         if resumed:
             await self._tell("run.resumed", run_id)
         return resumed
+
+    async def nudge(self, run_id: str, step: str, by: str | None, reason: str) -> bool:
+        """Let what waits to be tried again be tried now; False if nothing of that kind waits."""
+        if step:
+            check_text(step, "step")
+        audit = audited(self._link, by, "nudge", reason=reason or None, step=step or None)
+        operation = Nudge(target=check_run_id(run_id), at=self._link.clock.now(), step=step, audit=audit)
+        return self._took_effect(run_id, await self._link.deliver(operation))
 
     # The rest.
 

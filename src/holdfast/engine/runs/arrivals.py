@@ -197,6 +197,7 @@ class Arrivals:
         turn.entries[:0] = life
         ends = runner.attempts.queued.recall(resident, turn, history, ends)
         begin = runner.attempts.recall(resident, turn, claim, now, history.limits)
+        begin += runner.attempts.nudged(resident, history.messages)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
         if over:

@@ -25,7 +25,9 @@ from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.worker.committer import Committer
 
 _EVENTS = frozenset({InboxKind.EVENT, InboxKind.NOTICE})
-_DELETED_AS_READ = frozenset({InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.LIMIT_TURN})
+_DELETED_AS_READ = frozenset(
+    {InboxKind.PAUSE, InboxKind.RESUME, InboxKind.KEY_FREED, InboxKind.LIMIT_TURN, InboxKind.NUDGE}
+)
 """Kinds of rows for the worker of which nothing is recorded."""
 
 
@@ -131,6 +133,7 @@ class Mail:
             for verb in self._steps.key_is_free(resident, row.name)
         ]
         begin += self._steps.turns_came(resident, [row for row in fresh if row.kind == InboxKind.LIMIT_TURN])
+        begin += self._steps.nudged(resident, fresh)
         ends = self._queued.expected(resident, rows_of_tasks)
         if begin or not (code or ends):
             self._runs.note(resident, begin=begin)

@@ -129,6 +129,10 @@ class Steps(Protocol):
         """Return the step that waits for a key here, to try again."""
         ...
 
+    def nudged(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
+        """Return the steps that wait to be tried again here and that an operator wants tried now."""
+        ...
+
     def turns_came(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
         """Return the steps that wait for a limit here and may begin."""
         ...

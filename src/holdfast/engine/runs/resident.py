@@ -276,6 +276,14 @@ class Resident:
         aside = self.set_aside()
         aside.keys_given_up = extended(aside.keys_given_up, [key])
 
+    def nudge(self, paths: set[str]) -> list[StepVerb]:
+        """Take the steps that wait to be tried again: those of some paths, or all if an empty one is among them."""
+        path = self.execution.journal.names.path
+        ready = [verb for _, verb in self.retries.values() if paths & {"", path(verb.location)}]
+        for verb in ready:
+            del self.retries[verb.location]
+        return ready
+
     def hold(self, verb: StepVerb) -> bool:
         """Let a step wait for a key that another step holds; tell whether that was said to be free meanwhile."""
         aside = self.set_aside()

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.clock import Clock, Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Committed
-from holdfast.contract.rows import Claim, Message
+from holdfast.contract.rows import Claim, InboxKind, Message
 from holdfast.contract.store import Store
 from holdfast.definitions import NotReady
 from holdfast.engine.runs.ports import Runs
@@ -233,6 +233,11 @@ class Attempts:
     def turns_came(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
         """Return the steps that wait for a limit here and may begin."""
         return self.suspects.may_begin(resident, self.limited.turns_came(resident, rows))
+
+    def nudged(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
+        """Return the steps that wait to be tried again here and that an operator wants tried now."""
+        wanted = {row.name for row in rows if row.kind == InboxKind.NUDGE}
+        return self.suspects.may_begin(resident, resident.nudge(wanted)) if wanted else []
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""

@@ -26,6 +26,7 @@ from holdfast.contract.operations import (
     KeepResult,
     KeyAnswer,
     KeyHeld,
+    Nudge,
     Operation,
     Outcome,
     Pause,
@@ -153,7 +154,7 @@ class Batch(Inboxes):
             case Terminate():
                 outcome = await self.operators.terminate(operation)
                 return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
-            case RequestCancel() | Pause() | Unpause() | Reopen() | SetAttributes() | Unblock():
+            case RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock():
                 outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
                 return await self._audited(operation.audit, target, operation.at, outcome)

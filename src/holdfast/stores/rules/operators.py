@@ -9,6 +9,7 @@ from holdfast.contract.operations import (
     Delivered,
     Done,
     KeyHeld,
+    Nudge,
     Outcome,
     Pause,
     Refused,
@@ -21,6 +22,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import COMPENSATE, InboxKind, Message, RunPlace, Status
 from holdfast.contract.turns import RunEnd
+from holdfast.contract.waits import notes_of
 from holdfast.stores.rules.flow.lanes import without_displacing
 from holdfast.stores.sql.tables import StoredRun
 
@@ -37,7 +39,9 @@ class OperatorRules:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    async def apply(self, operation: RequestCancel | Pause | Unpause | Reopen | SetAttributes | Unblock) -> Outcome:
+    async def apply(
+        self, operation: RequestCancel | Pause | Unpause | Nudge | Reopen | SetAttributes | Unblock
+    ) -> Outcome:
         """Do what an operator asked for."""
         match operation:
             case RequestCancel():
@@ -46,6 +50,8 @@ class OperatorRules:
                 return await self._pause(operation)
             case Unpause():
                 return await self._unpause(operation)
+            case Nudge():
+                return await self._nudge(operation)
             case Reopen():
                 return await self._reopen(operation)
             case SetAttributes():
@@ -173,6 +179,19 @@ class OperatorRules:
             await batch.lanes.resume(run, operation.at)
         batch.touch(run, operation.at)
         return Done(1)
+
+    async def _nudge(self, operation: Nudge) -> Outcome:
+        batch, run = self._batch, await self._batch.named(operation.target)
+        if run is None:
+            return Refused(None)
+        waiting = [note.step for note in notes_of(run.wait) if note.kind == "retry"]
+        named = any(operation.step in ("", step) or not step for step in waiting)
+        if run.ended is not None or run.status == Status.PAUSED or not named:
+            return Refused(Status(run.status), "nothing")
+        if any(row.kind == InboxKind.NUDGE and row.name == operation.step for row in await batch.unread(run)):
+            return Done(0)
+        row = batch.put(run, InboxKind.NUDGE, operation.step, "", "", operation.at)
+        return Delivered(run.key, run.owner, row)
 
     # Reopening.
 

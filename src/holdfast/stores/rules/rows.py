@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 
 from holdfast.clock import Instant
 from holdfast.contract.operations import (
+    Nudge,
     Operation,
     Pause,
     Reopen,
@@ -243,7 +244,7 @@ class BatchRows:
 def ids_of(operation: Operation) -> Iterable[str]:
     """Return the ids of runs that an operation asks for."""
     match operation:
-        case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Reopen() | SetAttributes():
+        case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes():
             yield operation.target
         case StartRun():
             yield operation.run.id

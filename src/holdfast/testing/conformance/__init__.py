@@ -27,7 +27,7 @@ from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
 from holdfast.testing.conformance.limited_tasks import LimitedTaskConformance
 from holdfast.testing.conformance.limits import LimitConformance
-from holdfast.testing.conformance.operators import CancelConformance, TerminateConformance
+from holdfast.testing.conformance.operators import CancelConformance, NudgeConformance, TerminateConformance
 from holdfast.testing.conformance.pausing import PauseConformance
 from holdfast.testing.conformance.purging import PurgeConformance
 from holdfast.testing.conformance.queues import BroadcastConformance, QueueConformance
@@ -70,7 +70,7 @@ class StoreConformance(
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
-    AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance,
+    AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -99,6 +99,7 @@ __all__ = [
     "LimitConformance",
     "LimitedTaskConformance",
     "MessageConformance",
+    "NudgeConformance",
     "PauseConformance",
     "PurgeConformance",
     "QueueConformance",

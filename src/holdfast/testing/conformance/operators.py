@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from holdfast.contract.operations import Committed, Delivered, Done, Fenced, Refused, RequestCancel, Terminate
-from holdfast.contract.rows import RunRow, Status
+from msgspec.structs import replace
+
+from holdfast.contract.operations import (
+    Committed,
+    Delivered,
+    Done,
+    Fenced,
+    Nudge,
+    Pause,
+    Refused,
+    RequestCancel,
+    Terminate,
+)
+from holdfast.contract.rows import InboxKind, RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import Parent, RunOptions, StartChild, State
+from holdfast.contract.turns import Audit, Parent, RunOptions, StartChild, State
+from holdfast.contract.waits import WaitNote, write_wait
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,
@@ -158,3 +171,30 @@ class TerminateConformance:
                 assert (await row(store, stopped.id)).status is Status.CANCELLING
                 assert await kinds(store, stopped) == ["cancel"]
             await store.apply([Terminate(target=found.id, end=ended()) for found in (child, parked_child)])
+
+
+class NudgeConformance:
+    """Trying now what waits to be tried again."""
+
+    async def test_a_nudge_is_a_row_for_a_run_that_waits_to_try_again(self, store: Store) -> None:
+        """B8: one conditional write decides, and what takes effect is audited."""
+        audit = Audit(actor="kim", action="nudge", detail="{}")
+        run = await started(store)
+        nudge = Nudge(target=run.id, at=NOW + 5, step="pack", audit=audit)
+        assert await one(store, nudge, Refused) == Refused(Status.RUNNING, "nothing")
+        wait = write_wait("retry", [WaitNote(kind="retry", step="pack", error="Busy", until=NOW + 9 * SECOND)])
+        state = State(status=Status.SUSPENDED, seen=0, wait=wait, due=NOW + 9 * SECOND)
+        await one(store, turn(run.key, state=state), Committed)
+        assert await one(store, replace(nudge, step="other"), Refused) == Refused(Status.SUSPENDED, "nothing")
+        told = await one(store, nudge, Delivered)
+        assert told.row is not None
+        assert (told.row.kind, told.row.name, told.owner) == (InboxKind.NUDGE, "pack", "w")
+        assert (await row(store, run.id)).due == NOW + 5
+        assert await one(store, nudge, Done) == Done(0)
+        assert [act.actor for act in await store.audit(run.id)] == ["kim"]
+        assert len(await unread(store, run.key)) == 1
+        await one(store, Pause(target=run.id, at=NOW), Delivered)
+        assert await one(store, replace(nudge, step=""), Refused) == Refused(Status.PAUSED, "nothing")
+        await end(store, await row(store, run.id))
+        assert await one(store, nudge, Refused) == Refused(Status.COMPLETED, "nothing")
+        assert await one(store, replace(nudge, target="none"), Refused) == Refused(None)
