@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
+from tests.support.waiting import eventually
 
+from holdfast import Context, activity, workflow
 from holdfast.cli.main import main
 from holdfast.looking import LocalDesk, doctor
 from holdfast.looking.database import bytes_said
@@ -65,6 +69,101 @@ async def test_a_disk_that_fills_up_is_found(path, monkeypatch):
         for level, no_space in (("warn", 0), ("fail", 1 << 62)):
             monkeypatch.setattr(doctor, "_NO_SPACE", no_space)
             assert (await found(engine))["disk"][0] == level
+
+
+async def test_a_queue_that_no_worker_serves_is_found(path):
+    clock = JumpingClock()
+
+    @activity(queue="gpu")
+    async def render(what: str) -> str:
+        return what
+
+    @workflow
+    async def picture(ctx: Context, what: str) -> str:
+        return await ctx.step(render, what)
+
+    async with TestEngine(str(path), workflows=[picture], queues=["default"], clock=clock) as engine:
+        for number in range(3):
+            await engine.start(picture, "sunset", id=f"picture-{number}")
+
+        async def queued() -> bool:
+            return sum(row.waiting for row in await engine.store.queues()) == 3
+
+        await eventually(queued)
+        assert "queue gpu" not in await found(engine)
+        clock.advance(timedelta(minutes=5))
+        engine.store.clock = clock
+        [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == "queue gpu"]
+        assert finding.level == "fail"
+        assert finding.said == "3 steps wait since 5 min, and no worker takes them"
+        assert finding.remedy == "start a worker with Engine(..., queues=['gpu', ...])"
+        await engine.flow.pause(queue="gpu", by="lena")
+        assert (await found(engine))["queue gpu"] == ("warn", "holdfast resume --queue gpu")
+
+
+async def test_a_workflow_that_no_worker_knows_is_found(path):
+    clock = JumpingClock()
+    house = House(f"sqlite:///{path}", clock)
+    async with house.engine([sleeper], run_workflows=False) as client:
+        await client.start(sleeper, 3, id="order-1")
+    async with house.engine([approval]) as engine:
+        engine.store.clock = clock
+        clock.advance(timedelta(minutes=5))
+        said = await found(engine)
+        assert said["workers"][0] == "ok"
+        assert said["overdue"][0] == "fail"
+        assert said["workflow sleeper"] == ("fail", "start a worker with Engine(..., workflows=[sleeper])")
+
+
+async def test_clocks_that_are_not_the_same_are_found(path):
+    clock = JumpingClock()
+    async with House(f"sqlite:///{path}", clock).engine() as engine:
+        clock.advance(timedelta(hours=1))
+        await engine.start(approval, 1, id="order-1")
+        await engine.settle()
+        engine.store.clock = JumpingClock()
+        [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == "clock"]
+        assert finding.level == "fail"
+        assert finding.said.startswith("run order-1 was written ")
+        assert finding.said.endswith(" in the future: clocks are not the same")
+
+
+async def test_leases_that_do_not_fit_each_other_are_found(path):
+    clock = JumpingClock()
+    house = House(f"sqlite:///{path}", clock)
+    async with house.engine() as engine, house.engine(lease=timedelta(seconds=2)):
+        said = [each.said for each in await LocalDesk(engine.store).doctor() if each.subject == "settings"]
+        assert said == [
+            "workers have leases of 2 s and 30 s: those with the longer ones are missed later when they hang",
+            "a lease of 2 s is lost by any pause of its process or the database",
+        ]
+
+
+async def test_old_runs_that_no_sweep_takes_are_found(path, monkeypatch):
+    clock = JumpingClock()
+    house = House(f"sqlite:///{path}", clock)
+    house.bank_open = True
+    async with house.engine(retention=None) as engine:
+        engine.store.clock = clock
+        await engine.execute(order, "lamp", id="order-1")
+        monkeypatch.setattr(doctor, "_MANY_OLD", 1)
+        assert (await found(engine))["retention"][0] == "ok"
+        clock.advance(timedelta(days=40))
+        assert (await found(engine))["retention"] == (
+            "warn", "let old runs go: Engine(retention=Retention(completed=...))",
+        )  # fmt: skip
+
+
+def test_a_database_that_cannot_be_looked_at_is_a_finding(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("holdfast.db").write_bytes(gzip.decompress((ROOT / "tests/golden/schema_10/sqlite.db.gz").read_bytes()))
+    assert main(["doctor"]) == 1
+    assert "holdfast db upgrade" in capsys.readouterr().out
+    Path("holdfast.db").write_bytes(b"SQLite format 3" + bytes(5000))
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["items"][0]["level"] == "fail"
+    assert main(["doctor", "--url", "postgresql://shop@localhost:1/shop"]) == 1
+    assert "fail  database" in capsys.readouterr().out
 
 
 def test_the_command_ends_with_one_if_there_is_something_to_look_at(tmp_path: Path, monkeypatch, capsys):

@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.database import looking, url_option
-from holdfast.cli.output import emit, say, table
+from holdfast.cli.database import NoDatabase, looking, url_option
+from holdfast.cli.output import emit, say, status
+from holdfast.errors import CannotOpen, NeedsUpgrade, StoreError
+from holdfast.looking.doctor import HouseFinding
+from holdfast.texts import printable
 
 
 @click.command("doctor", short_help="Say what is wrong with the house, and what to do about it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 @url_option
 def doctor_command(as_json: bool, url: str | None) -> int:
-    """Say what is wrong with the house, and what to do about it: database, disk, workers, runs, pauses, schedules.
+    """Say what is wrong with the house, and what to do about it.
 
-    It ends with 1 if there is something to look at.
+    It looks at database, disk, clocks, workers, queues, runs, pauses, schedules and retention, and ends with 1 if there
+    is something to look at.
 
     \b
     Example: holdfast doctor
     """
-    found = looking(url, lambda desk: desk.doctor())
+    try:
+        found = looking(url, lambda desk: desk.doctor())
+    except NoDatabase:
+        raise
+    except StoreError as error:
+        found = [_unreadable(error)]
     wrong = [finding for finding in found if finding.level != "ok"]
     if as_json:
         emit("holdfast.doctor/1", found)
     else:
-        table(("", "", "", ""), [(each.level, each.subject, each.said, each.remedy) for each in found])
+        width = max(len(each.subject) for each in found)
+        for each in found:
+            click.echo(f"{status(f'{each.level:<4}')}  {printable(each.subject):<{width}}  {printable(each.said)}")
+            if each.remedy:
+                say(f"      {'':<{width}}  {each.remedy}")
         say(f"{len(wrong)} to look at" if wrong else "all is well", err=True)
     return 1 if wrong else 0
+
+
+def _unreadable(error: StoreError) -> HouseFinding:
+    """Return the finding for a database that cannot even be looked at."""
+    if isinstance(error, NeedsUpgrade):
+        subject, remedy = "schema", "holdfast db upgrade"
+    elif isinstance(error, CannotOpen):
+        subject, remedy = "database", "see that the path, the file and its rights are right"
+    else:
+        subject, remedy = "database", "if it stays so: holdfast db restore BACKUP --replace, with no worker alive"
+    return HouseFinding(level="fail", subject=subject, said=str(error), remedy=remedy)

@@ -60,7 +60,7 @@ def _tinted(cell: str) -> str:
 
 def status(word: str) -> str:
     """Return the word for a status, in its colour."""
-    return click.style(word, fg=_COLOURS.get(word)) if coloured() else word
+    return click.style(word, fg=_COLOURS.get(word.strip())) if coloured() else word
 
 
 def emit(schema: str, view: Any, fields: str | None = None) -> None:

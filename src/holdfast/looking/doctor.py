@@ -17,12 +17,19 @@ from holdfast.contract.store import Store
 from holdfast.looking.database import bytes_said, size_of
 from holdfast.looking.query import OVERDUE
 from holdfast.looking.times import span
+from holdfast.stores import newest_schema
 
 Level = Literal["ok", "warn", "fail"]
 
 _LARGE_WAL = 256 << 20
 _LITTLE_SPACE, _NO_SPACE = 2 << 30, 256 << 20
 _MOST_LETTERS = 1_000
+_MOST_OVERDUE = 200
+_CLOCKS_APART = 10_000_000
+_SHORT_LEASE = 5_000_000
+_KEPT = timedelta(days=31)
+"""A day longer than Retention keeps completed runs unless it is told."""
+_MANY_OLD = 1_000
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
 
 
@@ -38,7 +45,7 @@ class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):
 async def examine(store: Store) -> list[HouseFinding]:
     """Look at everything and return what was found, in the order in which a person would ask."""
     found: list[HouseFinding] = []
-    for look in (_database, _workers, _overdue, _blocked, _letters, _paused, _schedules):
+    for look in _LOOKS:
         found += [finding async for finding in look(store)]
     return found
 
@@ -46,12 +53,14 @@ async def examine(store: Store) -> list[HouseFinding]:
 async def _database(store: Store) -> AsyncIterator[HouseFinding]:
     path = getattr(store, "path", None)
     if path is None or not size_of(path):
-        yield HouseFinding(level="ok", subject="database", said=f"answers; durability {store.durability}")
+        schema = newest_schema(str(getattr(store, "kind", "")))
+        said = f"answers; schema {schema}, durability {store.durability}"
+        yield HouseFinding(level="ok", subject="database", said=said)
         return
     size, wal = size_of(path) or 0, size_of(f"{path}-wal") or 0
-    yield HouseFinding(
-        level="ok", subject="database", said=f"{path}, {bytes_said(size)}, durability {store.durability}"
-    )
+    schema = newest_schema(str(getattr(store, "kind", "")))
+    said = f"{path}, {bytes_said(size)}, schema {schema}, durability {store.durability}"
+    yield HouseFinding(level="ok", subject="database", said=said)
     if wal > _LARGE_WAL:
         yield HouseFinding(
             level="warn",
@@ -92,18 +101,104 @@ async def _workers(store: Store) -> AsyncIterator[HouseFinding]:
             )
 
 
-async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
-    late = store.clock.now() - int(OVERDUE / timedelta(microseconds=1))
-    counted = await store.count(HeadFilter(due_until=late))
-    if counted.n:
+async def _clocks(store: Store) -> AsyncIterator[HouseFinding]:
+    """Compare what was written last with the time it is now: nothing comes from the future."""
+    now = store.clock.now()
+    page = await store.heads(HeadFilter(limit=1))
+    ahead = max((max(head.created, head.updated) - now for head in page.heads), default=0)
+    if ahead > _CLOCKS_APART:
         yield HouseFinding(
             level="fail",
-            subject="overdue",
-            said=f"{counted.n:,}{'' if counted.exact else '+'} runs want a worker for more than a minute",
-            remedy="holdfast list is:overdue",
+            subject="clock",
+            said=f"run {page.heads[0].id} was written {span(ahead)} in the future: clocks are not the same",
+            remedy="set the clocks of all machines by NTP; timers and leases go by them",
         )
     else:
+        yield HouseFinding(level="ok", subject="clock", said="nothing was written in the future")
+
+
+async def _leases(store: Store) -> AsyncIterator[HouseFinding]:
+    """Compare the settings of workers that are alive."""
+    leases = sorted({worker.lease for worker in await store.workers() if worker.state == "alive"})
+    if len(leases) > 1:
+        said = " and ".join(span(lease) for lease in leases)
+        yield HouseFinding(
+            level="warn",
+            subject="settings",
+            said=f"workers have leases of {said}: those with the longer ones are missed later when they hang",
+            remedy="give all engines the same lease=",
+        )
+    for lease in leases[:1]:
+        if lease < _SHORT_LEASE:
+            yield HouseFinding(
+                level="warn",
+                subject="settings",
+                said=f"a lease of {span(lease)} is lost by any pause of its process or the database",
+                remedy="Engine(lease=...) of 10 s or more",
+            )
+
+
+async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
+    now = store.clock.now()
+    late = HeadFilter(due_until=now - int(OVERDUE / timedelta(microseconds=1)), limit=_MOST_OVERDUE)
+    counted = await store.count(late)
+    if not counted.n:
         yield HouseFinding(level="ok", subject="overdue", said="no run waits for a worker for more than a minute")
+        return
+    yield HouseFinding(
+        level="fail",
+        subject="overdue",
+        said=f"{counted.n:,}{'' if counted.exact else '+'} runs want a worker for more than a minute",
+        remedy="holdfast list is:overdue",
+    )
+    if not any(worker.state == "alive" for worker in await store.workers()):
+        return
+    waiting: dict[str, list[int]] = {}
+    for head in (await store.heads(late)).heads:
+        waiting.setdefault(head.workflow, []).append(head.due if head.due is not None else head.updated)
+    for workflow, dues in sorted(waiting.items()):
+        yield HouseFinding(
+            level="fail",
+            subject=f"workflow {workflow}",
+            said=f"{len(dues):,} runs wait since {span(now - min(dues))}, though workers are alive: does one know it?",
+            remedy=f"start a worker with Engine(..., workflows=[{workflow}])",
+        )
+
+
+async def _queues(store: Store) -> AsyncIterator[HouseFinding]:
+    now, paused = store.clock.now(), {row.name for row in await store.paused() if row.kind == "queue"}
+    late = int(OVERDUE / timedelta(microseconds=1))
+    waiting: dict[str, tuple[int, int]] = {}
+    taken: set[str] = set()
+    for row in await store.queues():
+        if row.taken:
+            taken.add(row.queue)
+        if row.waiting and row.oldest is not None:
+            count, oldest = waiting.get(row.queue, (0, row.oldest))
+            waiting[row.queue] = (count + row.waiting, min(oldest, row.oldest))
+    for queue, (count, oldest) in sorted(waiting.items()):
+        if queue not in taken and queue not in paused and now - oldest > late:
+            steps = f"{count:,} step{'s wait' if count != 1 else ' waits'}"
+            yield HouseFinding(
+                level="fail",
+                subject=f"queue {queue}",
+                said=f"{steps} since {span(now - oldest)}, and no worker takes them",
+                remedy=f"start a worker with Engine(..., queues=[{queue!r}, ...])",
+            )
+
+
+async def _retention(store: Store) -> AsyncIterator[HouseFinding]:
+    old = store.clock.now() - int(_KEPT / timedelta(microseconds=1))
+    counted = await store.count(HeadFilter(statuses=(Status.COMPLETED,), ended_until=old))
+    if counted.n >= _MANY_OLD:
+        yield HouseFinding(
+            level="warn",
+            subject="retention",
+            said=f"{counted.n:,}{'' if counted.exact else '+'} completed runs ended more than {_KEPT.days} days ago",
+            remedy="let old runs go: Engine(retention=Retention(completed=...))",
+        )
+    else:
+        yield HouseFinding(level="ok", subject="retention", said="old runs are swept, or there are not many")
 
 
 async def _blocked(store: Store) -> AsyncIterator[HouseFinding]:
@@ -158,3 +253,8 @@ async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
             said=f"its tick is late by {span(store.clock.now() - (row.next or late))}: no engine advances schedules",
             remedy="start a process with Engine(..., workflows=[...])",
         )
+
+
+_LOOKS = (
+    _database, _clocks, _workers, _leases, _overdue, _queues, _blocked, _letters, _paused, _schedules, _retention,
+)  # fmt: skip

@@ -10,7 +10,7 @@ from holdfast.contract.store import Store
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.texts import LONGEST_REMARK, refuse_text
 
-__all__ = ["newest_schema", "open_store"]
+__all__ = ["open_store"]
 
 _SCHEME = re.compile(r"(postgresql|postgres|sqlite)(?:\+(\w+))?:", re.IGNORECASE)
 """As SQLAlchemy writes it, a driver may be named: `postgresql+asyncpg`, `sqlite+aiosqlite`. Ours is the same anyway."""
