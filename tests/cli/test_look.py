@@ -190,16 +190,36 @@ def test_an_old_database_is_refused_until_it_is_upgraded(run, tmp_path, monkeypa
     assert run("list").code == 0
 
 
-def test_help_is_given_without_loading_an_engine():
+def _loaded(*arguments: str) -> list[str]:
+    """Return the modules that a command loads in a process of its own."""
     import subprocess
     import sys
 
-    script = (
-        "import sys; from holdfast.cli.main import main; main(['--help']); "
-        "print([name for name in sys.modules if name.startswith(('holdfast.engine', 'apsw', 'asyncio'))])"
-    )
+    script = f"import sys; from holdfast.cli.main import main; main({[*arguments]!r}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_help_is_given_without_loading_an_engine():
+    """It answers in a tenth of a second because it loads hardly anything, and that is counted."""
+    loaded = _loaded("--help")
+    assert not [name for name in loaded if name.startswith(("holdfast.engine", "apsw", "asyncio", "msgspec"))]
+    assert len([name for name in loaded if name.startswith("holdfast")]) <= 10
+
+
+def test_why_loads_the_store_and_the_desk_and_no_code_of_workflows(shop):
+    """It answers in less than three tenths of a second: half of that is what it loads."""
+    loaded = _loaded("why", "order-10")
+    not_needed = (
+        "holdfast.engine",
+        "holdfast.context",
+        "holdfast.definitions",
+        "holdfast.histories",
+        "psycopg",
+        "tomllib",
+    )
+    assert not [name for name in loaded if name.startswith(not_needed)]
+    assert len([name for name in loaded if name.startswith("holdfast")]) <= 100
 
 
 def test_the_zone_of_a_person_is_named_or_refused(shop, run, monkeypatch):

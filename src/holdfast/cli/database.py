@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tomllib
 from collections.abc import Awaitable, Callable
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from holdfast.errors import BadInput, CannotOpen
-from holdfast.looking import Desk
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,10 +62,16 @@ def setting(name: str, given: str | None) -> Setting | None:
 
 def _in_file(file: Path, path: tuple[str, ...], name: str) -> Setting | None:
     try:
-        values: Any = tomllib.loads(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
     except OSError:
         return None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file}: cannot be read as TOML: {error}") from error
+    import tomllib
+
+    try:
+        values: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{file}: cannot be read as TOML: {error}") from error
     for part in path:
         values = values.get(part, {}) if isinstance(values, dict) else {}
@@ -102,6 +108,8 @@ def zone() -> tzinfo | None:
     name = os.environ.get("HOLDFAST_TZ")
     if not name:
         return None
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

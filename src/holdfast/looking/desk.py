@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from holdfast.histories.recorded import RecordedRun
-from holdfast.looking.database import DatabaseView
-from holdfast.looking.doctor import HouseFinding
 from holdfast.looking.views import (
     AuditPageView,
     Count,
@@ -22,6 +20,11 @@ from holdfast.looking.views import (
     Why,
     WorkerView,
 )
+
+if TYPE_CHECKING:
+    from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.database import DatabaseView
+    from holdfast.looking.doctor import HouseFinding
 
 
 class Desk(ABC):

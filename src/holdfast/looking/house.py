@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,10 +12,7 @@ from holdfast.contract.house import MOST_VALUES, AuditFilter
 from holdfast.contract.rows import LetterFilter
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
-from holdfast.looking.database import DatabaseView, database_view
 from holdfast.looking.desk import Desk
-from holdfast.looking.doctor import HouseFinding, examine
-from holdfast.looking.letters import groups_of, letter_view
 from holdfast.looking.views import (
     AuditPageView,
     AuditView,
@@ -29,6 +26,10 @@ from holdfast.looking.views import (
     WorkerView,
 )
 from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.looking.database import DatabaseView
+    from holdfast.looking.doctor import HouseFinding
 
 _MOST = 1_000
 _WAITERS = 50
@@ -46,16 +47,24 @@ class LocalHouse(Desk):
         return self._store.clock.now()
 
     async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
+        from holdfast.looking.letters import letter_view
+
         _check_limit(limit)
         return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
 
     async def letter_groups(self) -> list[LetterGroup]:
+        from holdfast.looking.letters import groups_of
+
         return groups_of(await self._store.letter_groups())
 
     async def database(self) -> DatabaseView:
+        from holdfast.looking.database import database_view
+
         return await database_view(self._store)
 
     async def doctor(self) -> list[HouseFinding]:
+        from holdfast.looking.doctor import examine
+
         return await examine(self._store)
 
     async def workers(self) -> list[WorkerView]:

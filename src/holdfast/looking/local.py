@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,9 +12,7 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import HeadPage, RunHead
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.contract.waits import words_of
-from holdfast.definitions import check_run_id
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
-from holdfast.histories.recorded import RecordedRun, recorded_run
 from holdfast.looking.facts import Facts, gather, gather_one
 from holdfast.looking.house import LocalHouse
 from holdfast.looking.query import OVERDUE, Query, parse
@@ -32,6 +30,9 @@ from holdfast.looking.views import (
 )
 from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
+
+if TYPE_CHECKING:
+    from holdfast.histories.recorded import RecordedRun
 
 MOST = 200
 """How many runs a page may have."""
@@ -168,9 +169,11 @@ class LocalDesk(LocalHouse):
         return [*names, *rows]
 
     async def record(self, run_id: str) -> RecordedRun:
-        row = await self._store.get(check_run_id(run_id))
+        from holdfast.histories.recorded import recorded_run
+
+        row = await self._store.get(run_id)
         if row is None:
-            raise NoSuchRun(run_id)
+            raise _no_such(run_id)
         return recorded_run(row, await self._store.history(row.key))
 
     # What several of them do.
@@ -179,9 +182,9 @@ class LocalDesk(LocalHouse):
         return Times(self._now, self._zone, relative)
 
     async def _head(self, run_id: str) -> RunHead:
-        found = await self._store.heads_of([check_run_id(run_id)])
+        found = await self._store.heads_of([run_id])
         if run_id not in found:
-            raise NoSuchRun(run_id)
+            raise _no_such(run_id)
         return found[run_id]
 
     async def _facts(self, head: RunHead) -> Facts:
@@ -192,6 +195,16 @@ class LocalDesk(LocalHouse):
     async def _shown(self, heads: list[RunHead], relative: bool) -> list[Head]:
         facts, times = await gather(self._store, heads), self._times(relative)
         return [head_view(head, explain(head, facts, times)) for head in heads]
+
+
+def _no_such(run_id: str) -> Exception:
+    """Return the error for a run that is not there, or whose id cannot be one."""
+    from holdfast.definitions import check_run_id  # it takes a third of what a command loads, and few need it
+
+    try:
+        return NoSuchRun(check_run_id(run_id))
+    except BadInput as error:
+        return error
 
 
 def head_view(head: RunHead, why: Why) -> Head:
