@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.looking.views import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
+    from holdfast.schedules.preview import TickPreview
 
 
 class Desk(ABC):
@@ -125,6 +126,22 @@ class Desk(ABC):
     @abstractmethod
     async def attribute_values(self, name: str, prefix: str = "") -> list[str]:
         """Return the first 20 values of an attribute that begin with a prefix, as the filter language writes them."""
+
+    @abstractmethod
+    async def preview(
+        self,
+        schedule: str | None = None,
+        n: int = 20,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+    ) -> list[TickPreview]:
+        """Return the next ticks of a schedule, or of a timetable that is none yet, as `engine.schedules.preview` does.
+
+        Raises:
+            NoSuchSchedule, InvalidSchedule, BadInput: as there.
+        """
 
     @abstractmethod
     async def audit(

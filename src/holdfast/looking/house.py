@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +11,7 @@ from holdfast.clock import Instant, from_datetime, to_datetime
 from holdfast.contract.house import MOST_VALUES, AuditFilter
 from holdfast.contract.rows import LetterFilter
 from holdfast.contract.store import Store
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoSuchSchedule
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import (
     AuditPageView,
@@ -30,6 +30,7 @@ from holdfast.payloads import codec
 if TYPE_CHECKING:
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
+    from holdfast.schedules.preview import TickPreview
 
 _MOST = 1_000
 _WAITERS = 50
@@ -129,6 +130,28 @@ class LocalHouse(Desk):
         texts = await self._store.attribute_values(name, msgspec.json.encode(prefix).decode()[:-1])
         others = await self._store.attribute_values(name, prefix) if not prefix.startswith('"') else []
         return sorted({_written(value) for value in (*texts, *others)})[:MOST_VALUES]
+
+    async def preview(
+        self,
+        schedule: str | None = None,
+        n: int = 20,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+    ) -> list[TickPreview]:
+        from holdfast.schedules.preview import check_number, preview, preview_of
+        from holdfast.schedules.times import spec
+
+        now, n = self._now, check_number(n)
+        if schedule is None:
+            return preview(spec(cron=cron, every=every, timezone=timezone, now=now), now, n)
+        if cron is not None or every is not None:
+            raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
+        row = next((row for row in await self._store.schedules() if row.id == schedule), None)
+        if row is None:
+            raise NoSuchSchedule(f"there is no schedule {schedule!r}")
+        return preview_of(row, now, n)
 
     async def audit(
         self,

@@ -23,6 +23,7 @@ from holdfast.ops.port import Port, audited, check_who
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
+from holdfast.schedules.preview import TickPreview, check_number, preview, preview_of
 from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
@@ -40,6 +41,7 @@ _UNKNOWN_TICK = 60_000_000
 
 Timetable = list[Schedule]
 Ids = list[str]
+Ticks = list[TickPreview]
 
 
 class Schedules:
@@ -235,6 +237,36 @@ class Schedules:
 
     async def _find(self, id: str) -> ScheduleRow | None:
         return next((row for row in await self._port.store.schedules() if row.id == id), None)
+
+    @patient
+    async def preview(
+        self,
+        id: str | None = None,
+        n: int = 20,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+        starting: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Ticks:
+        """Return the next ticks of a schedule, or of a timetable that is none yet, each with its local time.
+
+        Where clocks change it is said of a tick that its time is skipped or comes twice. A paused schedule gives the
+        ticks that it would have if it went on now.
+
+        Raises:
+            NoSuchSchedule: there is no such schedule.
+            InvalidSchedule: something about the timetable means nothing; the message names it.
+            BadInput: both are given, or `n` is not between 1 and 1,000.
+        """
+        now, n = self._port.clock.now(), check_number(n)
+        if id is None:
+            spec = checked_spec(cron=cron, every=every, timezone=timezone, starting=starting, until=until, now=now)
+            return preview(spec, now, n)
+        if cron is not None or every is not None:
+            raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
+        return preview_of(await self._row(id), now, n)
 
     # Starting by hand.
 

@@ -175,7 +175,7 @@ def _cron_ticks(spec: ScheduleSpec, after: Instant) -> Iterator[Instant]:
 
     assert spec.cron is not None
     try:
-        for moment in CronSim(spec.cron, to_datetime(after).astimezone(_zone(spec.timezone))):
+        for moment in CronSim(spec.cron, to_datetime(after).astimezone(zone_of(spec.timezone))):
             tick = from_datetime(moment)
             if tick > FAR_FUTURE:
                 return
@@ -197,7 +197,12 @@ def _last_tick(spec: ScheduleSpec, known: Instant, now: Instant) -> Instant:
     return known if too_late == 0 else max(known, _after(spec, seconds[too_late - 1] * _SECOND) or known)
 
 
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone by its IANA name.
+
+    Raises:
+        InvalidSchedule: there is none of that name here.
+    """
     if name == "UTC":
         return UTC  # which needs no database of time zones, and is what cronsim is fastest with
     import zoneinfo
@@ -225,7 +230,7 @@ def _checked_zone(name: Any) -> str:
         refuse_text(name, "timezone", error=InvalidSchedule)
     if name == "localtime":
         raise InvalidSchedule("timezone: 'localtime' is another zone on each machine; use its IANA name")
-    _zone(name)
+    zone_of(name)
     return name
 
 
