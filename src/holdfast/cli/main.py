@@ -22,6 +22,10 @@ class _Where(NamedTuple):
 
 
 GROUPS: dict[str, dict[str, _Where]] = {
+    "Begin": {
+        "demo": _Where("begin:demo_command", "Show an order that survives kill -9, twice, and the proof."),
+        "new": _Where("begin:new_command", "Make a directory with a workflow, a test and a main that run."),
+    },
     "Look": {
         "list": _Where("look:list_command", "List runs, newest first, each with why it is where it is."),
         "show": _Where("look:show_command", "Show one run: why, its input, its result or error, its steps."),
