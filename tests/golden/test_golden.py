@@ -23,7 +23,7 @@ OPEN = {
     Status.BLOCKED,
 }  # fmt: skip
 
-LATER = {InboxKind.LIMIT_TURN}
+LATER = {InboxKind.LIMIT_TURN, InboxKind.NUDGE}
 """Kinds of inbox rows that came with a later schema."""
 
 
