@@ -23,7 +23,7 @@ _DURATION = re.compile(r"(\d+)(s|min|h|d)")
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 _PAST = {
     "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
-    "terminate": "terminated", "recover": "recovered",
+    "terminate": "terminated", "recover": "recovered", "nudge": "nudged",
 }  # fmt: skip
 NOTHING_CHANGED, IN_PART = 6, 7
 
@@ -81,7 +81,7 @@ def pause_command(
     """
     if workflow or queue or limit:
         return _hold_back(given, True, workflow, queue, limit)
-    return _act("pause", given, duration=_duration(duration))
+    return _act("pause", given, duration=duration_of("--for", duration))
 
 
 @click.command("resume", short_help="Let paused or cancelled runs, a workflow, a queue or a limit go on.")
@@ -149,6 +149,18 @@ def recover_command(**given: Any) -> int:
     return _act("recover", given)
 
 
+@click.command("nudge", short_help="Let steps that wait to be tried again be tried now.")
+@_on_runs
+@click.option("--step", default="", metavar="PATH", help="Only this step; else all that wait to be tried again.")
+def nudge_command(step: str, **given: Any) -> int:
+    """Let steps that wait to be tried again, or whose condition puts them off, be tried now.
+
+    \b
+    Example: holdfast nudge order-88405
+    """
+    return _act("nudge", given, step=step)
+
+
 @click.command("send", short_help="Send a run a message.")
 @click.argument("run_id", metavar="ID")
 @click.argument("name")
@@ -164,7 +176,7 @@ def send_command(
     \b
     Example: holdfast send order-88405 approved '{"by": "kim"}'
     """
-    value, actor = _json(payload), who(by)
+    value, actor = json_of(payload), who(by)
 
     async def work(engine: Any) -> bool:
         sent: bool = await engine.get(run_id).send(name, value, id=message_id, by=actor, reason=reason)
@@ -191,7 +203,7 @@ def publish_command(
     \b
     Example: holdfast publish stock '{"item": "lamp"}'
     """
-    value, actor = _json(payload), who(by)
+    value, actor = json_of(payload), who(by)
 
     async def work(engine: Any) -> int:
         runs: int = await engine.publish(name, value, id=event_id, by=actor, reason=reason)
@@ -206,7 +218,8 @@ def publish_command(
     return 0
 
 
-def _json(text: str | None) -> Any:
+def json_of(text: str | None) -> Any:
+    """Return a payload that was given as JSON."""
     import json
 
     if text is None:
@@ -219,12 +232,13 @@ def _json(text: str | None) -> Any:
         ) from None
 
 
-def _duration(text: str | None) -> timedelta | None:
+def duration_of(option: str, text: str | None) -> timedelta | None:
+    """Return a duration that was given as a number and a unit."""
     if text is None:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise BadInput(f"--for {text}: write a number and s, min, h or d, as in 30min")
+        raise BadInput(f"{option} {text}: write a number and s, min, h or d, as in 30min")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 

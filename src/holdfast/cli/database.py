@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -38,6 +38,11 @@ def url_option(command: F) -> F:
     return click.option(
         "--url", metavar="DATABASE", help="The database: a path, sqlite:///path or postgresql://user@host/name."
     )(command)
+
+
+app_option = click.option(
+    "--app", metavar="MODULE:NAME", help="The code at hand: an engine, a list of workflows, or a function of them."
+)
 
 
 def setting(name: str, given: str | None) -> Setting | None:
@@ -135,7 +140,23 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]]) -> T:
     return asyncio.run(main())
 
 
-def acting(url: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
+def code_at_hand(app: str | None, *, needed: bool = True) -> list[Any]:
+    """Return the workflows of the code that is named, none if none is.
+
+    Raises:
+        BadInput: none is named, and it is needed; or it is not there.
+    """
+    named = setting("app", app)
+    if named is not None:
+        from holdfast.histories.app import load_app
+
+        return load_app(named.value).all()
+    if needed:
+        raise BadInput("say which code: --app module:name, HOLDFAST_APP, or app = ... under [tool.holdfast]")
+    return []
+
+
+def acting(url: str | None, work: Callable[[Any], Awaitable[T]], workflows: Sequence[Any] = ()) -> T:
     """Open the database as a client that advances no runs, and do something with its engine."""
 
     async def main() -> T:
@@ -143,7 +164,7 @@ def acting(url: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
         from holdfast.cli.transfer import open_existing
 
         store = open_existing(database(url).value)
-        async with Engine(store=store, run_workflows=False, retention=None) as engine:
+        async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
             return await work(engine)
 
     return asyncio.run(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
@@ -148,7 +148,7 @@ def _show(view: RunView) -> None:
         say()
         table(
             ("STEP", "STATUS", "ATTEMPTS", "STARTED", "TOOK", "RESULT OR ERROR"),
-            [_step(s, view.as_of) for s in view.steps],
+            [step_row(step, view.as_of, zone()) for step in view.steps],
         )
 
 
@@ -172,7 +172,8 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _step(step: StepView, now: datetime) -> tuple[str, ...]:
+def step_row(step: StepView, now: datetime, zone: tzinfo | None) -> tuple[str, ...]:
+    """Return a step as a row of a table."""
     took = ""
     if step.started_at is not None:
         took = span(from_datetime(step.finished_at or now) - from_datetime(step.started_at))
@@ -181,7 +182,7 @@ def _step(step: StepView, now: datetime) -> tuple[str, ...]:
         said = f"{step.error.type.rpartition('.')[2]}: {step.error.message}"
     elif step.status == "completed":
         said = payload(step.result, 200)
-    started = clock(step.started_at, now, zone())
+    started = clock(step.started_at, now, zone)
     return step.path, step.status, str(step.attempts), started, took, " ".join(said.split())
 
 

@@ -31,9 +31,13 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "show": _Where("look:show_command", "Show one run: why, its input, its result or error, its steps."),
         "why": _Where("look:why_command", "Say in one sentence why a run is where it is."),
         "history": _Where("look:history_command", "Show the facts of a run's history."),
+        "steps": _Where("runs.follow:steps_command", "List the steps of a run: attempts, times, results."),
+        "watch": _Where("runs.follow:watch_command", "Show a run and its steps until it has ended."),
+        "result": _Where("runs.begin:result_command", "Write the result of a run."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },
     "Act": {
+        "start": _Where("runs.begin:start_command", "Start a run."),
         "cancel": _Where("act:cancel_command", "Ask runs to stop."),
         "pause": _Where("act:pause_command", "Let runs, a workflow, a queue or a limit begin nothing more."),
         "resume": _Where("act:resume_command", "Let what was paused or cancelled go on."),
@@ -41,17 +45,30 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "rerun": _Where("act:rerun_command", "Let ended runs do a step, and all after it, again."),
         "terminate": _Where("act:terminate_command", "End runs here and now, without asking their code."),
         "recover": _Where("act:recover_command", "Try blocked runs again with the code there is now."),
+        "nudge": _Where("act:nudge_command", "Let steps that wait to be tried again be tried now."),
         "send": _Where("act:send_command", "Send a run a message."),
+        "ask": _Where("runs.begin:ask_command", "Send a run a request, and write its reply."),
+        "query": _Where("runs.begin:query_command", "Ask the code of a run about its state."),
+        "set": _Where("runs.begin:set_command", "Give a run attributes, by which it is found."),
         "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
     },
     "Letters": {
         "letters": _Where("letters:letters_group", "Work and messages given up on: list, groups, ack, replay."),
+    },
+    "Schedules": {
+        "schedules": _Where(
+            "flow.schedules:schedules_group", "What is started by the clock: list, next, pause, trigger."
+        ),
     },
     "Ship": {
         "check": _Where("check:check_command", "Say which open runs the code at hand would block."),
         "record": _Where("ship:record_command", "Write a run's history to a file that a test replays."),
     },
     "House": {
+        "queues": _Where("flow.house:queues_command", "List queues: what waits in them, and what was taken."),
+        "limits": _Where("flow.house:limits_group", "Limits that workers share: list, show, why."),
+        "events": _Where("flow.house:events_command", "List events by name: queued, and waited for."),
+        "audit": _Where("flow.house:audit_group", "What was done, by whom and why: list, verify."),
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),

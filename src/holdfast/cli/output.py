@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -53,9 +54,19 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join([*cells, last]).rstrip(), color=coloured())
 
 
+def width() -> int:
+    """Return how many columns there are to write in: those of the terminal, or as many as are wanted."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
 def _tinted(cell: str) -> str:
     colour = _COLOURS.get(cell.strip())
     return click.style(cell, fg=colour) if colour is not None else cell
+
+
+def tinted(text: str, word: str) -> str:
+    """Return a text in the colour that a status has."""
+    return click.style(text, fg=_COLOURS.get(word)) if coloured() else text
 
 
 def status(word: str) -> str:
@@ -63,14 +74,26 @@ def status(word: str) -> str:
     return click.style(word, fg=_COLOURS.get(word.strip())) if coloured() else word
 
 
-def emit(schema: str, view: Any, fields: str | None = None) -> None:
+def emit(schema: str, view: Any, fields: str | None = None, *, on_one_line: bool = False) -> None:
     """Write a record, or a list of records, as one JSON document that names its schema."""
     plain = msgspec.to_builtins(view, str_keys=True)
     document: dict[str, Any] = {"items": plain} if isinstance(plain, list) else dict(plain)
     if fields is not None:
         document["items"] = [_chosen(item, fields) for item in document.get("items", ())]
-    text = msgspec.json.format(msgspec.json.encode({"schema": schema, **document}), indent=2)
-    click.echo(text.decode())
+    text = msgspec.json.encode({"schema": schema, **document})
+    click.echo(harmless(text if on_one_line else msgspec.json.format(text, indent=2)))
+
+
+def harmless(text: bytes) -> str:
+    """Return JSON with what a terminal might obey, or read in another order, written as escapes: it says the same."""
+    said = text.decode()
+    return said if said.isprintable() else "".join(map(_escaped, said))
+
+
+def _escaped(letter: str) -> str:
+    if letter.isprintable() or letter == "\n":
+        return letter
+    return json.dumps(letter)[1:-1]
 
 
 def _chosen(item: Mapping[str, Any], fields: str) -> dict[str, Any]:

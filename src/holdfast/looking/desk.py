@@ -11,12 +11,16 @@ from holdfast.looking.views import (
     Count,
     EventNameView,
     EventPage,
+    HeldBackView,
     HistoryPage,
     LetterGroup,
     LetterView,
+    LimitView,
     Page,
     QueueView,
     RunView,
+    ScheduleView,
+    VerdictView,
     Why,
     WorkerView,
 )
@@ -128,6 +132,22 @@ class Desk(ABC):
         """Return the first 20 values of an attribute that begin with a prefix, as the filter language writes them."""
 
     @abstractmethod
+    async def schedules(self) -> list[ScheduleView]:
+        """Return the schedules that there are, by their ids."""
+
+    @abstractmethod
+    async def limits(self) -> list[LimitView]:
+        """Return the limits that workers share, by their names."""
+
+    @abstractmethod
+    async def held_back(self, run_id: str) -> list[HeldBackView]:
+        """Return what flow control holds back of a run: pauses, its admission, the limits of its steps.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
     async def preview(
         self,
         schedule: str | None = None,
@@ -142,6 +162,10 @@ class Desk(ABC):
         Raises:
             NoSuchSchedule, InvalidSchedule, BadInput: as there.
         """
+
+    @abstractmethod
+    async def verify_audit(self, run_id: str | None = None) -> VerdictView:
+        """Check the chain of what was done, or of what one run put on record."""
 
     @abstractmethod
     async def audit(

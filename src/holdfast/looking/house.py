@@ -20,9 +20,13 @@ from holdfast.looking.views import (
     EventPage,
     EventView,
     EventWaiterView,
+    HeldBackView,
     LetterGroup,
     LetterView,
+    LimitView,
     QueueView,
+    ScheduleView,
+    VerdictView,
     WorkerView,
 )
 from holdfast.payloads import codec
@@ -130,6 +134,26 @@ class LocalHouse(Desk):
         texts = await self._store.attribute_values(name, msgspec.json.encode(prefix).decode()[:-1])
         others = await self._store.attribute_values(name, prefix) if not prefix.startswith('"') else []
         return sorted({_written(value) for value in (*texts, *others)})[:MOST_VALUES]
+
+    async def schedules(self) -> list[ScheduleView]:
+        from holdfast.looking.control import schedule_views
+
+        return await schedule_views(self._store)
+
+    async def limits(self) -> list[LimitView]:
+        from holdfast.looking.control import limit_views
+
+        return await limit_views(self._store)
+
+    async def held_back(self, run_id: str) -> list[HeldBackView]:
+        from holdfast.looking.control import held_back_views
+
+        return await held_back_views(self._store, run_id)
+
+    async def verify_audit(self, run_id: str | None = None) -> VerdictView:
+        from holdfast.looking.control import verdict_view
+
+        return await verdict_view(self._store, run_id)
 
     async def preview(
         self,

@@ -132,6 +132,32 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """How many facts its history has."""
 
 
+class StepList(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of a run, in the order in which its code called them."""
+
+    run: str
+    items: list[StepView]
+
+
+class ResultView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended, or, if it has not, where it stands; `said` is why, in a sentence."""
+
+    run: str
+    status: str
+    ended: bool
+    said: str
+    output: Any = None
+    error: dict[str, Any] | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run answered to a request or a query."""
+
+    run: str
+    name: str
+    answer: Any
+
+
 class EntryView(msgspec.Struct, frozen=True, kw_only=True):
     """One fact of a run's history."""
 
@@ -261,6 +287,68 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     queued: list[EventView]
     waiting: list[EventWaiterView]
     next: int | None = None
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule: what it starts, and when; `wrong` says what of it cannot be read here."""
+
+    id: str
+    workflow: str
+    when: str
+    """Its timetable, as people write it."""
+    paused: bool
+    next_at: datetime | None = None
+    until: datetime | None = None
+    last_run: str | None = None
+    overlap: str = ""
+    catch_up: str = ""
+    input: Any = None
+    wrong: str = ""
+
+
+class LimitKeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a limit that is in use; `held_until` is until when its service is left alone."""
+
+    key: str
+    used: int
+    waiting: int
+    next_turn: datetime | None = None
+    held_until: datetime | None = None
+    failures: int = 0
+
+
+class LimitView(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that workers share: what it allows, how many of it are used, and how many steps wait."""
+
+    name: str
+    allows: str
+    used: int
+    waiting: int
+    next_turn: datetime | None = None
+    paused: bool = False
+    overridden: bool = False
+    keys: list[LimitKeyView] = []
+
+
+class HeldBackView(msgspec.Struct, frozen=True, kw_only=True):
+    """What flow control holds back: a run, or a step of it; `kind` is limit, workflow or queue."""
+
+    code: str
+    kind: str
+    name: str
+    key: str = ""
+    step: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class VerdictView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a chain of rows is whole: so many hold, up to the hash `last`; the row `broken_at` does not."""
+
+    ok: bool
+    checked: int
+    broken_at: int | None = None
+    last: str = ""
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.limits import LimitKeyRow, LimitRow, LimitSpec, PauseLimit, PutLimit
 from holdfast.contract.operations import Done
 from holdfast.engine.client.link import Link, Linked
-from holdfast.engine.views.reasons import HeldBack, of_pauses, of_run, of_steps
-from holdfast.errors import BadInput, NoSuchRun, UnknownLimit
+from holdfast.engine.views.reasons import HeldBack, reasons_of
+from holdfast.errors import BadInput, UnknownLimit
 from holdfast.limits import Limit
 from holdfast.ops.port import audited
 from holdfast.patience import patient
@@ -136,20 +136,8 @@ class LimitControl(Linked):
         """
         link = self._link
         link.check_usable()
-        row = await link.store.get(run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
-        if row.status.is_terminal:
-            return []
-        now, queues = link.clock.now(), link.worker.runner.queues
-        pauses = [(each.kind, each.name, each.since) for each in await link.store.paused()]
-        found = of_pauses(pauses, row.workflow, queues.queue_of(row.workflow))
-        found += of_run(row.workflow, await link.store.admission(row.key), now)
-        waits = await link.store.limit_waits(row.key)
-        if waits:
-            history = await link.store.history(row.key)
-            found += of_steps(waits, history, now, link.worker.limits.lease_clock.now())
-        return found
+        queues, lease_now = link.worker.runner.queues, link.worker.limits.lease_clock.now()
+        return await reasons_of(link.store, run_id, queues.queue_of, link.clock.now(), lease_now)
 
     def _tell(self, what: str, name: str, at: Instant, reason: str) -> None:
         said = {"limit": name, **({"reason": reason} if reason else {})}

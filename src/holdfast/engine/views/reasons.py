@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.limits import Admission, LimitSpec, LimitWait
 from holdfast.contract.rows import EntryRow
+from holdfast.contract.store import Store
+from holdfast.errors import NoSuchRun
 from holdfast.replay import entry as entries
 from holdfast.replay.location import Names
 
@@ -36,6 +38,26 @@ class HeldBack(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
     until: datetime | None = None
     """From when on it may go on, where that is known."""
+
+
+async def reasons_of(
+    store: Store, run_id: str, queue_of: Callable[[str], str | None], now: Instant, lease_now: Instant
+) -> list[HeldBack]:
+    """Return what holds back a run and its steps: pauses first, then its admission, then the limits of steps.
+
+    Raises:
+        NoSuchRun: there is no such run.
+    """
+    row = await store.get(run_id)
+    if row is None:
+        raise NoSuchRun(run_id)
+    if row.status.is_terminal:
+        return []
+    pauses = [(each.kind, each.name, each.since) for each in await store.paused()]
+    found = of_pauses(pauses, row.workflow, queue_of(row.workflow))
+    found += of_run(row.workflow, await store.admission(row.key), now)
+    waits = await store.limit_waits(row.key)
+    return found + (of_steps(waits, await store.history(row.key), now, lease_now) if waits else [])
 
 
 def of_steps(

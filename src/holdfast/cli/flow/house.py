@@ -1,0 +1,221 @@
+"""`holdfast queues`, `limits`, `events` and `audit`: what runs share, and what was done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from holdfast.cli.database import looking, url_option, zone
+from holdfast.cli.output import emit, payload, say, table
+from holdfast.errors import BadInput
+from holdfast.looking.views import AuditPageView, EventNameView, EventPage, HeldBackView, LimitView, QueueView
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+def _at(moment: datetime | None) -> str:
+    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
+
+
+@click.command("queues", short_help="List queues: what waits in them, and what was taken.")
+@_json
+@url_option
+def queues_command(as_json: bool, url: str | None) -> None:
+    """List queues by the activities whose steps wait in them, or were taken by a worker.
+
+    \b
+    Example: holdfast queues
+    """
+    found: list[QueueView] = looking(url, lambda desk: desk.queues())
+    if as_json:
+        emit("holdfast.queues/1", found)
+    elif found:
+        rows = [
+            ("paused" if each.paused else "ok", each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}",
+             _at(each.oldest))
+            for each in found
+        ]  # fmt: skip
+        table(("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "OLDEST SINCE"), rows)
+    else:
+        say("no step waits in a queue", err=True)
+
+
+@click.group("limits", short_help="Limits that workers share: list, show, why.")
+def limits_group() -> None:
+    """Look at limits; `holdfast pause --limit NAME` and `resume --limit NAME` stop and start what is under one."""
+
+
+@limits_group.command("list", short_help="List limits: what they allow, what is used, what waits.")
+@_json
+@url_option
+def list_limits(as_json: bool, url: str | None) -> None:
+    """List the limits that workers share: what they allow, what is used, and how many steps wait.
+
+    \b
+    Example: holdfast limits list
+    """
+    found: list[LimitView] = looking(url, lambda desk: desk.limits())
+    if as_json:
+        emit("holdfast.limits/1", found)
+    elif found:
+        rows = [
+            ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}", _at(each.next_turn),
+             f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
+            for each in found
+        ]  # fmt: skip
+        table(("STATE", "LIMIT", "USED", "WAIT", "NEXT", "ALLOWS"), rows)
+    else:
+        say("there are no limits that workers share; Engine(limits=[Limit(...)]) declares one", err=True)
+
+
+@limits_group.command("show", short_help="Show one limit, with its keys that are in use.")
+@click.argument("name")
+@_json
+@url_option
+def show_limit(name: str, as_json: bool, url: str | None) -> None:
+    """Show one limit, with those of its keys for which most wait.
+
+    \b
+    Example: holdfast limits show openai
+    """
+    found = {each.name: each for each in looking(url, lambda desk: desk.limits())}
+    if name not in found:
+        there = f"; there are {', '.join(found)}" if found else "; there are none"
+        raise BadInput(f"there is no limit {name!r}{there}")
+    limit: LimitView = found[name]
+    if as_json:
+        emit("holdfast.limit/1", limit)
+        return
+    state = "paused" if limit.paused else "ok"
+    say(f"{limit.name}  {state}  {limit.allows}; {limit.used:,} used, {limit.waiting:,} wait")
+    if limit.keys:
+        rows = [
+            (each.key or "-", f"{each.used:,}", f"{each.waiting:,}", _at(each.next_turn), _at(each.held_until))
+            for each in limit.keys
+        ]
+        table(("KEY", "USED", "WAIT", "NEXT", "LEFT ALONE UNTIL"), rows)
+
+
+@limits_group.command("why", short_help="Say what holds back a run and its steps.")
+@click.argument("run_id", metavar="ID")
+@_json
+@url_option
+def why_limited(run_id: str, as_json: bool, url: str | None) -> None:
+    """Say what holds back a run and its steps: pauses, its turn, the limits of steps.
+
+    \b
+    Example: holdfast limits why order-88405
+    """
+    found: list[HeldBackView] = looking(url, lambda desk: desk.held_back(run_id))
+    if as_json:
+        emit("holdfast.held-back/1", found)
+    elif found:
+        rows = [
+            (each.code, f"{each.kind} {each.name}", each.key, each.step, _at(each.since), _at(each.until))
+            for each in found
+        ]
+        table(("CODE", "BY", "KEY", "STEP", "SINCE", "UNTIL"), rows)
+    else:
+        say("nothing holds it back", err=True)
+
+
+@click.command("events", short_help="List events by name: queued, and waited for.")
+@click.argument("name", required=False)
+@click.option("--after", default=0, help="With a name: only events after this number.")
+@click.option("--limit", default=50, show_default=True, help="With a name: how many events to show.")
+@_json
+@url_option
+def events_command(name: str | None, after: int, limit: int, as_json: bool, url: str | None) -> None:
+    """List the names under which events are queued or runs wait; with a NAME its events, and the runs that wait.
+
+    \b
+    Example: holdfast events stock
+    """
+    if name is not None:
+        page: EventPage = looking(url, lambda desk: desk.events(name, after=after, limit=limit))
+        if as_json:
+            emit("holdfast.event/1", page)
+        else:
+            _events(page)
+        return
+    found: list[EventNameView] = looking(url, lambda desk: desk.event_names())
+    if as_json:
+        emit("holdfast.events/1", found)
+    elif found:
+        rows = [
+            (each.name, f"{each.queued:,}", f"{each.waiting:,}", _at(each.oldest), _at(each.since)) for each in found
+        ]
+        table(("EVENT", "QUEUED", "RUNS WAIT", "OLDEST", "WAITED FOR SINCE"), rows)
+    else:
+        say("no event is queued, and no run waits for one", err=True)
+
+
+def _events(page: EventPage) -> None:
+    say(f"{page.name}: {len(page.queued):,} queued{'+' if page.next else ''}, {len(page.waiting):,} runs wait")
+    if page.queued:
+        rows = [(str(each.n), _at(each.at), each.id, payload(each.payload, 200)) for each in page.queued]
+        table(("N", "PUBLISHED", "ID", "PAYLOAD"), rows)
+    if page.waiting:
+        table(("RUN", "WAITS SINCE"), [(each.run, _at(each.since)) for each in page.waiting])
+    if page.next is not None:
+        say(f"more: holdfast events {page.name} --after {page.next}", err=True)
+
+
+@click.group("audit", short_help="What was done, by whom and why: list, verify.")
+def audit_group() -> None:
+    """Look at the audit trail, and check that nothing of it was changed."""
+
+
+@audit_group.command("list", short_help="List what was done, newest first.")
+@click.option("--actor", help="Only what this one did.")
+@click.option("--action", help="Only this action, as in cancel.")
+@click.option("--target", help="Only what was done to this run, workflow, queue, limit or schedule.")
+@click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
+@click.option("--before", type=int, help="Go on below this number, where an earlier page ended.")
+@_json
+@url_option
+def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, **which: Any) -> None:
+    """List what was done, newest first: when, by whom, to what, and why.
+
+    \b
+    Example: holdfast audit list --actor kim
+    """
+    page: AuditPageView = looking(url, lambda desk: desk.audit(limit=limit, before=before, **which))
+    if as_json:
+        emit("holdfast.audit/1", page)
+        return
+    rows = [
+        (str(each.n), _at(each.at), each.actor, each.action, each.target, _said(each.detail)) for each in page.items
+    ]
+    if rows:
+        table(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows)
+    else:
+        say("nothing is on record that fits", err=True)
+    if page.next is not None:
+        say(f"{'searched so far' if page.partial else 'older'}: holdfast audit list --before {page.next}", err=True)
+
+
+def _said(detail: Any) -> str:
+    return "" if detail in (None, {}, "") else payload(detail, 200)
+
+
+@audit_group.command("verify", short_help="Check that nothing of the audit trail was changed.")
+@click.option("--run", "run_id", help="Check what this run put on record instead.")
+@_json
+@url_option
+def verify_audit(run_id: str | None, as_json: bool, url: str | None) -> int:
+    """Check the chain of hashes of the audit trail, or of the evidence of one run; ends with 1 if it is broken.
+
+    \b
+    Example: holdfast audit verify
+    """
+    found = looking(url, lambda desk: desk.verify_audit(run_id))
+    if as_json:
+        emit("holdfast.verdict/1", found)
+    elif found.ok:
+        say(f"{found.checked:,} rows hold; the last hash is {found.last or 'none'}")
+    else:
+        say(f"broken at row {found.broken_at}: it, or what came before it, was changed; {found.checked:,} rows hold")
+    return 0 if found.ok else 1

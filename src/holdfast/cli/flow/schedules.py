@@ -1,0 +1,182 @@
+"""`holdfast schedules`: what is started by the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli.act import NOTHING_CHANGED, shared
+from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who, zone
+from holdfast.cli.output import emit, payload, say, table
+from holdfast.errors import NoSuchSchedule
+from holdfast.looking.views import Acted, ScheduleView
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+
+
+@click.group("schedules", short_help="What is started by the clock: list, show, next, pause, resume, trigger.")
+def schedules_group() -> None:
+    """Look at schedules, and stop or start them."""
+
+
+@schedules_group.command("list", short_help="List schedules, with their next ticks.")
+@_json
+@url_option
+def list_schedules(as_json: bool, url: str | None) -> None:
+    """List schedules, each with what it starts, when, and its next tick.
+
+    \b
+    Example: holdfast schedules list
+    """
+    found: list[ScheduleView] = looking(url, lambda desk: desk.schedules())
+    if as_json:
+        emit("holdfast.schedules/1", found)
+    elif found:
+        rows = [
+            (_state(each), each.id, each.workflow, each.when, _at(each.next_at), each.wrong or each.last_run or "")
+            for each in found
+        ]
+        table(("STATE", "SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "LAST RUN"), rows)
+    else:
+        say("there are no schedules; engine.schedules.put makes one", err=True)
+
+
+def _state(schedule: ScheduleView) -> str:
+    if schedule.wrong:
+        return "wrong"
+    return "paused" if schedule.paused else "over" if schedule.next_at is None else "ok"
+
+
+def _at(moment: Any) -> str:
+    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
+
+
+@schedules_group.command("show", short_help="Show one schedule.")
+@click.argument("schedule_id", metavar="ID")
+@_json
+@url_option
+def show_schedule(schedule_id: str, as_json: bool, url: str | None) -> None:
+    """Show one schedule: what it starts with which input, and when.
+
+    \b
+    Example: holdfast schedules show nightly
+    """
+    found = {each.id: each for each in looking(url, lambda desk: desk.schedules())}
+    if schedule_id not in found:
+        raise _missing(schedule_id, [*found])
+    schedule: ScheduleView = found[schedule_id]
+    if as_json:
+        emit("holdfast.schedule/1", schedule)
+        return
+    facts = (
+        ("workflow", schedule.workflow), ("when", schedule.when), ("state", _state(schedule)),
+        ("next", _at(schedule.next_at)), ("until", _at(schedule.until)), ("last run", schedule.last_run or ""),
+        ("overlap", schedule.overlap), ("catch up", schedule.catch_up), ("input", payload(schedule.input)),
+        ("wrong", schedule.wrong),
+    )  # fmt: skip
+    say(schedule.id)
+    for name, value in facts:
+        if value:
+            say(f"{name:<12}{value}")
+
+
+def _missing(schedule_id: str, there: list[str]) -> NoSuchSchedule:
+    from difflib import get_close_matches
+
+    near = get_close_matches(schedule_id, there, 1)
+    return NoSuchSchedule(f"there is no schedule {schedule_id!r}{f'; did you mean {near[0]}?' if near else ''}")
+
+
+@schedules_group.command("next", short_help="Show the next ticks of a schedule.")
+@click.argument("schedule_id", metavar="ID", required=False)
+@click.option("--cron", help="Of a timetable that is no schedule yet, as in '0 2 * * *'.")
+@click.option("--zone", "timezone", default="UTC", show_default=True, help="With --cron: its time zone.")
+@click.option("-n", "number", default=10, show_default=True, help="How many, up to 1,000.")
+@_json
+@url_option
+def next_ticks(
+    schedule_id: str | None, cron: str | None, timezone: str, number: int, as_json: bool, url: str | None
+) -> None:
+    """Show the next ticks of a schedule, in its own time zone too, with a word where clocks change.
+
+    \b
+    Example: holdfast schedules next nightly -n 5
+    """
+    if (schedule_id is None) == (cron is None):
+        raise click.UsageError("name a schedule, or a timetable with --cron, one of the two")
+    ticks = looking(url, lambda desk: desk.preview(schedule_id, number, cron=cron, timezone=timezone))
+    if as_json:
+        emit("holdfast.ticks/1", ticks)
+        return
+    rows = [(_at(tick.at), f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", tick.note) for tick in ticks]
+    if rows:
+        table(("TICK", "IN ITS ZONE", ""), rows)
+    else:
+        say("it has no more ticks", err=True)
+
+
+@schedules_group.command("pause", short_help="Let a schedule start nothing.")
+@click.argument("schedule_id", metavar="ID")
+@shared
+def pause_schedule(schedule_id: str, **given: Any) -> int:
+    """Let a schedule start nothing until it is resumed.
+
+    \b
+    Example: holdfast schedules pause nightly --reason "month end, INC-12"
+    """
+    return _change("pause", schedule_id, given)
+
+
+@schedules_group.command("resume", short_help="Let a paused schedule go on.")
+@click.argument("schedule_id", metavar="ID")
+@shared
+def resume_schedule(schedule_id: str, **given: Any) -> int:
+    """Let a paused schedule go on, with the next tick from now.
+
+    \b
+    Example: holdfast schedules resume nightly
+    """
+    return _change("resume", schedule_id, given)
+
+
+@schedules_group.command("trigger", short_help="Start a run of a schedule now.")
+@click.argument("schedule_id", metavar="ID")
+@app_option
+@shared
+def trigger_schedule(schedule_id: str, **given: Any) -> int:
+    """Start a run of a schedule now, whatever the clock says; it needs the code of its workflow.
+
+    \b
+    Example: holdfast schedules trigger nightly --app shop.main:engine
+    """
+    actor = who(given["by"])
+
+    async def work(engine: Any) -> str:
+        run: str = await engine.schedules.trigger(schedule_id, by=actor, reason=given["reason"])
+        return run
+
+    run = acting(given["url"], work, code_at_hand(given["app"]))
+    if given["as_json"]:
+        emit("holdfast.acted/1", Acted(run=run, action="trigger", changed=True))
+    else:
+        say(run)
+    return 0
+
+
+def _change(action: str, schedule_id: str, given: dict[str, Any]) -> int:
+    actor, wanted = who(given["by"]), action == "pause"
+
+    async def work(engine: Any) -> bool:
+        if (await engine.schedules.get(schedule_id)).paused is wanted:
+            return False
+        await getattr(engine.schedules, action)(schedule_id, by=actor, reason=given["reason"])
+        return True
+
+    changed, word = acting(given["url"], work), "paused" if wanted else "resumed"
+    if given["as_json"]:
+        emit("holdfast.acted/1", Acted(run=schedule_id, action=action, changed=changed))
+    else:
+        said = f"schedule {schedule_id} is {word}" if changed else f"schedule {schedule_id} was "
+        say(said if changed else f"{said}{'paused already' if wanted else 'not paused'}", err=not changed)
+    return 0 if changed else NOTHING_CHANGED

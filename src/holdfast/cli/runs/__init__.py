@@ -1,0 +1,1 @@
+"""Commands about single runs, beside those that look at them and stop them."""

@@ -1,0 +1,125 @@
+"""What a desk on a store says of schedules and limits, and whether the audit trail is whole."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.contract.rows import AuditRow, EvidenceRow, ScheduleRow
+from holdfast.contract.store import Store
+from holdfast.errors import BadInput
+from holdfast.looking.facts import limit_words
+from holdfast.looking.times import span
+from holdfast.looking.views import HeldBackView, LimitKeyView, LimitView, ScheduleView, VerdictView
+
+_KEYS = 20
+_PAGE = 1_000
+
+
+async def schedule_views(store: Store) -> list[ScheduleView]:
+    """Return the schedules that there are."""
+    return [_schedule(row) for row in await store.schedules()]
+
+
+def _schedule(row: ScheduleRow) -> ScheduleView:
+    from holdfast.schedules.view import schedule_of
+
+    next_at = to_datetime(row.next) if row.next is not None else None
+    try:
+        found = schedule_of(row)
+    except BadInput as error:
+        return ScheduleView(
+            id=row.id, workflow=row.workflow, when="", paused=row.paused, next_at=next_at, last_run=row.last_run,
+            wrong=str(error),
+        )  # fmt: skip
+    when = f"{found.cron} {found.timezone}" if found.cron is not None else f"every {_length(found.every)}"
+    return ScheduleView(
+        id=row.id,
+        workflow=row.workflow,
+        when=when,
+        paused=row.paused,
+        next_at=next_at,
+        until=found.until,
+        last_run=row.last_run,
+        overlap=found.overlap,
+        catch_up=found.catch_up,
+        input=found.input,
+    )
+
+
+def _length(duration: timedelta | None) -> str:
+    return span(round(duration.total_seconds() * 1e6)) if duration is not None else ""
+
+
+async def limit_views(store: Store) -> list[LimitView]:
+    """Return the limits that workers share: what they allow, what is used and what waits."""
+    moved = store.clock.now() - store.lease_clock.now()
+
+    def at(instant: Instant | None) -> datetime | None:
+        later = instant is not None and instant > store.lease_clock.now()
+        return to_datetime(instant + moved) if instant is not None and later else None
+
+    found: list[LimitView] = []
+    for row in await store.limits():
+        keys = [
+            LimitKeyView(
+                key=key.key,
+                used=key.used,
+                waiting=key.waiting + key.granted,
+                next_turn=at(key.invited),
+                held_until=at(max(key.held_until, key.open_until or 0)),
+                failures=key.failures,
+            )
+            for key in await store.limit_keys(row.name, _KEYS)
+        ]
+        turns = [key.next_turn for key in keys if key.next_turn is not None]
+        found.append(
+            LimitView(
+                name=row.name,
+                allows=limit_words(row.override or row.spec),
+                used=row.used,
+                waiting=row.waiting + row.granted,
+                next_turn=min(turns, default=None),
+                paused=row.paused,
+                overridden=row.override is not None,
+                keys=keys,
+            )
+        )
+    return found
+
+
+async def held_back_views(store: Store, run_id: str) -> list[HeldBackView]:
+    """Return what flow control holds back of a run: itself, or steps of it."""
+    from holdfast.engine.views.reasons import reasons_of
+
+    found = await reasons_of(store, run_id, lambda workflow: None, store.clock.now(), store.lease_clock.now())
+    return [
+        HeldBackView(
+            code=each.code,
+            kind=each.kind,
+            name=each.name,
+            key=each.key,
+            step=each.step,
+            since=each.since,
+            until=each.until,
+        )
+        for each in found
+    ]
+
+
+async def verdict_view(store: Store, run_id: str | None) -> VerdictView:
+    """Check the chain of the audit trail, or of what one run put on record."""
+    from holdfast.chains import broken_link
+
+    checked, after, last = 0, 0, ""
+    while True:
+        rows: list[AuditRow] | list[EvidenceRow]
+        rows = await (store.audit(None, after, _PAGE) if run_id is None else store.evidence(run_id, after, _PAGE))
+        for row in rows:
+            broken = broken_link([row], last, checked)
+            if broken is not None:
+                return VerdictView(ok=False, checked=checked, broken_at=broken, last=last)
+            checked, last = checked + 1, row.hash
+        if len(rows) < _PAGE:
+            return VerdictView(ok=True, checked=checked, last=last)
+        after = rows[-1].n

@@ -1,0 +1,104 @@
+"""Schedules, queues, limits, events and the audit trail from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.support.command_cases import Answer, furnished
+from tests.support.transfer_cases import House
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
+    return furnished("sqlite:///holdfast.db")
+
+
+@pytest.fixture
+def run(capsys):
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+def test_schedules_are_listed_paused_resumed_and_triggered(shop, run):
+    assert run("schedules", "list").out.splitlines()[1].split()[:3] == ["ok", "nightly", "sleeper"]
+    assert "0 2 * * * Europe/Berlin" in run("schedules", "show", "nightly").out
+    ticks = run("schedules", "next", "nightly", "-n", "3")
+    assert len(ticks.out.splitlines()) == 4
+    assert "02:00:00 CE" in ticks.out
+    assert (
+        run("schedules", "next", "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "-n", "400").out.count("exist") == 1
+    )
+    paused = run("schedules", "pause", "nightly", "--reason", "month end")
+    assert (paused.code, paused.out) == (0, "schedule nightly is paused\n")
+    assert run("schedules", "pause", "nightly").code == 6
+    assert run("schedules", "list").out.splitlines()[1].startswith("paused")
+    assert run("schedules", "resume", "nightly").code == 0
+    triggered = run("schedules", "trigger", "nightly", "--app", "tests.support.command_cases:sleeper")
+    assert triggered.out.startswith("nightly:")
+    assert run("show", triggered.out.strip()).code == 0
+    acts = json.loads(run("audit", "list", "--actor", "kim", "--json").out)["items"]
+    assert {"schedule.trigger", "schedule.resume", "schedule.pause"} <= {act["action"] for act in acts}
+
+
+def test_a_schedule_that_is_not_there_names_the_nearest(shop, run):
+    missing = run("schedules", "show", "nihtly")
+    assert (missing.code, "did you mean nightly?" in missing.err) == (3, True)
+    assert run("schedules", "trigger", "nightly").code == 2, "it needs the code"
+    for command in ("pause", "resume"):
+        assert run("schedules", command, "nihtly").code == 3
+    assert run("schedules", "next").code == 2
+    unknown = run("schedules", "next", "--cron", "0 2 * * *", "--zone", "Europe/Nowhere")
+    assert (unknown.code, "Europe/Nowhere" in unknown.err) == (2, True)
+
+
+def test_queues_limits_and_events_are_listed(shop, run):
+    assert run("queues").out.splitlines()[1].split()[:5] == ["ok", "gpu", "train", "1", "0"]
+    assert run("pause", "--queue", "gpu").code == 0
+    assert run("queues").out.splitlines()[1].startswith("paused")
+    assert run("limits", "list").out.splitlines()[1].split()[:4] == ["ok", "openai", "0", "0"]
+    assert run("pause", "--limit", "openai").code == 0
+    assert run("limits", "show", "openai").out.startswith("openai  paused  1 at once; 0 used, 0 wait")
+    missing = run("limits", "show", "opnai")
+    assert (missing.code, "there are openai" in missing.err) == (2, True)
+    assert run("pause", "--workflow", "training").code == 0
+    assert run("limits", "why", "trains").out.splitlines()[1].split()[:3] == ["waiting.paused", "workflow", "training"]
+    assert "nothing holds it back" in run("limits", "why", "sleeps").err
+    assert run("limits", "why", "nobody").code == 3
+    names = {line.split()[0]: line.split()[1:3] for line in run("events").out.splitlines()[1:]}
+    assert names["parcel"] == ["1", "0"]
+    assert names["approval"] == ["0", "1"]
+    assert '{"item":"lamp"}' in run("events", "parcel").out
+    assert "waits" in run("events", "approval").out
+
+
+def test_the_audit_trail_is_listed_from_its_end_and_checked(shop, run):
+    page = run("audit", "list", "--limit", "1")
+    assert page.out.splitlines()[1].split()[3:6] == ["lena", "resume", "waits"]
+    assert "older: holdfast audit list --before" in page.err
+    older = run("audit", "list", "--actor", "kim", "--action", "pause", "--json")
+    assert [act["detail"]["reason"] for act in json.loads(older.out)["items"]] == ["bank down"]
+    assert "rows hold" in run("audit", "verify").out
+    assert run("audit", "verify", "--run", "done").code == 0
+    connection = apsw.Connection("holdfast.db")
+    connection.execute("UPDATE audit SET actor = 'nobody' WHERE n = 2")
+    connection.close()
+    broken = run("audit", "verify")
+    assert (broken.code, "broken at row 2" in broken.out) == (1, True)
+
+
+def test_the_same_is_seen_on_postgresql(run, empty_database, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_URL", empty_database)
+    furnished(empty_database)
+    for command, begins in (
+        (("schedules", "list"), "ok"), (("queues",), "ok"), (("limits", "list"), "ok"), (("steps", "done"), "keep"),
+    ):  # fmt: skip
+        assert run(*command).out.splitlines()[1].startswith(begins)
+    assert run("audit", "verify").code == 0
+    assert run("result", "done").out == '"paid lamp"\n'
+    assert run("set", "sleeps", "customer=c-7").code == 0
+    assert run("schedules", "pause", "nightly").code == 0
