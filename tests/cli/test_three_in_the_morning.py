@@ -1,0 +1,68 @@
+"""The page for three in the morning is true: in each broken house its commands say what it says, and mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import shutil
+from collections import namedtuple
+
+import pytest
+from tests.support.broken_houses import HOUSES, broken
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
+
+from holdfast.cli.main import main
+
+PAGE = (ROOT / "docs" / "production" / "at-three-in-the-morning.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+NOT_MENDED = {"A full disk"}
+Usage = namedtuple("Usage", "total used free")
+
+
+def commands(section: str) -> list[tuple[str, list[str]]]:
+    """Return the commands of a section, each with the lines that it prints."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def pattern(lines: list[str]) -> str:
+    """Return what fits lines in which ... stands for anything, and a line of it for any lines."""
+    made = [re.escape(line.rstrip()).replace(re.escape("..."), "[^\n]*") for line in lines]
+    return "".join("(?:[^\n]*\n)*" if line == "[^\n]*" else f"{line} *\n" for line in made)
+
+
+def test_the_page_has_a_section_for_each_house_and_no_more_commands_than_it_says():
+    assert set(SECTIONS) == set(HOUSES)
+    for name, section in SECTIONS.items():
+        assert len(commands(section)) == (2 if name in NOT_MENDED else 3), name
+
+
+@pytest.mark.parametrize("name", HOUSES)
+async def test_a_broken_house_is_understood_with_two_commands_and_mended_with_a_third(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    if name == "A full disk":
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 30, 1 << 30, 12 << 20))
+    async with broken(name) as house:
+        capsys.readouterr()
+        for line, lines in commands(SECTIONS[name]):
+            words = shlex.split(line)
+            if words[0] == "holdfast":
+                await asyncio.to_thread(main, words[1:])
+            else:
+                assert house.mend is not None
+                await house.mend()
+            said = "".join(capsys.readouterr())
+            assert not lines or re.fullmatch(pattern(lines), said), f"{line}\n{said}"
+        assert (house.repaired is None) == (name in NOT_MENDED)
+        if house.repaired is not None:
+            await eventually(house.repaired)
