@@ -61,8 +61,9 @@ GROUPS: dict[str, dict[str, _Where]] = {
         ),
     },
     "Ship": {
-        "check": _Where("check:check_command", "Say which open runs the code at hand would block."),
-        "record": _Where("ship:record_command", "Write a run's history to a file that a test replays."),
+        "check": _Where("ship.check:check_command", "Say which open runs the code at hand would block."),
+        "debug": _Where("ship.debug:debug_command", "Replay one run here, step by step, and look at its variables."),
+        "record": _Where("ship.record:record_command", "Write a run's history to a file that a test replays."),
     },
     "House": {
         "queues": _Where("flow.house:queues_command", "List queues: what waits in them, and what was taken."),

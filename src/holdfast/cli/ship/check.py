@@ -143,7 +143,7 @@ class _Progress:
 
 
 def _text(report: Any, took: float) -> None:
-    from holdfast.cli.reports import text_of
+    from holdfast.cli.ship.reports import text_of
 
     for line in text_of(report, took):
         say(line)
@@ -154,13 +154,13 @@ def _json(report: Any, took: float) -> None:
 
 
 def _junit(report: Any, took: float) -> None:
-    from holdfast.cli.reports import junit_of
+    from holdfast.cli.ship.reports import junit_of
 
     click.echo(junit_of(report, took))
 
 
 def _github(report: Any, took: float) -> None:
-    from holdfast.cli.reports import github_of
+    from holdfast.cli.ship.reports import github_of
 
     for line in github_of(report):
         click.echo(line)

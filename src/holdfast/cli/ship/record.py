@@ -1,4 +1,4 @@
-"""`holdfast record`: what goes from production into the tests, and from the code at hand against production."""
+"""`holdfast record`: the history of a run of production as a file, which a test replays."""
 
 from __future__ import annotations
 
