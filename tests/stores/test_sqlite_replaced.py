@@ -10,12 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from tests.support.sqlite_cases import opened
 
 from holdfast.contract.operations import Committed, Delivered, Fenced, Transact
 from holdfast.errors import StoreClosed, StoreCorrupt, StoreError, StoreReplaced
 from holdfast.stores.sqlite.store import SQLiteStore
+from holdfast.stores.sqlite.watch import FileWatch
 from holdfast.testing.conformance import LEASE, NOW, entry, message, one, started, turn
 
 WHAT_TO_DO = r"remove .*shop\.db-wal and .*shop\.db-shm"
@@ -248,3 +250,30 @@ async def test_a_store_that_is_closed_leaves_the_wal_of_a_restored_set_alone(fol
     await store.close()
     assert path.read_bytes() == (folder / "older.db").read_bytes()
     assert (folder / "shop.db-wal").read_text() == "theirs\n"
+
+
+@pytest.mark.parametrize("rows", [300, 6000], ids=["one block", "two blocks"])
+def test_a_copy_over_the_file_while_a_checkpoint_is_made_is_noticed_by_its_pages(path: Path, rows: int) -> None:
+    """The shared memory says which page is in which frame of the WAL, in blocks of some four thousand."""
+    writer = apsw.Connection(str(path))
+    try:
+        writer.pragma("journal_mode", "wal")
+        writer.wal_autocheckpoint(0)
+        writer.execute("CREATE TABLE filled (number, filler)")
+        writer.wal_checkpoint()
+        shell("cp shop.db before.db", path.parent)
+        watch = FileWatch(str(path), path.stat())
+        with writer:
+            writer.executemany("INSERT INTO filled VALUES (?, zeroblob(3900))", [(number,) for number in range(rows)])
+        watch.checkpoint(writer.wal_checkpoint)  # a page that is as SQLite wrote it
+        with writer:
+            writer.execute("UPDATE filled SET number = number + 1")
+
+        def copy_over() -> None:
+            writer.wal_checkpoint()
+            shell("truncate -r shop.db before.db && dd if=before.db of=shop.db conv=notrunc status=none", path.parent)
+
+        with pytest.raises(StoreReplaced, match="another program"):
+            watch.checkpoint(copy_over)
+    finally:
+        writer.close()

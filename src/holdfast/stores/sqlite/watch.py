@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, NoReturn, TypeVar
 from zlib import crc32
@@ -36,6 +37,8 @@ _SHARED = struct.Struct("=14xHII8x8s56xI28xI")
 
 
 _WAL_HEADER, _FRAME_HEADER = 32, 24
+_BLOCK_SIZE, _IN_BLOCK, _LESS_IN_FIRST = 32_768, 4096, 34
+"""Of the shared memory: the size of a block, the pages it lists, and how many fewer fit beside the header."""
 _PATIENCE = 5.0
 _MOST_FRAMES = 10_000
 _SAMPLE = 20
@@ -163,15 +166,17 @@ class FileWatch:
         now = self._shared_memory()
         if now is None or not now.at_rest or now.salts != before.salts or now.frames - before.copied > _MOST_FRAMES:
             return
-        frames = self._frames(before.copied, now)
+        frames = self._last_frames(before.copied, now)
         if frames is None:
             return
         # A page that was written again meanwhile is left to the next checkpoint.
-        last = now.copied - before.copied
-        copied = self._pages(_some([number for number, (at, _) in frames.items() if at < last], _SAMPLE), now)
+        sample = _some([number for number, frame in frames.items() if frame < now.copied], _SAMPLE)
+        written, copied = self._in_wal({number: frames[number] for number in sample}, now), self._pages(sample, now)
+        if written is None:
+            return
         stay = [number for number in sums if number not in frames and number <= now.pages]
         left = self._pages(stay, now)
-        sound = all(page == frames[number][1] for number, page in copied.items()) and all(
+        sound = all(page == written[number] for number, page in copied.items()) and all(
             number in left and crc32(left[number]) == sums[number] for number in stay
         )
         after = self._shared_memory()
@@ -181,20 +186,40 @@ class FileWatch:
             self._condemn(f"{self.path} was written by another program")
         self._recent = [*copied] or self._recent
 
-    def _frames(self, first: int, shared: _Shared) -> dict[int, tuple[int, memoryview]] | None:
-        """Return the pages that the WAL has from a frame on, each with the place where it was last written."""
+    def _last_frames(self, first: int, shared: _Shared) -> dict[int, int] | None:
+        """Return the pages that the WAL has from a frame on, each with the frame in which it was written last.
+
+        The shared memory lists the pages of all frames, in blocks of which the first begins with the header.
+        """
+        numbers = array("I")
+        try:
+            frame = first
+            while frame < shared.frames:
+                block, place = divmod(frame + _LESS_IN_FIRST, _IN_BLOCK)
+                count = min(shared.frames - frame, _IN_BLOCK - place)
+                numbers.frombytes(os.pread(self._shared, 4 * count, _BLOCK_SIZE * block + 4 * place))
+                frame += count
+        except (OSError, ValueError):
+            return None
+        if len(numbers) != shared.frames - first:
+            return None
+        return dict(zip(numbers, range(first, shared.frames), strict=True))
+
+    def _in_wal(self, frames: Mapping[int, int], shared: _Shared) -> dict[int, bytes] | None:
+        """Return what the WAL has of some pages."""
         size = _FRAME_HEADER + shared.page_size
-        wanted = size * (shared.frames - first)
+        found = {}
         try:
             with open(self.path + "-wal", "rb", buffering=0) as wal:
-                data = memoryview(os.pread(wal.fileno(), wanted, _WAL_HEADER + size * first))
+                for number, frame in frames.items():
+                    data = os.pread(wal.fileno(), size, _WAL_HEADER + size * frame)
+                    if len(data) != size or int.from_bytes(data[:4], "big") != number:
+                        return None
+                    found[number] = data[_FRAME_HEADER:]
         except OSError:
             self.check()
             return None
-        if len(data) != wanted:
-            return None
-        numbers = struct.Struct(f">I{size - 4}x").iter_unpack(data)
-        return {number: (at, data[at * size + _FRAME_HEADER : (at + 1) * size]) for at, (number,) in enumerate(numbers)}
+        return found
 
     def _pages(self, numbers: Iterable[int], shared: _Shared | None) -> dict[int, bytes]:
         """Return what some pages of the file are; those that are not in it are left out."""
