@@ -32,7 +32,10 @@ _LONGEST = ("test_tutorial.py",)
 # These wait in real time, try hundreds of random examples, or start processes by a function of their own.
 _NOT_QUICK = (
     "test_batches.py",
+    "test_begin.py",
+    "test_broken_files.py",
     "test_cancelled_stops.py",
+    "test_check.py",
     "test_crashing_steps.py",
     "test_docs.py",
     "test_isolated_steps.py",

@@ -218,3 +218,21 @@ def test_the_recipe_for_ci_refuses_the_version_that_would_block_runs_and_takes_t
         "::error file=shop/main.py,line=17,title=3 open runs of fulfil would be blocked::fulfil  3 runs"
     )
     assert out.count("\n") == 1
+
+
+def test_runs_of_postgresql_are_checked_alike(production, empty_database, capsys, monkeypatch):
+    monkeypatch.chdir(production)
+    (production / "shop" / "main.py").write_text(OLD)
+    subprocess.run(
+        [sys.executable, "-c", FILL.replace("sqlite:///production.db", empty_database)],
+        cwd=production, check=True, timeout=300,
+    )  # fmt: skip
+    (production / "shop" / "main.py").write_text(NEW)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("shop", "shop.main"):
+        sys.modules.pop(name, None)
+    assert main(["check", "--url", empty_database, "--app", "shop.main:engine", "--jobs", "1"]) == 5
+    assert "With that, 3 of 3 fit (tried)." in capsys.readouterr().out
+    assert main(["record", "order-1", "--url", empty_database]) == 0
+    assert main(["db", "status", "--url", empty_database]) == 0
+    assert "suspended 3" in capsys.readouterr().out

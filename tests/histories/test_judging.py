@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import importlib.util
 import sys
 import textwrap
@@ -11,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.golden.schema_10 import workflows as golden
+from tests.support.paths import ROOT
 from tests.support.transfer_cases import WORKFLOWS, House, changed, furnish
 
 from holdfast.definitions import Registry
@@ -18,6 +21,7 @@ from holdfast.histories.judging import Judge
 from holdfast.histories.misfits import Misfit, grouped
 from holdfast.histories.sources import open_runs
 from holdfast.looking import LocalDesk
+from holdfast.stores import open_store
 from holdfast.testing import JumpingClock, TestEngine
 
 BEFORE = """
@@ -189,6 +193,85 @@ def test_every_open_run_in_every_state_fits_the_code_it_was_begun_with(path):
     assert [misfit for run in runs if (misfit := judge.judge(run)) is not None] == []
     judge = Judge(Registry([*WORKFLOWS[:-1], changed]))
     assert [misfit.run for run in runs if (misfit := judge.judge(run)) is not None] == ["blocked"]
+
+
+def test_every_open_run_of_the_oldest_database_fits_its_code(tmp_path):
+    path = tmp_path / "golden.db"
+    path.write_bytes(gzip.decompress((ROOT / "tests/golden/schema_10/sqlite.db.gz").read_bytes()))
+
+    async def read():
+        store = open_store(str(path))
+        await store.open()
+        found = [run async for runs in open_runs(store) for run in runs]
+        await store.close()
+        return found
+
+    runs, judge = asyncio.run(read()), Judge(Registry(golden.WORKFLOWS))
+    assert len(runs) > 30
+    assert [misfit for run in runs if (misfit := judge.judge(run)) is not None] == []
+
+
+def test_a_run_whose_end_is_decided_is_judged_by_its_hook_alone(load):
+    """An engine does not replay its code any more."""
+    hook = """
+    from holdfast import activity, Retry
+
+    @activity(retry=Retry(max_attempts=3, initial_interval=timedelta(days=1)))
+    async def tell(run_id: str, state: object) -> None:
+        raise ValueError("not now")
+
+    @workflow(on_complete=tell)"""
+    before = BEFORE.replace("    @workflow", hook).replace('        await ctx.receive("packed")\n', "")
+    after = before.replace(RECEIPT, f"    await ctx.step(check_fraud, order)\n    {RECEIPT}")
+    module = load(before)
+
+    async def record():
+        async with TestEngine(workflows=[module.fulfil]) as engine:
+            run = await engine.start(module.fulfil, 7, id="order-7")
+            await engine.settle()
+            assert (await run.describe()).waiting_for == "callback"
+            return await LocalDesk(engine.store).record(run.id)
+
+    recorded = asyncio.run(record())
+    assert Judge(Registry([load(after).fulfil])).judge(recorded) is None
+
+
+def test_what_has_to_be_undone_by_an_activity_that_is_gone_is_found(load):
+    undoing = (
+        BEFORE.replace(
+            '        await ctx.receive("packed")\n',
+            "        ctx.compensate(check_fraud, order)\n        await ctx.step(fail, order)\n",
+        )
+        .replace(
+            "    async def prepare",
+            """    from holdfast import activity, Retry
+
+    @activity(retry=Retry.never)
+    async def fail(order: int) -> None:
+        raise ValueError("sold out")
+
+    @activity(retry=Retry(max_attempts=3, initial_interval=timedelta(days=1)))
+    async def give_back(order: int) -> None:
+        raise ValueError("not now")
+
+    async def prepare""",
+        )
+        .replace("compensate(check_fraud", "compensate(give_back")
+    )
+    module = load(undoing)
+
+    async def record():
+        async with TestEngine(workflows=[module.fulfil]) as engine:
+            await engine.start(module.fulfil, 7, id="order-7")
+            await engine.settle()
+            return await LocalDesk(engine.store).record("order-7")
+
+    recorded = asyncio.run(record())
+    assert Judge(Registry([module.fulfil])).judge(recorded) is None
+    gone = load(undoing.replace("        ctx.compensate(give_back, order)\n", "").replace("give_back", "return_it"))
+    misfit = Judge(Registry([gone.fulfil])).judge(recorded)
+    assert misfit is not None
+    assert "give_back" in misfit.message
 
 
 async def test_the_newest_of_each_status_are_a_sample():

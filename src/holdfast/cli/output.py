@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
@@ -34,6 +35,16 @@ def coloured() -> bool:
 def say(text: str = "", *, err: bool = False) -> None:
     """Write one line, with everything that a terminal might obey written out."""
     click.echo(printable(text), err=err)
+
+
+def say_wrapped(text: str) -> None:
+    """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken."""
+    shown = printable(text)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    indent = " " * (len(shown) - len(shown.lstrip()) + 2)
+    lines = textwrap.wrap(shown, room, subsequent_indent=indent, drop_whitespace=True) if room > _NARROWEST else [shown]
+    for line in lines or [""]:
+        click.echo(line)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -7,6 +7,7 @@ import sys
 from asyncio import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from holdfast.definitions import Registry
 from holdfast.determinism.check import check as check_source
@@ -40,12 +41,12 @@ async def check_runs(
     """
     todo: asyncio.Queue[Runs | None] = asyncio.Queue(jobs)
     tally = _Tally(progress)
-    processes = [await _process(app) for _ in range(jobs)]
+    processes: list[subprocess.Process] = []
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_feed(source, todo, jobs))
-            for process in processes:
-                tasks.create_task(_work(process, todo, tally, again))
+            for _ in range(jobs):
+                tasks.create_task(_work(partial(_process, app, processes), todo, tally, again))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     finally:
@@ -76,11 +77,14 @@ class _Tally:
         self._progress(self.runs)
 
 
-async def _process(app: str) -> subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+async def _process(app: str, processes: list[subprocess.Process]) -> subprocess.Process:
+    """Start a process, and keep it where it is ended."""
+    process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "holdfast.histories.worker", app, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         limit=1 << 20,
     )  # fmt: skip
+    processes.append(process)
+    return process
 
 
 async def _feed(source: AsyncIterator[Runs], todo: asyncio.Queue[Runs | None], jobs: int) -> None:
@@ -91,12 +95,14 @@ async def _feed(source: AsyncIterator[Runs], todo: asyncio.Queue[Runs | None], j
 
 
 async def _work(
-    process: subprocess.Process,
+    start: Callable[[], Awaitable[subprocess.Process]],
     todo: asyncio.Queue[Runs | None],
     tally: _Tally,
     again: Callable[[str], Awaitable[RecordedRun | None]] | None,
 ) -> None:
+    process: subprocess.Process | None = None
     while (runs := await todo.get()) is not None:
+        process = process or await start()  # not before there is something to do
         misfits = await _ask(process, runs)
         if misfits and again is not None:
             misfits = await _confirmed(process, runs, misfits, again)

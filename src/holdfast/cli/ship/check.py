@@ -12,11 +12,13 @@ from typing import Any
 import click
 
 from holdfast.cli.database import database, setting, url_option, zone
-from holdfast.cli.output import emit, say
+from holdfast.cli.output import coloured, emit, say, say_wrapped
 from holdfast.errors import BadInput, NonDeterministic
+from holdfast.texts import printable
 
 DOES_NOT_FIT = 5
 _PROGRESS_EVERY = 1.0
+_COLOURS = {"  +": "green", "  !": "yellow", "Not fit": "red"}
 
 
 @click.command("check", short_help="Say which open runs the code at hand would block, before it is deployed.")
@@ -146,7 +148,11 @@ def _text(report: Any, took: float) -> None:
     from holdfast.cli.ship.reports import text_of
 
     for line in text_of(report, took):
-        say(line)
+        colour = next((colour for mark, colour in _COLOURS.items() if line.startswith(mark)), None)
+        if colour is not None and coloured():
+            click.echo(click.style(printable(line), fg=colour))
+        else:
+            say_wrapped(line)
 
 
 def _json(report: Any, took: float) -> None:

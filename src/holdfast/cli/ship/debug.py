@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.cli.database import looking, setting, url_option
-from holdfast.cli.output import say
+from holdfast.cli.output import say, say_wrapped
 from holdfast.errors import BadInput
 from holdfast.histories.debugging import Breaks, CodeFrame, Debugger, Resume, Stop
 
@@ -132,7 +132,7 @@ class _Prompt:
 
 
 def _show(stop: Stop) -> None:
-    say(f"{'* ' if stop.kind != 'end' else ''}{stop.said}")
+    say_wrapped(f"{'* ' if stop.kind != 'end' else ''}{stop.said}")
     if stop.frames:
         _at(stop.frames[-1])
     elif stop.kind in ("fact", "end"):
