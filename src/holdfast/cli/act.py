@@ -13,6 +13,7 @@ import click
 
 from holdfast.cli.database import acting, url_option, who
 from holdfast.cli.output import emit, say
+from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
 from holdfast.looking.views import Acted, ActPlan
 
@@ -46,8 +47,8 @@ def _on_runs(command: F) -> F:
         click.option("--expect", type=int, help="With --yes: how many runs a dry run has shown."),
         click.option("--yes", is_flag=True, help="Do not ask; needs --expect where it is more than one run."),
         click.option("--dry-run", is_flag=True, help="Only say what would be done."),
-        click.option("--where", metavar="FILTER", help="Act on the runs that fit, as in `holdfast list`."),
-        click.argument("run_ids", nargs=-1, metavar="[ID]..."),
+        click.option("--where", metavar="FILTER", type=FILTER, help="Act on the runs that fit, as in `holdfast list`."),
+        click.argument("run_ids", nargs=-1, metavar="[ID]...", type=RUN),
     ):
         command = option(command)
     return shared(command)
@@ -162,7 +163,7 @@ def nudge_command(step: str, **given: Any) -> int:
 
 
 @click.command("send", short_help="Send a run a message.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.argument("name")
 @click.argument("payload", metavar="[JSON]", required=False)
 @click.option("--id", "message_id", help="Send it at most once: a second message with this id is not sent.")

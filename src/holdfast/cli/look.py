@@ -11,6 +11,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.database import looking, url_option, zone
 from holdfast.cli.output import clock, emit, payload, say, table
+from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.clock import from_datetime
 from holdfast.looking import Desk
 from holdfast.looking.times import span
@@ -21,7 +22,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON doc
 
 
 @click.command("list", short_help="List runs, newest first, each with why it is where it is.")
-@click.argument("which", nargs=-1, metavar="[FILTER]...")
+@click.argument("which", nargs=-1, metavar="[FILTER]...", type=FILTER)
 @click.option("--limit", default=20, show_default=True, help="How many runs to show, up to 200.")
 @click.option("--cursor", help="Go on where an earlier page ended.")
 @click.option("--count", is_flag=True, help="Only say how many there are, up to 10,000.")
@@ -85,7 +86,7 @@ def _row(head: Head, now: datetime) -> tuple[str, ...]:
 
 
 @click.command("why", short_help="Say in one sentence why a run is where it is, and what would move it.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @json_option
 @url_option
 def why_command(run_id: str, as_json: bool, url: str | None) -> None:
@@ -115,7 +116,7 @@ def _why(why: Why) -> None:
 
 
 @click.command("show", short_help="Show one run: why it is where it is, its input, its result, its steps.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @json_option
 @url_option
 def show_command(run_id: str, as_json: bool, url: str | None) -> None:
@@ -187,7 +188,7 @@ def step_row(step: StepView, now: datetime, zone: tzinfo | None) -> tuple[str, .
 
 
 @click.command("history", short_help="Show the facts of a run's history.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.option("--after", default=0, help="Only facts after this number.")
 @click.option("--limit", default=100, show_default=True, help="How many facts to show, up to 1,000.")
 @click.option("--newest", is_flag=True, help="The last facts instead of the first.")

@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "steps": _Where("runs.follow:steps_command", "List the steps of a run: attempts, times, results."),
         "watch": _Where("runs.follow:watch_command", "Show a run and its steps until it has ended."),
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
+        "stats": _Where("shell.summary:stats_command", "Say how the house is in ten lines, as `holdfast` alone does."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },
     "Act": {
@@ -76,6 +77,9 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "import": _Where("transfer:import_command", "Write the runs of a file into a database."),
         "backup": _Where("transfer:backup_command", "Write a whole database to a file while it is in use."),
         "restore": _Where("transfer:restore_command", "Make a database of a backup."),
+        "config": _Where("shell.settings:config_command", "Show each setting, and where its value came from."),
+        "completion": _Where("shell.settings:completion_command", "Write the completion for bash, zsh or fish."),
+        "schema": _Where("shell.schemas:schema_command", "Write the JSON Schema of what --json writes."),
     },
 }
 ALIASES = {"ls": "list"}
@@ -119,12 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     database, or no right; 5 the code does not fit; 6 nothing was in a state for it; 7 done in part; 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
-        main(["--help"])
-        return 2
     try:
+        if not given and "_HOLDFAST_COMPLETE" not in os.environ:
+            return _summary()
         ended = commands.main(given, prog_name="holdfast", standalone_mode=False)
         return ended if isinstance(ended, int) else 0
+    except SystemExit as end:  # that is how click ends when a shell asks it for names
+        return end.code if isinstance(end.code, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
@@ -140,6 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         code, message = ending_of(error)
         return _failed(message, given, code)
+
+
+def _summary() -> int:
+    """Say how the house is that is meant here; where there is none, what the commands are."""
+    from holdfast.cli.database import NoDatabase, database
+    from holdfast.cli.shell.summary import show_summary
+
+    try:
+        database(None)
+    except NoDatabase:
+        main(["--help"])
+        return 2
+    return show_summary()
 
 
 def _failed(message: str, given: Sequence[str], code: int) -> int:

@@ -188,6 +188,32 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     joined_at: datetime
 
 
+class SettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of a face, and where its value came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """How a house is, in short."""
+
+    kind: str
+    schema_number: int
+    durability: str
+    size: int | None
+    runs: dict[str, Count]
+    """How many there are of each status that has any, counted up to 10,000."""
+    workers: dict[str, int]
+    """How many there are by state."""
+    overdue: Count
+    letters: Count
+    """Dead letters that no person has seen."""
+    attention: list[Head]
+    """The newest runs that a person should look at."""
+
+
 class Acted(msgspec.Struct, frozen=True, kw_only=True):
     """What came of acting on a run: `changed` is False where it was not in a state for it, and `said` says so."""
 

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.database import looking, url_option, zone
 from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
 from holdfast.looking.views import AuditPageView, EventNameView, EventPage, HeldBackView, LimitView, QueueView
 
@@ -99,7 +100,7 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
 
 
 @limits_group.command("why", short_help="Say what holds back a run and its steps.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @_json
 @url_option
 def why_limited(run_id: str, as_json: bool, url: str | None) -> None:

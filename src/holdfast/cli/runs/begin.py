@@ -14,6 +14,7 @@ import msgspec
 from holdfast.cli.act import duration_of, json_of, shared
 from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who
 from holdfast.cli.output import emit, harmless, say
+from holdfast.cli.shell.names import RUN, WORKFLOW
 from holdfast.errors import BadInput
 from holdfast.looking.views import Acted, Answer, ResultView
 
@@ -27,7 +28,7 @@ timeout_option = click.option("--timeout", metavar="TIME", help="How long to wai
 
 
 @click.command("start", short_help="Start a run.")
-@click.argument("workflow")
+@click.argument("workflow", metavar="WORKFLOW", type=WORKFLOW)
 @click.argument("payload", metavar="[JSON]", required=False)
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="One argument; JSON, or a text.")
 @click.option("--id", "run_id", help="Its id: a second start with the same input is the same run.")
@@ -89,7 +90,7 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 @click.command("result", short_help="Write the result of a run.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.option("--wait", is_flag=True, help="Wait until it has ended.")
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the result alone.")
@@ -134,7 +135,7 @@ async def ended(desk: Desk, run_id: str, wait: bool, most: timedelta | None) -> 
 
 
 @click.command("ask", short_help="Send a run a request, and write its reply.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.argument("name")
 @click.argument("payload", metavar="[JSON]", required=False)
 @timeout_option
@@ -163,7 +164,7 @@ def ask_command(
 
 
 @click.command("query", short_help="Ask the code of a run about its state.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.argument("name")
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="One argument; JSON, or a text.")
 @app_option
@@ -194,7 +195,7 @@ def _answered(run_id: str, name: str, answer: Any, as_json: bool) -> None:
 
 
 @click.command("set", short_help="Give a run attributes, by which it is found.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.argument("attributes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @shared
 def set_command(

@@ -12,6 +12,7 @@ from holdfast.cli import output
 from holdfast.cli.database import looking, url_option, zone
 from holdfast.cli.look import json_option, step_row
 from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.shell.names import RUN
 from holdfast.clock import from_datetime
 from holdfast.looking.times import span
 from holdfast.looking.views import RunView, StepList, StepView
@@ -28,7 +29,7 @@ _WIDEST = 40
 
 
 @click.command("steps", short_help="List the steps of a run: attempts, times, results.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @json_option
 @url_option
 def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
@@ -48,7 +49,7 @@ def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
 
 
 @click.command("watch", short_help="Show a run and its steps until it has ended.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, whenever something changed.")
 @url_option
 def watch_command(run_id: str, as_json: bool, url: str | None) -> int:

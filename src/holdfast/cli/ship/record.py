@@ -6,10 +6,11 @@ import click
 
 from holdfast.cli.database import looking, url_option
 from holdfast.cli.output import say
+from holdfast.cli.shell.names import RUN
 
 
 @click.command("record", short_help="Write a run's history to a file that a test replays.")
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", type=RUN)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="The file; - is stdout."
 )

@@ -1,0 +1,1 @@
+"""Commands about the command line itself: its settings, its completion, its schemas, its first answer."""

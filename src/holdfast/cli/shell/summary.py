@@ -1,0 +1,98 @@
+"""`holdfast` alone: how the house is in ten lines, and what to ask next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.database import database, looking, url_option
+from holdfast.cli.output import emit, say, table
+from holdfast.looking.views import Count, Summary
+from holdfast.texts import masked, passwords, printable
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
+
+_SHOWN = 5
+_ORDER = (
+    "running", "suspended", "pending", "paused", "blocked", "failed", "compensating", "cancelling", "cancelled",
+    "completed",
+)  # fmt: skip
+
+
+async def summed_up(desk: Desk) -> Summary:
+    """Return how the house is."""
+    about = await desk.database()
+    page = await desk.heads("is:attention", limit=_SHOWN, relative=True)
+    letters = await desk.letters(limit=1_000)
+    return Summary(
+        kind=about.kind,
+        schema_number=about.schema_number,
+        durability=about.durability,
+        size=about.size,
+        runs=about.runs,
+        workers=about.workers,
+        overdue=await desk.count("is:overdue"),
+        letters=Count(n=len(letters), exact=len(letters) < 1_000),
+        attention=page.items,
+    )
+
+
+@click.command("stats", short_help="Say how the house is in ten lines, as `holdfast` alone does.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@url_option
+def stats_command(as_json: bool, url: str | None) -> None:
+    """Say how the house is: database, workers, runs by status, what needs attention, and what to ask next.
+
+    \b
+    Example: holdfast stats
+    """
+    show_summary(url, as_json)
+
+
+def show_summary(url: str | None = None, as_json: bool = False) -> int:
+    """Write how the house is that is meant here, and what to ask next."""
+    named, summary = database(url), looking(url, summed_up)
+    if as_json:
+        emit("holdfast.summary/1", summary)
+    else:
+        _show(masked(named.value, passwords([named.value])), summary)
+    return 0
+
+
+def _show(where: str, summary: Summary) -> None:
+    from holdfast.looking.database import bytes_said
+
+    size = f", {bytes_said(summary.size)}" if summary.size is not None else ""
+    kind = {"sqlite": "SQLite", "postgres": "PostgreSQL"}.get(summary.kind, summary.kind)
+    name = where.removeprefix("sqlite:///")
+    say(f"{name}  {kind}, schema {summary.schema_number}, durability {summary.durability}{size}")
+    say(", ".join([_workers(summary.workers), _overdue(summary.overdue)]))
+    counts = [f"{output.status(name)} {_said(summary.runs[name])}" for name in _ORDER if name in summary.runs]
+    click.echo("   ".join(counts) if counts else "there are no runs yet", color=output.coloured())
+    if summary.attention:
+        say("Needs attention")
+        rows = [(f"  {head.id}", head.status, printable(head.why.sentence)) for head in summary.attention]
+        table(("", "", ""), rows)
+    asks = ["holdfast list"]
+    if summary.attention:
+        asks = [f"holdfast why {summary.attention[0].id}", "holdfast list is:attention"]
+    if summary.letters.n:
+        asks.append("holdfast letters groups")
+    say(f"Next: {' · '.join([*asks, 'holdfast doctor', 'holdfast --help'])}")
+
+
+def _said(count: Count) -> str:
+    return f"{count.n:,}{'' if count.exact else '+'}"
+
+
+def _workers(workers: dict[str, int]) -> str:
+    alive = workers.get("alive", 0)
+    lost = [f"{number} {state}" for state, number in workers.items() if state != "alive"]
+    return ", ".join([f"{alive} worker{'' if alive == 1 else 's'} alive" if alive else "no worker is alive", *lost])
+
+
+def _overdue(overdue: Count) -> str:
+    return f"{_said(overdue)} overdue" if overdue.n else "nothing overdue"

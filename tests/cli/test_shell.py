@@ -1,0 +1,199 @@
+"""The command line itself: schemas of its JSON, settings and where they came from, completion, its first answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from tests.support.command_cases import Answer, furnished
+from tests.support.json_schema import faults
+from tests.support.paths import ROOT
+from tests.support.transfer_cases import House
+
+from holdfast.cli.main import commands
+from holdfast.cli.shell.schemas import records, schema_of
+
+SNAPSHOT = Path(__file__).with_name("schemas.json")
+APP = "tests.support.command_cases:WORKFLOWS"
+JSON: dict[str, tuple[str, ...]] = {
+    "list": (), "show": ("failed",), "why": ("sleeps",), "history": ("done",), "steps": ("done",), "result": ("done",),
+    "watch": ("failed",), "stats": (), "workers": (), "start": ("sleeper", '{"days": 3}'), "cancel": ("sleeps",),
+    "pause": ("waits",), "resume": ("waits",), "retry": ("failed",), "rerun": ("done",), "recover": ("sleeps",),
+    "terminate": ("sleeps", "--reason", "INC-9"), "nudge": ("sleeps",), "send": ("waits", "approval", "1"),
+    "publish": ("parcel", "1"), "ask": ("account", "add", "1", "--timeout", "0s"), "set": ("sleeps", "size=3"),
+    "query": ("account", "total", "--app", APP), "letters list": (), "letters groups": (), "letters ack": ("LETTER",),
+    "letters replay": ("LETTER",), "schedules list": (), "schedules show": ("nightly",), "schedules next": ("nightly",),
+    "schedules pause": ("nightly",), "schedules resume": ("nightly",), "schedules trigger": ("nightly", "--app", APP),
+    "queues": (), "limits list": (), "limits show": ("openai",), "limits why": ("trains",), "events": (),
+    "audit list": (), "audit verify": (), "doctor": (), "db status": (), "config": (),
+}  # fmt: skip
+MORE = [
+    ("list", "--count"), ("events", "parcel"), ("events", "approval"), ("list", "is:attention"), ("why", "failed"),
+    ("cancel", "sleeps", "waits", "--dry-run"), ("pause", "account", "trains", "--yes", "--expect", "2"),
+    ("pause", "--queue", "gpu"), ("result", "sleeps"),
+]  # fmt: skip
+MADE_ELSEWHERE = {"db restore": "tests/cli/test_db.py", "db backup": "tests/cli/test_db.py"}
+"""Commands that make files of their own, whose documents are compared where they are tested."""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
+    return furnished("sqlite:///holdfast.db")
+
+
+@pytest.fixture
+def run(capsys):
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+def every_command(group: click.Group = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command by the words that call it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
+# Schemas.
+
+
+def test_every_command_that_writes_json_is_compared_with_its_schema():
+    with_json = {path for path, command in every_command() if any("--json" in each.opts for each in command.params)}
+    assert with_json - MADE_ELSEWHERE.keys() == JSON.keys()
+
+
+def test_every_document_names_a_schema_that_is_published():
+    named = set()
+    for file in (ROOT / "src/holdfast/cli").rglob("*.py"):
+        named |= set(re.findall(r'emit\(\s*"(holdfast\.[^"]+)"', file.read_text()))
+    assert named == records().keys()
+
+
+def test_json_is_as_its_schema_says(shop, run):
+    """FACES 10, line 8."""
+    letter = json.loads(run("letters", "list", "--json").out)["items"][0]["id"]
+    for words in [(*path.split(), *given) for path, given in JSON.items()] + MORE:
+        found = run(*(letter if word == "LETTER" else word for word in words), "--json")
+        assert found.code in (0, 1, 6, 124) or (found.code, words[0]) == (2, "query"), (words, found.err)
+        if not found.out:
+            assert words[0] in ("ask", "query"), words  # what was not answered is no document
+            continue
+        document = json.loads(found.out)
+        schema = schema_of(document["schema"], records()[document["schema"]])
+        assert [*faults(document, schema)] == [], words
+
+
+def test_a_schema_is_written_by_its_name_or_the_nearest_is_named(run):
+    assert json.loads(run("schema", "why").out) == json.loads(run("schema", "holdfast.why/1").out)
+    assert run("schema").out.split() == [*records()]
+    refused = run("schema", "wy")
+    assert (refused.code, "did you mean holdfast.why/1?" in refused.err) == (2, True)
+
+
+def test_fields_that_were_once_written_are_written_for_ever():
+    """A snapshot of all fields: one that is added goes into it, one that is missing is a defect."""
+    fields: dict[str, list[str]] = {}
+    for name, record in records().items():
+        schema = schema_of(name, record)
+        for part, body in {"": schema, **schema["$defs"]}.items():
+            fields[f"{name} {part}".strip()] = sorted(body.get("properties", {}))
+    known = json.loads(SNAPSHOT.read_text())
+    gone = {name: set(was) - set(fields.get(name, ())) for name, was in known.items()}
+    assert not {name: missing for name, missing in gone.items() if missing}
+    assert fields == known, f"write the new fields into {SNAPSHOT.name}"
+
+
+# Settings.
+
+
+def test_a_setting_says_where_it_came_from(shop, run, monkeypatch):
+    def shown(*given: str) -> dict[str, tuple[str, str]]:
+        items = json.loads(run("config", *given, "--json").out)["items"]
+        return {item["name"]: (item["value"], item["source"]) for item in items}
+
+    assert shown()["url"] == ("sqlite:///holdfast.db", "the file that is here")
+    assert shown()["actor"] == ("kim", "HOLDFAST_ACTOR")
+    Path("pyproject.toml").write_text('[tool.holdfast]\nurl = "sqlite:///other.db"\napp = "shop:engine"\n')
+    assert shown()["url"] == ("sqlite:///other.db", str(Path("pyproject.toml").resolve()))
+    assert shown()["app"][0] == "shop:engine"
+    monkeypatch.setenv("HOLDFAST_URL", "postgresql://kim:secret@db/shop")
+    value, source = shown()["url"]
+    assert (source, "secret" in value) == ("HOLDFAST_URL", False)
+    assert shown("--url", "x.db")["url"] == ("x.db", "--url")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown()["colours"] == ("never", "NO_COLOR")
+    assert "HOLDFAST_URL" in run("config").out
+
+
+# Completion.
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_completion_for_three_shells(run, shell):
+    written = run("completion", shell)
+    assert (written.code, "_HOLDFAST_COMPLETE" in written.out) == (0, True)
+
+
+def test_no_other_shell_has_completion(run):
+    refused = run("completion", "tcsh")
+    assert (refused.code, "bash, zsh, fish" in refused.err) == (2, True)
+
+
+COMPLETED = {
+    "holdfast wh": ["why"], "holdfast why sl": ["sleeps"], "holdfast list status:fa": ["status:failed"],
+    "holdfast list workflow:appr": ["workflow:approval"], "holdfast retry --where custo": ["customer="],
+    "holdfast list is:at": ["is:attention"], "holdfast start sle": ["sleeper"], "holdfast why zzz": [],
+    "holdfast schedules tr": ["trigger"], "holdfast list --cur": ["--cursor"],
+}  # fmt: skip
+
+
+def test_a_shell_is_offered_names_of_the_database(shop, run, monkeypatch):
+    monkeypatch.setenv("_HOLDFAST_COMPLETE", "bash_complete")
+    monkeypatch.setattr("holdfast.cli.shell.names._IN_TIME", 60)
+    for words, wanted in COMPLETED.items():
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        assert run().out.split() == [f"plain,{each}" for each in wanted], words
+
+
+def test_a_shell_is_told_nothing_where_there_is_no_database(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_HOLDFAST_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "holdfast why or")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    found = run()
+    assert (found.out.strip(), found.err) == ("", "")
+
+
+# The first answer.
+
+
+def test_holdfast_alone_says_how_the_house_is(shop, run):
+    found = run()
+    assert found.code == 0
+    lines = found.out.splitlines()
+    assert lines[0].startswith("holdfast.db  SQLite, schema ")
+    assert lines[1].startswith("no worker is alive")
+    assert "failed 1" in lines[2]
+    assert "completed 1" in lines[2]
+    assert lines[3] == "Needs attention"
+    assert "  failed" in found.out
+    assert lines[-1].startswith("Next: holdfast why ")
+    assert len(lines) <= 10
+
+
+def test_holdfast_alone_without_a_database_says_what_there_is(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = run()
+    assert (found.code, "Usage: holdfast" in found.out) == (2, True)
