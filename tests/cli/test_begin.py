@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-from holdfast.cli.begin import demonstration
+from holdfast.cli import begin
 from holdfast.cli.main import main
 
 
@@ -36,10 +36,14 @@ def test_a_new_directory_has_a_main_a_test_and_settings_that_work(tmp_path, caps
 
 
 def test_the_demonstration_is_that_of_the_checkout_and_is_shipped_in_the_wheel():
-    assert demonstration() == ROOT / "examples" / "demo.py"
+    assert begin.demonstration() == ROOT / "examples" / "demo.py"
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"] == {"examples/demo.py": "holdfast/demonstration.py"}
 
 
-def test_the_demonstration_is_shown_from_the_command_line(tmp_path):
-    assert "no step ran again once its result was recorded" in run(tmp_path, "holdfast", "demo", "--fast")
+def test_the_demonstration_is_run_and_tells_how_it_ended(tmp_path, monkeypatch, capfd):
+    script = tmp_path / "demo.py"
+    script.write_text("import sys; print(sys.argv[1:], sys.flags.safe_path); sys.exit(3)")
+    monkeypatch.setattr(begin, "demonstration", lambda: script)
+    assert (main(["demo"]), main(["demo", "--fast"])) == (3, 3)
+    assert capfd.readouterr().out == "[] True\n['--fast'] True\n"

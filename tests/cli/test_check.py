@@ -17,6 +17,7 @@ import pytest
 from tests.support.paths import ROOT
 
 from holdfast.cli.main import main
+from holdfast.cli.ship import check
 from holdfast.histories.misfits import CheckReport
 
 PAGE = ROOT / "docs" / "production" / "deploys.md"
@@ -165,6 +166,19 @@ def test_which_code_must_be_said_and_may_be_said_by_settings(run, production, mo
 def test_code_that_asks_the_clock_does_not_fit(run):
     code, out, _ = run(OLD.replace("    receipt =", "    time.time()\n    receipt =").replace("from datetime", "import time\nfrom datetime"), "--app", "shop.main:workflows")  # fmt: skip  # noqa: E501
     assert (code, "NonDeterministic call time.time() at main.py" in out) == (5, True)
+
+
+def test_what_the_code_prints_is_not_taken_for_the_answer(run):
+    code, out, err = run(OLD + '\nprint("hello")\n', "--app", "shop.main:engine", "--format", "json")
+    assert (code, err) == (0, "hello\n")
+    assert json.loads(out)["fit"] == 3
+
+
+def test_a_person_at_a_terminal_is_told_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(check, "_PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    check._Progress(200)(50)
+    assert re.fullmatch(r"replayed 50 of 200 runs, [\d,]+ a second, [\d,]+ s left\n", capsys.readouterr().err)
 
 
 def test_code_that_ends_the_process_is_said_with_the_run(run):

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from typing import Any
 
 from holdfast.definitions import Registry, Workflow
@@ -17,7 +18,7 @@ _SHOWN = 8
 def load_app(name: str) -> Registry:
     """Return the workflows of `module:attribute`: an engine, a workflow, a list of them, or a function of no arguments.
 
-    The current directory is looked in first. An engine is not opened.
+    The current directory is looked in first. An engine is not opened. What the code prints goes to stderr.
 
     Raises:
         BadInput: there is no such module or attribute, or it is none of these.
@@ -26,6 +27,11 @@ def load_app(name: str) -> Registry:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise BadInput(f"--app {name}: write module:attribute, as in shop.main:engine")
+    with redirect_stdout(sys.stderr):
+        return _registry(name, _found(name, module_name, attribute))
+
+
+def _found(name: str, module_name: str, attribute: str) -> Any:
     module = _imported(name, module_name)
     found: Any = module
     for part in attribute.split("."):
@@ -34,7 +40,7 @@ def load_app(name: str) -> Registry:
             there = f"; it has {', '.join(has[:_SHOWN])}" if has else "; it has no engine and no workflow"
             raise BadInput(f"--app {name}: module {module_name!r} has no {attribute!r}{there}")
         found = getattr(found, part)
-    return _registry(name, found)
+    return found
 
 
 def _imported(name: str, module_name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import IO
 
@@ -27,6 +28,7 @@ def framed(value: object) -> bytes:
 
 def main(app: str) -> None:
     """Answer until there is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is interrupted too, and ends this one
     # What the code at hand prints goes to stderr: stdout is for answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
