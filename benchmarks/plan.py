@@ -21,6 +21,7 @@ WORKLOADS = {
     "W10": "import, cold start, install size",
     "W11": "one run gathering 10,000 steps",
     "W12": "broadcast to 10,000 waiters",
+    "W13": "W2 under a shared limit that never binds; one place that goes round",
 }
 
 
@@ -127,4 +128,9 @@ TARGETS = (
     Target("sqlite", "W10", "import_ms", "< 150", at_most(150)),
     Target("sqlite", "W11", "seconds", "< 2", at_most(2)),
     Target("sqlite", "W12", "seconds", "< 3", at_most(3)),
+    Target("sqlite", "W13", "share_of_w2", ">= 0.6", at_least(0.6)),
+    Target("postgres", "W13", "share_of_w2", ">= 0.5", at_least(0.5)),
+    Target("postgres", "W13", "four_to_one", ">= 1", at_least(1)),
+    Target("sqlite", "W13", "hand_overs_per_second", ">= 15", at_least(15)),
+    Target("postgres", "W13", "hand_overs_per_second", ">= 15", at_least(15)),
 )

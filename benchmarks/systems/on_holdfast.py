@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import growth
+import limited
 import report
 import waiting
 from on_raw import raw_commits
@@ -352,6 +353,7 @@ WORKLOADS = {
     "W10": footprint,
     "W11": gathered,
     "W12": broadcast,
+    "W13": limited.measured,
 }
 
 if __name__ == "__main__":

@@ -109,14 +109,15 @@ class Limits:
         limits = self._limits.values()
         self.shared = [limit for limit in limits if limit.scope == "database"]
         """Those that are counted in the database."""
+        self.own = frozenset(limit.name for limit in limits if limit.scope == "engine")
+        """The names of those that this engine counts for itself."""
         self._rates = {limit.name: _Rate(limit.rate, micros(limit.per)) for limit in limits if limit.rate is not None}
         self._held: dict[str, Instant] = {}
         self._running: dict[str, int] = {}
 
     def is_own(self, name: str) -> bool:
         """Tell whether a limit is one that this engine counts for itself."""
-        limit = self._limits.get(name)
-        return limit is not None and limit.scope == "engine"
+        return name in self.own
 
     def turn_of(self, name: str, step: tuple[int, str], now: Instant) -> Instant:
         """Return from when a step may start: now (it is taken to start), or the instant that is reserved for it."""

@@ -82,7 +82,12 @@ class ActivityOptions:
     @property
     def plain(self) -> bool:
         """Whether no option asks for more than running the body and trying again when it fails."""
-        asked = (self.timeout, self.heartbeat_timeout, self.idempotency_key, self.run_when, self.limit, self.queue)
+        return self.limit is None and self.only_limited
+
+    @property
+    def only_limited(self) -> bool:
+        """Whether the same is so but for a limit."""
+        asked = (self.timeout, self.heartbeat_timeout, self.idempotency_key, self.run_when, self.queue)
         return not any(asked) and not self.isolate and not self.transaction and not self.watched
 
     def __post_init__(self) -> None:
@@ -141,6 +146,8 @@ class Activity(Definition, Generic[P, R_co]):
         )
         self.plain: bool = self.is_async and settings.plain
         """Whether its body is run on the event loop and no option asks for anything more."""
+        self.only_limited: bool = self.is_async and settings.only_limited
+        """The same, but it may be under a limit."""
         if settings.transaction and self.is_async:
             raise DefinitionError(
                 f"activity {self.name!r} ({source_line(function)}) has transaction=True and must be a plain function: "

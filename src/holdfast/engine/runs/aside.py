@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Message
-from holdfast.contract.turns import LeaveKey, LeaveLimit, NewLetter, NewTask
+from holdfast.contract.turns import LeaveKey, NewLetter, NewTask
 from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.context import StepContext
 from holdfast.replay.turn import Turn
@@ -69,7 +69,6 @@ class Aside:
     __slots__ = (
         "claim_counted",
         "contexts",
-        "exits",
         "forget_waits",
         "held",
         "held_end",
@@ -100,8 +99,6 @@ class Aside:
         self.keys_given_up: list[LeaveKey] | tuple[()] = ()
         self.letters: list[NewLetter] | tuple[()] = ()
         """Dead letters to write."""
-        self.exits: list[LeaveLimit] | tuple[()] = ()
-        """Places of limits to give back."""
         self.limits_withdrawn: list[tuple[str, Instant]] | tuple[()] = ()
         """Locations of steps that wait for limits no longer, and the lease's time."""
         self.rows_read: list[int] | tuple[()] = ()
@@ -139,7 +136,7 @@ class Aside:
 
     def written(self, pausing: bool) -> None:
         """Forget what went into a commit; what operators asked stays in the inbox until a pause is in force."""
-        self.tasks = self.withdrawn = self.keys_given_up = self.letters = self.exits = self.limits_withdrawn = ()
+        self.tasks = self.withdrawn = self.keys_given_up = self.letters = self.limits_withdrawn = ()
         if not pausing:
             self.rows_read = ()
         self.stale_waits = _NO_NAMES
@@ -148,7 +145,12 @@ class Aside:
     @property
     def empty(self) -> bool:
         """Whether nothing is left to keep it for."""
-        return not any(getattr(self, name) for name in self.__slots__)
+        return not (
+            self.tasks or self.withdrawn or self.keys_given_up or self.letters or self.limits_withdrawn
+            or self.rows_read or self.stale_waits or self.forget_waits or self.unversioned or self.claim_counted
+            or self.held or self.keys_freed or self.limited or self.turns or self.queued or self.contexts
+            or self.telling or self.next_life or self.pausing or self.outlasting or self.held_end
+        )  # fmt: skip
 
 
 def extended(items: list[T] | tuple[()], more: Iterable[T]) -> list[T]:

@@ -18,6 +18,7 @@ from holdfast.contract.turns import (
     CommitTurn,
     EnterLimit,
     Evidence,
+    LeaveLimit,
     NewLetter,
     Renewal,
     RunEnd,
@@ -46,10 +47,11 @@ CALLBACK = "callback"
 _NOTHING_ASIDE = Aside()
 
 
-def only_plain_steps(resident: Resident, turn: Turn) -> bool:
+def only_plain_steps(resident: Resident, turn: Turn, own: frozenset[str] | None = None) -> bool:
     """Whether a turn did nothing but complete steps and begin plain ones, so that the run's row stays as it is.
 
-    This is what nearly all turns do. If it is so the steps are noted as active.
+    This is what nearly all turns do. If it is so the steps are noted as active. With `own` there may be steps that are
+    plain but for a limit, unless it is one of those.
     """
     journal = resident.execution.journal
     if (
@@ -68,7 +70,10 @@ def only_plain_steps(resident: Resident, turn: Turn) -> bool:
     ):
         return False
     for verb in turn.started:
-        if type(verb) is not StepVerb or verb.recalled or not verb.activity.plain:
+        if type(verb) is not StepVerb or verb.recalled:
+            return False
+        activity = verb.activity
+        if not activity.plain and (own is None or not activity.only_limited or activity.settings.limit in own):
             return False
     for verb in turn.started:
         resident.active.add(verb.location)
@@ -84,7 +89,8 @@ def commit_of(
     *,
     release: bool = False,
     returned: Sequence[int] = (),
-    enters: Sequence[EnterLimit] = (),
+    enters: list[EnterLimit] | tuple[()] = (),
+    exits: list[LeaveLimit] | tuple[()] = (),
 ) -> CommitTurn | None:
     """Return what to commit for a turn, None if it changes nothing.
 
@@ -107,10 +113,11 @@ def commit_of(
             path = _failed_step(resident, outcome)
             end = msgspec.structs.replace(end, failed_step=path, fingerprint=resident.workflow.fingerprint)
     letters = _letters(resident, turn) if outcome is not None or turn.decided is not None else []
-    effects = None
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
-    if not turn.ordinary or begin or enters or letters or trail or aside is not None or _waits_or_keys(resident, turn):
-        effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters)
+    effects: TurnEffects | None = None
+    asked = begin or enters or exits or letters or trail or aside is not None
+    if asked or not turn.ordinary or _waits_or_keys(resident, turn):
+        effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters, exits)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
     if aside.rows_read and resident.phase is not PAUSING:  # a pause stays in the inbox until it is in force
@@ -249,6 +256,7 @@ def _effects_of(
     returned: Sequence[int],
     trail: list[Evidence],
     enters: Sequence[EnterLimit],
+    exits: Sequence[LeaveLimit],
 ) -> TurnEffects | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     aside = resident.aside or _NOTHING_ASIDE
@@ -275,7 +283,7 @@ def _effects_of(
         untasks=list(aside.withdrawn),
         version=resident.workflow.version if aside.unversioned else "",
         enters=list(enters),
-        exits=list(aside.exits),
+        exits=list(exits),
         unlimits=list(aside.limits_withdrawn),
     )
     return effects if effects != _NO_EFFECTS else None

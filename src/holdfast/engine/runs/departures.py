@@ -150,10 +150,10 @@ class Departures:
         runs, aside = self._runs, resident.aside
         effects: TurnEffects | None = None
         trail = trail_of(resident, rows)
-        if trail or (aside is not None and (aside.keys_given_up or aside.letters or aside.exits)):
+        exits = self._steps.exits(resident)
+        if trail or exits or (aside is not None and (aside.keys_given_up or aside.letters)):
             keys, letters = (aside.keys_given_up, aside.letters) if aside is not None else ((), ())
-            exits = list(resident.exits_left())
-            effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail, exits=exits)
+            effects = TurnEffects(leaves=list(keys), letters=list(letters), evidence=trail, exits=[*exits])
         if enter is not None:
             effects = TurnEffects(enter=enter)  # none of its code has run
         operation = CommitTurn(

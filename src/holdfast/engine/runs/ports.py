@@ -9,6 +9,7 @@ from holdfast.clock import Clock, Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Delivered, KeepResult, Outcome
 from holdfast.contract.rows import Message, Standing
+from holdfast.contract.turns import LeaveLimit
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.runs.resident import Resident
@@ -135,4 +136,8 @@ class Steps(Protocol):
 
     def turns_came(self, resident: Resident, rows: Sequence[Message]) -> list[StepVerb]:
         """Return the steps that wait for a limit here and may begin."""
+        ...
+
+    def exits(self, resident: Resident) -> Sequence[LeaveLimit]:
+        """Take the places of limits that a run has to give back, for its next commit."""
         ...

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Message, Status
-from holdfast.contract.turns import CommitTurn, LeaveKey, LeaveLimit, NewLetter, NewTask
+from holdfast.contract.turns import CommitTurn, LeaveKey, NewLetter, NewTask
 from holdfast.definitions import Workflow
 from holdfast.engine.runs.aside import Aside, Pausing, Telling, extended
 from holdfast.engine.steps.attempt import Attempt
@@ -316,15 +316,6 @@ class Resident:
             aside = self.set_aside()
             aside.turns = {**(aside.turns or {}), row.name: row}
         return verb
-
-    def leave_limit(self, leave: LeaveLimit) -> None:
-        """Give back the place of a limit with the next commit."""
-        self.set_aside().exits = [*self.exits_left(), leave]
-
-    def exits_left(self) -> Sequence[LeaveLimit]:
-        """Take the places that no commit has given back yet."""
-        left, self.set_aside().exits = self.set_aside().exits, ()
-        return left
 
     def withdraw_limits(self, locations: Iterable[str], now: Instant) -> None:
         """Let steps wait for their limits no longer, with the next commit."""

@@ -51,6 +51,8 @@ from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
+_NOT_FREED = """run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a \
+loop), so its memory is kept until this process ends"""
 
 
 class Runner:
@@ -206,12 +208,16 @@ class Runner:
 
     def advance(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
         """Make a turn durable, then act on it. `begin` are steps whose next attempt the turn counted."""
-        if turn.ordinary and not begin and only_plain_steps(resident, turn):
-            rows = turn.entries
-            commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=rows[-1].at, entries=rows)
-            resident.commits += 1
-            self._committer.submit(commit, partial(self._plain_committed, resident, turn), resident)
-            return
+        if turn.ordinary and not begin:
+            if not self.attempts.limited.pending and only_plain_steps(resident, turn):
+                at, resident.commits = turn.entries[-1].at, resident.commits + 1
+                commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=at, entries=turn.entries)
+                self._committer.submit(commit, partial(self._plain_committed, resident, turn), resident)
+                return
+            if only_plain_steps(resident, turn, self.limits.own):
+                resident.commits += 1
+                self.attempts.limited.advance(resident, turn, partial(self._plain_committed, resident, turn))
+                return
         if turn.outcome is not None and turn.outcome.ending is Ending.BLOCKED:
             self.departures.block(resident, turn)
             return
@@ -241,7 +247,7 @@ class Runner:
         returned = journal.unwanted_events() if journal.inbox and turn.outcome is None else ()
         commit = commit_of(
             resident, turn, begin, self.rules, self.clock.now(), release=self._crowded, returned=returned,
-            enters=self.attempts.limited.enters(resident, turn, begin),
+            enters=self.attempts.limited.enters(resident, turn, begin), exits=self.attempts.limited.exits(resident),
         )  # fmt: skip
         resident.submitted(commit)
         return commit
@@ -289,7 +295,7 @@ class Runner:
         try:
             for verb in turn.started:
                 if not is_done(verb):
-                    self.attempts.begin(resident, verb, only=len(turn.started) == 1)
+                    self.attempts.begin(resident, verb, len(turn.started) == 1, outcome)
             if not resident.active or resident.timed:
                 self._settle(resident)
         except Exception as error:
@@ -387,8 +393,7 @@ class Runner:
 
     def _schedule(self, resident: Resident) -> None:
         due = resident.next_due()
-        if due is not None:
-            due = self.timers.kept(due)
+        due = self.timers.kept(due) if due is not None else None
         if due is not None and (resident.scheduled is None or due < resident.scheduled):
             resident.schedule(due)
             self.timers.add(due, resident)
@@ -492,9 +497,4 @@ class Runner:
         stubborn = len(LIMBO)
         resident.execution.drop()
         if len(LIMBO) > stubborn:
-            _logger.warning(
-                "run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` "
-                "in a loop), so its memory is kept until this process ends",
-                resident.id,
-                resident.workflow.name,
-            )
+            _logger.warning(_NOT_FREED, resident.id, resident.workflow.name)

@@ -29,7 +29,7 @@ from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.keys import KeyedSteps
 from holdfast.engine.steps.limits.keys import made_key
-from holdfast.engine.steps.limits.limited import LimitedSteps
+from holdfast.engine.steps.limits.limited import LimitedSteps, entered
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
@@ -74,6 +74,7 @@ class Attempts:
         """Those that have an idempotency key."""
         self.limited = LimitedSteps(runs, executor, committer, lease_clock, self)
         """Those under limits that workers share."""
+        self.exits = self.limited.exits
 
     # Beginning.
 
@@ -127,16 +128,18 @@ class Attempts:
             notes.append((verb.location, entries.AttemptBegun(verb.attempt)))
         return resident.execution.note(notes, now)
 
-    def begin(self, resident: Resident, verb: StepVerb, only: bool) -> None:
-        """Run the first attempt of a plain step, whose call is durable; `only`: the turn has begun nothing else."""
-        runs = self._runs
-        if runs.app is not None or runs.deadline is not None:
-            self.run(resident, verb, only=only)
+    def begin(self, resident: Resident, verb: StepVerb, only: bool, outcome: Committed) -> None:
+        """Run the first attempt of a step that is plain, but for a limit; `only`: the turn has begun nothing else."""
+        runs, plain = self._runs, verb.activity.plain
+        if runs.app is not None or runs.deadline is not None or not (plain or entered(verb, outcome)):
+            self.run(resident, verb, outcome, only)
         elif not runs.stopping and not resident.phase:
             context = StepContext(resident.id, resident.workflow.name, verb.attempt, verb, runs.clock, self._progress)
             attempt = Attempt(self._executor, verb, resident, context, self._done)
             resident.attempts[verb.location] = attempt
-            self._executor.run_plain(attempt, only)
+            if not plain:
+                attempt.limit = None  # its place is counted in the store
+            self._executor.run_plain(attempt, only, not plain)
         else:
             self._not_begun(resident, verb)
 
@@ -368,6 +371,9 @@ class Attempts:
         fact = entries.StepCompleted(verb.attempt, msgspec.Raw(result))
         if verb.activity.plain and not resident.phase and not verb.recalled:
             self._runs.apply(resident, verb.location, fact)
+        elif verb.activity.only_limited and not resident.phase and not verb.recalled:
+            self.limited.left(resident, verb, "ok")
+            self._runs.apply(resident, verb.location, fact)
         else:
             self._end(resident, verb, fact, keep_key)
         return None
@@ -390,7 +396,8 @@ class Attempts:
             return
         wait = asked_delay(raised)
         if wait is not None:
-            self._come_back_later(resident, verb, now + wait, data)
+            self.limited.hold(resident, verb, now + wait)  # no other step under its limit asks before that
+            self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, now + wait))
             return
         if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
             data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
@@ -405,11 +412,6 @@ class Attempts:
         retry_at = now + micros(policy.delay(failures, self._draw()))
         step = resident.execution.journal.names.path(verb.location)
         _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
-        self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
-
-    def _come_back_later(self, resident: Resident, verb: StepVerb, retry_at: Instant, data: ErrorData) -> None:
-        """Make an attempt again when a service said so, and let no other step under its limit ask before that."""
-        self.limited.hold(resident, verb, retry_at)
         self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
 
     def _settle(self, resident: Resident, verb: StepVerb, entry: entries.Entry) -> None:

@@ -141,13 +141,13 @@ class Executor:
         limited = (attempt for room in self._limited.values() for attempt in room)
         return [*self._running, *waiting, *limited, *self._suspects]
 
-    def run_plain(self, attempt: Attempt, only: bool) -> None:
+    def run_plain(self, attempt: Attempt, only: bool, first: bool = False) -> None:
         """Start an attempt that no option asks anything of, at once if there is room.
 
-        `only` tells that no other is to begin with it, which the end of this one could forestall.
+        `only`: no other is to begin with it, which the end of this one could forestall; for `first` see `run`.
         """
         if self._queued or len(self._running) >= self._max or attempt.kind != "async":
-            self.run(attempt, only=only)
+            self.run(attempt, only=only, first=first)
             return
         # Not at once before one that was given up has had the time to end.
         attempt.at_once = only and not self._forsaken

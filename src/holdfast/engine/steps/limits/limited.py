@@ -17,7 +17,7 @@ from holdfast.context.steps import StepVerb
 from holdfast.contract.limits import CorrectPlaces, HeldPlaces, LeaveLimits, LimitAnswer
 from holdfast.contract.operations import Committed, Outcome, Started
 from holdfast.contract.rows import Message
-from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit
+from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, TurnEffects
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
 from holdfast.engine.steps.attempt import Attempt, Kind, kind_of
@@ -62,11 +62,14 @@ class LimitedSteps:
         self._committer = committer
         self.clock = clock
         """The lease's."""
+        self._own = runs.limits.own
         self._run, self._fail, self._put_off = ends.run, ends.fail, ends.put_off
         self._held: dict[Resident, dict[str, LimitPlace]] = {}
         self.tasks = TaskPlaces(self._outlives, self.give_back, clock)
         """Those of attempts from queues."""
-        self._asked: Counter[Pair] = Counter()
+        self.pending: dict[Resident, list[LeaveLimit]] = {}
+        """What the next commits of runs give back."""
+        self._asked: dict[Pair, int] = {}
         """What commits in flight ask for."""
         self._asked_again: set[tuple[int, str]] = set()
         """Steps of runs that were claimed and had been told when they may begin."""
@@ -84,12 +87,13 @@ class LimitedSteps:
         """Return the shared limit that an attempt of a step has to enter, None if there is none."""
         if not isinstance(verb, StepVerb):
             return None
-        return self.shared(verb) if verb.activity.queue is None else None
+        limit = verb.activity.settings.limit
+        return None if limit is None or limit in self._own or verb.activity.queue is not None else limit
 
     def shared(self, verb: StepVerb) -> str | None:
         """Return the shared limit of a step, whether it is entered here or where its queue is served."""
         limit = verb.activity.settings.limit
-        return None if limit is None or self._runs.limits.is_own(limit) else limit
+        return None if limit is None or limit in self._own else limit
 
     def with_room(self, resident: Resident, begin: Sequence[StepVerb]) -> list[StepVerb]:
         """Return the steps whose next attempt may be counted now; the others wait until there is room here."""
@@ -105,27 +109,32 @@ class LimitedSteps:
     def enters(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb]) -> list[EnterLimit]:
         """Return what the commit of a turn asks for: places for the attempts it begins that could run at once."""
         asked: list[EnterLimit] = []
-        fresh = (verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled)
-        for verb in (*fresh, *begin):
-            limit = self.of(verb)
-            if limit is None:
-                continue
-            wanted = turn.outcome is None and not is_done(verb) and not self.has_place(resident, verb)
-            key = key_of(verb) if wanted else None
-            if key is None:  # if it cannot be made the attempt meets the same error, and fails with it
-                self._unreserve(resident, verb)
-            elif self._reserve(resident, verb):
-                asked.append(
-                    EnterLimit(
-                        limit=limit,
-                        key=key,
-                        location=verb.location,
-                        worker=self._runs.host.id,
-                        now=self.clock.now(),
-                        priority=verb.activity.settings.priority,
-                    )
-                )
+        for verb in turn.started:
+            if isinstance(verb, StepVerb) and verb.activity.settings.limit is not None and not verb.recalled:
+                self._ask_for(resident, turn, verb, asked)
+        for verb in begin:
+            self._ask_for(resident, turn, verb, asked)
         return asked
+
+    def _ask_for(self, resident: Resident, turn: Turn, verb: StepVerb, asked: list[EnterLimit]) -> None:
+        limit = self.of(verb)
+        if limit is None:
+            return
+        wanted = turn.outcome is None and not is_done(verb) and not self.has_place(resident, verb)
+        key = key_of(verb) if wanted else None
+        if key is None:  # if it cannot be made the attempt meets the same error, and fails with it
+            self._unreserve(resident, verb)
+        elif self._reserve(resident, verb):
+            asked.append(
+                EnterLimit(
+                    limit=limit,
+                    key=key,
+                    location=verb.location,
+                    worker=self._runs.host.id,
+                    now=self.clock.now(),
+                    priority=verb.activity.settings.priority,
+                )
+            )
 
     def _reserve(self, resident: Resident, verb: StepVerb) -> bool:
         """Keep room here for an attempt until it is known whether it may begin; False if there is none."""
@@ -150,7 +159,10 @@ class LimitedSteps:
             return done
         enters, exits = effects.enters, effects.exits
         self.used = True
-        self._asked.update((enter.limit, enter.key) for enter in enters)
+        asked = self._asked
+        for enter in enters:
+            pair = (enter.limit, enter.key)
+            asked[pair] = asked.get(pair, 0) + 1
 
         def then(outcome: Outcome | Exception) -> None:
             committed = outcome.committed if isinstance(outcome, Started) else outcome
@@ -158,7 +170,7 @@ class LimitedSteps:
             if not isinstance(committed, Committed) and (exits or isinstance(outcome, Exception)):
                 self.doubt = True
             for enter in enters:
-                self._asked[enter.limit, enter.key] -= 1
+                asked[enter.limit, enter.key] -= 1
                 self._executor.unreserve(self._reserved.pop((resident, enter.location)))
                 answer = answers.get(enter.location)
                 if answer is not None and answer.outcome == "entered":
@@ -170,6 +182,13 @@ class LimitedSteps:
             self._executor.fill()
 
         return then
+
+    def advance(self, resident: Resident, turn: Turn, done: Done) -> None:
+        """Commit a turn that only completes steps and begins some that are plain but for a limit."""
+        enters, exits, rows = self.enters(resident, turn, ()), self.exits(resident), turn.entries
+        effects = TurnEffects(enters=enters, exits=[*exits]) if enters or exits else None
+        commit = CommitTurn(key=resident.key, epoch=resident.epoch, at=rows[-1].at, entries=rows, effects=effects)
+        self._committer.submit(commit, self.then(resident, commit, done), resident)
 
     def must_ask(self, resident: Resident, verb: StepVerb) -> bool:
         """Tell whether an attempt has to ask for its place before anything else is asked."""
@@ -284,9 +303,12 @@ class LimitedSteps:
         self, resident: Resident, verb: StepVerb, verdict: str = "", hold: int | None = None, crashed: bool = False
     ) -> None:
         """Give back the place of an attempt with the commit that records its end, which comes next."""
-        place = self._held.get(resident, {}).pop(verb.location, None)
+        held = self._held.get(resident)
+        place = held.pop(verb.location, None) if held is not None else None
         if place is not None:
-            resident.leave_limit(place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
+            if not held:
+                del self._held[resident]
+            self._leave(resident, place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
         elif crashed and self.shared(verb) is not None and (key := key_of(verb)) is not None:
             leave = LeaveLimit(
                 limit=verb.activity.settings.limit or "",
@@ -297,7 +319,14 @@ class LimitedSteps:
                 verdict=verdict,
                 hold=hold,
             )
-            resident.leave_limit(leave)
+            self._leave(resident, leave)
+
+    def _leave(self, resident: Resident, leave: LeaveLimit) -> None:
+        self.pending.setdefault(resident, []).append(leave)
+
+    def exits(self, resident: Resident) -> list[LeaveLimit] | tuple[()]:
+        """Take the places that a run has to give back, for its next commit."""
+        return self.pending.pop(resident, ())
 
     def lost(self, resident: Resident, verb: StepVerb, loss: entries.AttemptLost) -> None:
         """Give back the place of an attempt of which nothing came; its crash says something of the service."""
@@ -343,7 +372,7 @@ class LimitedSteps:
         now = self.clock.now()
         places = self._held.pop(resident, {}).values()
         leaves = [place.leave(now) for place in places if not place.outlived]
-        self.give_back([*leaves, *resident.exits_left()])
+        self.give_back([*leaves, *self.exits(resident)])
 
     def give_back(self, leaves: list[LeaveLimit]) -> None:
         """Give back places that no commit of a run does."""
@@ -371,10 +400,10 @@ class LimitedSteps:
         for (limit, key, whose), count in self._outlived.items():
             if whose == worker:
                 least[limit, key] += count
-        self._asked = +self._asked
+        for pair in [pair for pair, count in self._asked.items() if not count]:
+            del self._asked[pair]
         held = [
-            HeldPlaces(limit, key, least[limit, key], least[limit, key] + self._asked[limit, key])
-            for limit, key in {*least, *self._asked}
+            HeldPlaces(*pair, least[pair], least[pair] + self._asked.get(pair, 0)) for pair in {*least, *self._asked}
         ]
         self.doubt = False
         return CorrectPlaces(worker=worker, places=held, at=self._runs.clock.now(), now=self.clock.now())
@@ -390,3 +419,9 @@ def unknown_limit(step: str, limit: str) -> UnknownLimit:
         f"step {step!r}: no engine on this database declares the limit {limit!r}: add "
         f"Limit(name={limit!r}, ...) to Engine(limits=[...])"
     )
+
+
+def entered(verb: StepVerb, outcome: Committed) -> bool:
+    """Tell whether the commit that counts an attempt gave it its place."""
+    answer = outcome.limits.get(verb.location)
+    return answer is not None and answer.outcome == "entered"

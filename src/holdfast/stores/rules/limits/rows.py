@@ -31,10 +31,14 @@ class LimitRecord(msgspec.Struct):
     stale: int
     """Whether turns may be given that could not be given when they became free."""
 
+    read: LimitSpec | None = None
+
     @property
     def numbers(self) -> LimitSpec:
         """The numbers in force: an operator's come first."""
-        return spec_of(self.override if self.override is not None else self.spec)
+        if self.read is None:
+            self.read = spec_of(self.override if self.override is not None else self.spec)
+        return self.read
 
 
 class KeyRecord(msgspec.Struct):

@@ -22,7 +22,7 @@ from holdfast.contract.turns import EnterLimit, LeaveKey, LeaveLimit, TurnEffect
 from holdfast.rates import SKEW, after_begin, idle_from
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord, LimitRows, Waiter, encoded
 from holdfast.stores.rules.limits.tasks import take_tasks
-from holdfast.stores.rules.limits.turns import has_place, is_full, key_has_place, turn_under
+from holdfast.stores.rules.limits.turns import goes_on, has_place, is_full, key_has_place, turn_under
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -60,6 +60,12 @@ class LimitRules:
     ) -> dict[str, LimitAnswer]:
         """Let attempts of a turn leave limits, and others enter; a step that does both comes after those that wait."""
         answers: dict[str, LimitAnswer] = {}
+        if len(effects.enters) == len(effects.exits) == 1 and not (keys or effects.unlimits or run.side_rows):
+            enter = effects.enters[0]
+            found = await self._rows.get(enter.limit, enter.key, enter.worker)
+            held = self._rows.counts[enter.limit, enter.key, enter.worker] if found is not None else 0
+            if held and found is not None and goes_on(*found, effects.exits[0], enter):
+                return {enter.location: _ENTERED}
         for location, now in effects.unlimits:
             await self.withdraw(run, location, at, now)
         for leave in effects.exits:
@@ -419,6 +425,7 @@ class LimitRules:
             limit.override = spec
         else:
             limit.spec = spec or "{}"
+        limit.read = None
         await self._batch.statements.write(
             "change_limit", [(limit.name, limit.spec, limit.override, limit.paused, operation.at)]
         )

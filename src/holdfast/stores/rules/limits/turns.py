@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from holdfast.clock import Instant
 from holdfast.contract.limits import LimitSpec
+from holdfast.contract.turns import EnterLimit, LeaveLimit
 from holdfast.rates import turn_of
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord
+
+
+def goes_on(limit: LimitRecord, key: KeyRecord, leave: LeaveLimit, enter: EnterLimit) -> bool:
+    """Tell whether an attempt simply has the place of the one before it: what is counted stays as it is.
+
+    This is so of steps in a row under a limit for which none waits, that has no rate, and that nothing holds back.
+    """
+    if (leave.limit, leave.key, leave.worker) != (enter.limit, enter.key, enter.worker) or leave.places != 1:
+        return False
+    if limit.paused or limit.waiting or limit.granted or limit.stale or leave.hold is not None or leave.probe:
+        return False
+    if key.failures or key.held_until or key.open_until is not None or leave.verdict == "failed":
+        return False
+    numbers = limit.numbers
+    if numbers.rate is not None or (numbers.at_once is not None and limit.used > numbers.at_once):
+        return False
+    return numbers.per_key_at_once is None or key.used <= numbers.per_key_at_once
 
 
 def has_place(limit: LimitRecord, key: KeyRecord) -> bool:
