@@ -98,8 +98,12 @@ def _together(job: Job) -> float:
         worker.stdin.write(b"go\n")
         worker.stdin.flush()
     for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"done\n"
+    took = time.perf_counter() - began
+    for worker in workers:
         assert worker.wait() == 0
-    return WORKERS * (job.times(1_000) // WORKERS + 1) * STEPS / (time.perf_counter() - began)
+    return WORKERS * (job.times(1_000) // WORKERS + 1) * STEPS / took
 
 
 async def _work(url: str, runs: int) -> None:
@@ -108,6 +112,7 @@ async def _work(url: str, runs: int) -> None:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await asyncio.gather(*(engine.execute(under_limit, STEPS) for _ in range(runs)))
+        print("done", flush=True)
 
 
 def _hand_overs(job: Job) -> float:

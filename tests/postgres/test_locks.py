@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -25,7 +26,9 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import RunRow
 from holdfast.contract.turns import StartRun
+from holdfast.stores.postgres.statements import limit_lock
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.testing.conformance.limits import ask, declare, enter
 from holdfast.testing.conformance.samples import (
     NOW,
     entry,
@@ -121,6 +124,33 @@ async def test_commits_leave_no_rows_behind(store: PostgresStore, side: psycopg.
     await store.apply([message(run.id)])
     [(count,)] = side.execute(f'SELECT count(*) FROM "{store.schema}".commit_tokens').fetchall()
     assert count == 1
+
+
+async def test_batches_that_use_kept_places_share_a_limit(
+    store: PostgresStore, database: str, side: psycopg.Connection[Any]
+) -> None:
+    """S4-19 G8 They wait for no other that does the same, but for one that changes what is counted, and it for them."""
+    await declare(store, at_once=100)
+    runs = [await started(store) for _ in range(5)]
+    for run in runs[:4]:
+        await ask(store, run)
+    kept, more = extra(runs[4].key, enters=[enter(counted=4)]), extra(runs[4].key, enters=[enter("a1")])
+    place = (crc32(store.schema.encode()) - (1 << 31), limit_lock("api"))
+    alone = store.commits.exclusive
+    with psycopg.connect(address(database)) as other:
+        other.execute("SELECT pg_advisory_xact_lock_shared(%s::int, %s::int)", place)
+        [shared] = await asyncio.wait_for(store.apply([kept]), LONG)
+        assert isinstance(shared, Committed)
+        waits = asyncio.create_task(store.apply([more]))
+        await until_waiting(side)
+        other.rollback()
+        await asyncio.wait_for(waits, LONG)
+        other.execute("SELECT pg_advisory_xact_lock(%s::int, %s::int)", place)
+        waits = asyncio.create_task(store.apply([kept]))
+        await until_waiting(side)
+        other.rollback()
+        await asyncio.wait_for(waits, LONG)
+    assert store.commits.exclusive == alone
 
 
 WRITERS: dict[str, Callable[[PostgresStore, RunRow], Awaitable[Any]]] = {

@@ -98,6 +98,8 @@ class LimitAnswer(msgspec.Struct, frozen=True):
 
     outcome: str
     probe: bool = False
+    keep: bool = False
+    """Whether the limit is so far from full that the worker may keep the place, for a moment, for its next attempt."""
 
 
 class TakeTasks(msgspec.Struct, frozen=True, kw_only=True):

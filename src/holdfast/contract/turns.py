@@ -238,6 +238,8 @@ class EnterLimit(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     now: Instant
     priority: int = 0
+    counted: int = 0
+    """How many places the worker knows are counted for it, if it kept one that the attempt is to have; else 0."""
 
 
 class LeaveLimit(msgspec.Struct, frozen=True, kw_only=True):

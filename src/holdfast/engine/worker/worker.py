@@ -158,6 +158,7 @@ class Worker:
         await self._last_commits()
         await self._background.finish()
         self.runner.timers.close()
+        self.runner.attempts.limited.close()
         self.executor.close()
         if self._tick_handle is not None:
             self._tick_handle.cancel()

@@ -69,7 +69,7 @@ class Commits:
                 self.exclusive += attempt.exclusive
                 return outcomes
             except NotLocked:
-                attempt.exclusive = True
+                attempt.exclusive = not attempt.locks.share_no_limits()
             except Lost as lost:
                 await writer.drop()
                 if await self._happened(attempt.token, lost):
@@ -107,8 +107,8 @@ class _CommitAttempt:
         self._database = database
         self._operations = operations
         self._split = split
-        self._locks = locks_of(split.others)
-        self.exclusive = self._locks.exclusive
+        self.locks = locks_of(split.others)
+        self.exclusive = self.locks.exclusive
         self._known = known
         """Returns the tokens of commits whose outcome is known."""
         self.dropped: list[str] = []
@@ -152,7 +152,7 @@ class _CommitAttempt:
         split = self._split
         batch = Batch(statements)
         await statements.execute("limit_lock_waits", ())
-        fenced = await _prefetch(statements, batch, self._locks, split.turns)
+        fenced = await _prefetch(statements, batch, self.locks, split.turns)
         return split.outcomes(fenced, await batch.apply(split.others, prefetch=False))
 
 
@@ -170,13 +170,17 @@ async def _prefetch(
     )
     if locks.names:
         await execute("lock_names", (encoded([*locks.names]),))
+    own, shared = locks.own_limits, locks.shared_limits
+    if own or shared:
+        modes = sorted([*((n, 0) for n in own), *((n, 1) for n in shared)])
+        await execute("lock_limits", (statements.advisory, encoded(modes)))
     locked = await execute("lock_runs", (encoded([*locks.keys, *(turn.key for turn in turns)]), *wanted))
     runs = await execute("locked_runs", (encoded([*locks.keys]), *wanted))
     alive = await execute("live_workers", ())
     purged = await ask("tombstone", [(id,) for id in locks.new_ids]) if locks.new_ids else []
     unread = await ask("unread", [*locks.parked.items()]) if locks.parked else []
     held = await ask("keys_held", [(key,) for key in locks.ending]) if locks.ending else []
-    statements.names = frozenset(locks.names)
+    statements.names, statements.shared = frozenset(locks.names | own), frozenset(shared)
     names = [name for name in locks.waited if name]
     limits: list[Row] = [*locks.limits]
     limited = await ask("get_limit", limits) if limits else []

@@ -1,8 +1,9 @@
 """What a batch locks before it begins, so that nothing changes underneath it and no two batches wait for each other.
 
-Every batch locks in one order: first names (of events, idempotency keys and limits), then runs, each lowest first.
-What cannot be known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again
-exclusively.
+Every batch locks in one order: first names of events and idempotency keys, then limits, then runs, each lowest first.
+Batches that only use places which their workers have kept share a limit; any other has it for itself. What cannot be
+known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again, with its limits for
+itself, or exclusively.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from holdfast.contract.limits import LeaveLimits, TakeTasks
 from holdfast.contract.operations import Beat, BeatTask, FinishTask, KeepResult, Operation, SendMessage
 from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, NewRun, PublishEvent, StartRun, TurnEffects
-from holdfast.stores.postgres.statements import lane_lock, name_lock
+from holdfast.stores.postgres.statements import lane_lock, limit_lock, name_lock
 from holdfast.stores.rules.rows import ids_of, new_ids_of
 
 
@@ -42,7 +43,27 @@ class Locks:
     limits: set[tuple[str, str, str]] = field(default_factory=set)
     """Limits that attempts enter or leave, with the key and the worker."""
     left: dict[str, int] = field(default_factory=dict)
-    """How many runs that wait for a limit may be told."""
+    """The limits that the batch has for itself, and how many runs that wait for them may be told."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """The limits of which attempts have places that their workers kept, and how many do."""
+
+    @property
+    def shared_limits(self) -> set[int]:
+        """The limits that other batches may use meanwhile, as long as they only do the same."""
+        return {limit_lock(name) for name in self.kept} - self.own_limits
+
+    @property
+    def own_limits(self) -> set[int]:
+        """The limits that no other batch may use meanwhile."""
+        return {limit_lock(name) for name in self.left}
+
+    def share_no_limits(self) -> bool:
+        """Have for itself what was to be shared; False if nothing was."""
+        shared = bool(self.shared_limits)
+        for name, count in self.kept.items():
+            self.left[name] = self.left.get(name, 1) + count
+        self.kept.clear()
+        return shared
 
     def _take_turn(self, turn: CommitTurn, new: bool) -> None:
         if not new:
@@ -79,14 +100,16 @@ class Locks:
         for left in effects.leaves:
             self._free(left.activity, left.key)
         for enter in effects.enters:
-            self._use(enter)
+            self._use(enter, kept=enter.counted > 0)
         for leave in effects.exits:
             self._use(leave)
 
-    def _use(self, limited: EnterLimit | LeaveLimit) -> None:
-        self.names.add(name_lock("limit", limited.limit))
+    def _use(self, limited: EnterLimit | LeaveLimit, *, kept: bool = False) -> None:
         self.limits.add((limited.limit, limited.key, limited.worker))
-        self.left[limited.limit] = self.left.get(limited.limit, 1) + 1
+        if kept:
+            self.kept[limited.limit] = self.kept.get(limited.limit, 0) + 1
+        else:
+            self.left[limited.limit] = self.left.get(limited.limit, 1) + 1
 
     def _publish(self, event: PublishEvent) -> None:
         self.names.add(name_lock("event", event.name))
@@ -120,7 +143,6 @@ class Locks:
                 if isinstance(operation, FinishTask) and operation.leave is not None:
                     self._use(operation.leave)
             case TakeTasks():
-                self.names.add(name_lock("limit", operation.limit))
                 self.names.update(name_lock("queue", queue) for queue in operation.at_once)
                 self.limits.add((operation.limit, "", operation.worker))
                 self.left[operation.limit] = self.left.get(operation.limit, 1) + operation.room

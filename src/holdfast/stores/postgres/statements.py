@@ -114,6 +114,11 @@ def name_lock(*what: str) -> int:
     return crc32("\0".join(what).encode()) % NAME_LOCKS
 
 
+def limit_lock(name: str) -> int:
+    """Return the number by which a limit is locked; none of them is a row of name_locks."""
+    return NAME_LOCKS + crc32(name.encode()) % (1 << 30)
+
+
 def new_keys() -> Callable[[], int]:
     """Return what makes keys of runs: rising, and other processes' are other ones (else the insert is tried again)."""
     last = 0
@@ -134,17 +139,21 @@ class NotLocked(Exception):
 class PostgresStatements:
     """The statements of one transaction on one connection, which is in pipeline mode: only reads are waited for.
 
-    `locked` are the runs that may be changed, None when no other process can commit; `names` likewise.
+    `locked` are the runs that may be changed, None when no other process can commit; `names` and limits likewise.
+    Limits that are `shared` may be read.
     """
 
     def __init__(self, connection: AsyncConnection[Any], schema: str, keys: Callable[[], int]) -> None:
         self._connection = connection
         self._schema = schema
         self._sql = sql(schema)
+        self.advisory = crc32(schema.encode()) - (1 << 31)
+        """What stands for this schema among the advisory locks of a database."""
         self._keys = keys
         self._numbers = new_keys()
         self.locked: set[int] | None = None
         self.names: frozenset[int] = frozenset()
+        self.shared: frozenset[int] = frozenset()
 
     async def execute(self, name: str, values: Sequence[Value]) -> AsyncRawCursor[Any]:
         """Run one statement by its own parameters, waiting for nothing."""
@@ -207,10 +216,12 @@ class PostgresStatements:
             raise NotLocked
         if name == "insert_runs":
             self.locked.update(int(row[0] or 0) for row in rows)
-        elif name in _EXCLUSIVE or (
-            name in _BY_NAME and not self.names.issuperset(_BY_NAME[name](row) for row in rows)
-        ):
+        elif name in _EXCLUSIVE:
             raise NotLocked
+        elif name in _BY_NAME:
+            names = self.names | self.shared if name == "get_limit" else self.names
+            if not names.issuperset(_BY_NAME[name](row) for row in rows):
+                raise NotLocked
 
 
 class BlockingStatements(PostgresStatements):
@@ -264,7 +275,7 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
         ("get_limit", "insert_limit", "change_limit", "put_limits", "put_limit_keys", "delete_limit_keys",
          "put_limit_counts", "delete_limit_counts", "first_limit_waiter", "grant_limit_turn", "delete_limit_waiter",
          "next_limit_key", "waiting_limit_keys", "take_back_turn", "due_task_turns"),
-        lambda row: name_lock("limit", str(row[0]))),
+        lambda row: limit_lock(str(row[0]))),
     **dict.fromkeys(
         ("get_key", "put_key", "delete_key", "wait_for_key", "key_waiters", "delete_key_waiters"), _key),
     **dict.fromkeys(

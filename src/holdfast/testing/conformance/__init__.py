@@ -23,6 +23,7 @@ from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance
 from holdfast.testing.conformance.heads import HeadConformance
 from holdfast.testing.conformance.house import HouseConformance
 from holdfast.testing.conformance.inbox import InboxConformance, MessageConformance
+from holdfast.testing.conformance.kept_places import KeptPlaceConformance
 from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
 from holdfast.testing.conformance.limited_tasks import LimitedTaskConformance
@@ -69,8 +70,8 @@ class StoreConformance(
     BroadcastConformance, UnreadConformance, LetterConformance, EventLetterConformance, KeyConformance,
     CancelConformance, TerminateConformance, PauseConformance, ReopenConformance, AttributeConformance,
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
-    TransactionConformance, ConclusionConformance, LimitConformance, WorkPauseConformance, LaneConformance,
-    AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
+    TransactionConformance, ConclusionConformance, LimitConformance, KeptPlaceConformance, WorkPauseConformance,
+    LaneConformance, AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -93,6 +94,7 @@ __all__ = [
     "HeadConformance",
     "HouseConformance",
     "InboxConformance",
+    "KeptPlaceConformance",
     "KeyConformance",
     "LaneConformance",
     "LetterConformance",

@@ -36,9 +36,13 @@ T = 5_000 * SECOND
 """A time of the lease's clock."""
 
 
-def enter(location: str = "a0", *, key: str = "", worker: str = "w", now: int = T, priority: int = 0) -> EnterLimit:
+def enter(
+    location: str = "a0", *, key: str = "", worker: str = "w", now: int = T, priority: int = 0, counted: int = 0
+) -> EnterLimit:
     """Return the entering of the limit `api`."""
-    return EnterLimit(limit="api", key=key, location=location, worker=worker, now=now, priority=priority)
+    return EnterLimit(
+        limit="api", key=key, location=location, worker=worker, now=now, priority=priority, counted=counted
+    )
 
 
 def leave(*, key: str = "", worker: str = "w", now: int = T, **fields: object) -> LeaveLimit:

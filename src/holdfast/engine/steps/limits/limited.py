@@ -22,6 +22,7 @@ from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
 from holdfast.engine.steps.attempt import Attempt, Kind, kind_of
 from holdfast.engine.steps.executor import Executor
+from holdfast.engine.steps.limits.kept import KeptPlaces, Pair
 from holdfast.engine.steps.limits.keys import key_of
 from holdfast.engine.steps.limits.places import LimitPlace, TaskPlaces
 from holdfast.engine.worker.committer import Committer, Done
@@ -33,8 +34,6 @@ from holdfast.replay.turn import Turn
 
 Step = tuple[Resident, str]
 """A run in memory, and a location."""
-Pair = tuple[str, str]
-"""A limit and a key."""
 
 
 class LimitEnds(Protocol):
@@ -67,6 +66,7 @@ class LimitedSteps:
         self._held: dict[Resident, dict[str, LimitPlace]] = {}
         self.tasks = TaskPlaces(self._outlives, self.give_back, clock)
         """Those of attempts from queues."""
+        self._kept = KeptPlaces(self.give_back, clock)
         self.pending: dict[Resident, list[LeaveLimit]] = {}
         """What the next commits of runs give back."""
         self._asked: dict[Pair, int] = {}
@@ -125,14 +125,16 @@ class LimitedSteps:
         if key is None:  # if it cannot be made the attempt meets the same error, and fails with it
             self._unreserve(resident, verb)
         elif self._reserve(resident, verb):
+            worker = self._runs.host.id
             asked.append(
                 EnterLimit(
                     limit=limit,
                     key=key,
                     location=verb.location,
-                    worker=self._runs.host.id,
+                    worker=worker,
                     now=self.clock.now(),
                     priority=verb.activity.settings.priority,
+                    counted=self._kept.take((limit, key), worker),
                 )
             )
 
@@ -173,6 +175,7 @@ class LimitedSteps:
                 asked[enter.limit, enter.key] -= 1
                 self._executor.unreserve(self._reserved.pop((resident, enter.location)))
                 answer = answers.get(enter.location)
+                self._kept.answered(enter, answer, not isinstance(outcome, Exception))
                 if answer is not None and answer.outcome == "entered":
                     self._held.setdefault(resident, {})[enter.location] = _place(enter, answer)
                     self._asked_again.discard((resident.key, enter.location))
@@ -308,6 +311,8 @@ class LimitedSteps:
         if place is not None:
             if not held:
                 del self._held[resident]
+            if self._kept.left(place, verdict):
+                return
             self._leave(resident, place.leave(self.clock.now(), int(not place.outlived), verdict, hold))
         elif crashed and self.shared(verb) is not None and (key := key_of(verb)) is not None:
             leave = LeaveLimit(
@@ -351,6 +356,7 @@ class LimitedSteps:
         place = self._held.get(run, {}).pop(attempt.verb.location, None)
         if place is None:
             return
+        self._kept.left(place, "")
         if attempt.going:
             self._outlives(place, attempt)
         elif not place.outlived:
@@ -371,6 +377,8 @@ class LimitedSteps:
         """Give back what a run has that is not in memory any more."""
         now = self.clock.now()
         places = self._held.pop(resident, {}).values()
+        for place in places:
+            self._kept.left(place, "")
         leaves = [place.leave(now) for place in places if not place.outlived]
         self.give_back([*leaves, *self.exits(resident)])
 
@@ -386,6 +394,10 @@ class LimitedSteps:
 
         self._committer.submit(LeaveLimits(leaves=leaves, at=self._runs.clock.now()), told)
 
+    def close(self) -> None:
+        """Give back nothing more: the worker leaves."""
+        self._kept.close()
+
     # What the store should count.
 
     def correction(self) -> CorrectPlaces:
@@ -397,6 +409,7 @@ class LimitedSteps:
                 (place.limit, place.key) for place in places.values() if place.worker == worker and not place.outlived
             )
         least.update(self.tasks.held(worker))
+        least.update(self._kept.of(worker))
         for (limit, key, whose), count in self._outlived.items():
             if whose == worker:
                 least[limit, key] += count
@@ -410,7 +423,7 @@ class LimitedSteps:
 
 
 def _place(enter: EnterLimit, answer: LimitAnswer) -> LimitPlace:
-    return LimitPlace(enter.limit, enter.key, enter.worker, answer.probe)
+    return LimitPlace(enter.limit, enter.key, enter.worker, answer.probe, answer.keep)
 
 
 def unknown_limit(step: str, limit: str) -> UnknownLimit:

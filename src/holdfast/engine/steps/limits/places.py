@@ -13,13 +13,15 @@ from holdfast.engine.steps.attempt import Attempt
 class LimitPlace:
     """A place of a limit that this worker has for an attempt."""
 
-    __slots__ = ("key", "limit", "outlived", "probe", "worker")
+    __slots__ = ("keep", "key", "limit", "outlived", "probe", "worker")
 
-    def __init__(self, limit: str, key: str, worker: str, probe: bool) -> None:
+    def __init__(self, limit: str, key: str, worker: str, probe: bool, keep: bool = False) -> None:
         self.limit = limit
         self.key = key
         self.worker = worker
         self.probe = probe
+        self.keep = keep
+        """Whether the worker may keep it for its next attempt."""
         self.outlived = False
         """Whether its body goes on though the attempt has ended: it has the place until then."""
 

@@ -3,9 +3,17 @@
 -- name: lock_names
 -- Lock names that have no row of their own, lowest first.
 {beside_others}
-SELECT name_locks.n FROM name_locks
-WHERE NOT EXISTS (SELECT 1 FROM shared) AND name_locks.n IN (SELECT value::int FROM jsonb_array_elements_text($1::jsonb))
+SELECT name_locks.n FROM name_locks WHERE NOT EXISTS (SELECT 1 FROM shared)
+AND name_locks.n = ANY (ARRAY(SELECT value::int FROM jsonb_array_elements_text($1::jsonb)))
 ORDER BY name_locks.n FOR UPDATE OF name_locks;
+
+-- name: lock_limits
+-- Lock limits of this schema ($1), lowest first, each to be shared (1) or not (0), until the transaction ends. Not as rows:
+-- those who share a row can keep one who wants it for itself waiting for ever, and each of them would write it.
+{beside_others}
+SELECT CASE WHEN wanted.shared = 1 THEN pg_advisory_xact_lock_shared($1::int, wanted.n) ELSE pg_advisory_xact_lock($1::int, wanted.n) END
+FROM (SELECT (value ->> 0)::int AS n, (value ->> 1)::int AS shared FROM jsonb_array_elements($2::jsonb) ORDER BY 1) AS wanted
+WHERE NOT EXISTS (SELECT 1 FROM shared);
 
 -- name: lock_runs
 -- Lock every run a batch may change, lowest key first: by key ($1), by id ($2), the parents of those that end ($3), those that

@@ -22,13 +22,14 @@ from holdfast.contract.turns import EnterLimit, LeaveKey, LeaveLimit, TurnEffect
 from holdfast.rates import SKEW, after_begin, idle_from
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord, LimitRows, Waiter, encoded
 from holdfast.stores.rules.limits.tasks import take_tasks
-from holdfast.stores.rules.limits.turns import goes_on, has_place, is_full, key_has_place, turn_under
+from holdfast.stores.rules.limits.turns import goes_on, has_place, is_calm, is_full, key_has_place, may_keep, turn_under
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 _ENTERED, _PROBES = LimitAnswer("entered"), LimitAnswer("entered", probe=True)
+_MAY_KEEP = LimitAnswer("entered", keep=True)
 _WAITS, _UNKNOWN = LimitAnswer("waits"), LimitAnswer("unknown")
 _IN_LINE = ""
 """The owner of an attempt in a queue that waits for its limit."""
@@ -65,7 +66,7 @@ class LimitRules:
             found = await self._rows.get(enter.limit, enter.key, enter.worker)
             held = self._rows.counts[enter.limit, enter.key, enter.worker] if found is not None else 0
             if held and found is not None and goes_on(*found, effects.exits[0], enter):
-                return {enter.location: _ENTERED}
+                return {enter.location: _MAY_KEEP if may_keep(*found, held) else _ENTERED}
         for location, now in effects.unlimits:
             await self.withdraw(run, location, at, now)
         for leave in effects.exits:
@@ -90,6 +91,11 @@ class LimitRules:
         if found is None:
             return _UNKNOWN
         limit, key = found
+        if enter.counted:
+            held = self._rows.counts[enter.limit, enter.key, enter.worker]
+            if held >= enter.counted and is_calm(limit, key) and not run.side_rows:
+                return _MAY_KEEP if may_keep(limit, key, held) else _ENTERED
+            await self.leave(LeaveLimit(limit=enter.limit, key=enter.key, worker=enter.worker, now=enter.now), at)
         key.seen(enter.now)
         mine = await self._waiter(run.key, enter.location) if run.side_rows else None
         answer = await self._enter(run.key, limit, key, enter, mine, at)
@@ -152,7 +158,10 @@ class LimitRules:
         if probes:
             key.probe = enter.worker
         self._note(limit, key)
-        return _PROBES if probes else _ENTERED
+        if probes:
+            return _PROBES
+        held = self._rows.counts[enter.limit, enter.key, enter.worker]
+        return _MAY_KEEP if may_keep(limit, key, held) else _ENTERED
 
     async def _wait(
         self, run: int, limit: LimitRecord, key: KeyRecord, enter: EnterLimit, before: Waiter | None, task: int

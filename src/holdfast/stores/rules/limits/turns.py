@@ -8,6 +8,9 @@ from holdfast.contract.turns import EnterLimit, LeaveLimit
 from holdfast.rates import turn_of
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord
 
+KEPT_FROM = 4
+"""How many places of a limit and key a worker must have to keep those that it does not need just now."""
+
 
 def goes_on(limit: LimitRecord, key: KeyRecord, leave: LeaveLimit, enter: EnterLimit) -> bool:
     """Tell whether an attempt simply has the place of the one before it: what is counted stays as it is.
@@ -16,14 +19,32 @@ def goes_on(limit: LimitRecord, key: KeyRecord, leave: LeaveLimit, enter: EnterL
     """
     if (leave.limit, leave.key, leave.worker) != (enter.limit, enter.key, enter.worker) or leave.places != 1:
         return False
-    if limit.paused or limit.waiting or limit.granted or limit.stale or leave.hold is not None or leave.probe:
+    return leave.hold is None and not leave.probe and leave.verdict != "failed" and is_calm(limit, key)
+
+
+def is_calm(limit: LimitRecord, key: KeyRecord) -> bool:
+    """Tell whether no more than its numbers are used of a limit for which none waits and that nothing holds back."""
+    if limit.paused or limit.waiting or limit.granted or limit.stale:
         return False
-    if key.failures or key.held_until or key.open_until is not None or leave.verdict == "failed":
+    if key.failures or key.held_until or key.open_until is not None:
         return False
     numbers = limit.numbers
     if numbers.rate is not None or (numbers.at_once is not None and limit.used > numbers.at_once):
         return False
     return numbers.per_key_at_once is None or key.used <= numbers.per_key_at_once
+
+
+def may_keep(limit: LimitRecord, key: KeyRecord, held: int) -> bool:
+    """Tell whether a worker that has so many places of a key may keep those that it does not need just now.
+
+    It is busy under that limit, and more than half of it is free for others.
+    """
+    numbers = limit.numbers
+    if held < KEPT_FROM or numbers.trip_after is not None or not is_calm(limit, key):
+        return False
+    if numbers.at_once is not None and limit.used * 2 > numbers.at_once:
+        return False
+    return numbers.per_key_at_once is None or key.used * 2 <= numbers.per_key_at_once
 
 
 def has_place(limit: LimitRecord, key: KeyRecord) -> bool:
