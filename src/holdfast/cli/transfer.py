@@ -49,6 +49,9 @@ def export_command(
 
     All runs are written, with their histories and everything else there is, to go on in another database; no worker may
     be alive then. A selection is a copy for looking, made while workers go on: its open runs arrive paused.
+
+    \b
+    Example: holdfast export holdfast.db monday.json.gz
     """
     which = Which(runs=runs, workflows=workflows, statuses=[Status(status) for status in statuses], snapshot=snapshot)
 
@@ -74,6 +77,9 @@ def import_command(file: str, database: str, skip_existing: bool) -> None:
     """Write the runs of a FILE into a database, all of them or none; it is made if it is missing.
 
     Open runs go on there; those of a snapshot are paused. What is there already, and the same, is left as it is.
+
+    \b
+    Example: holdfast import monday.json other.db
     """
 
     store = _store(database)
@@ -103,6 +109,9 @@ def backup_command(database: str, file: str, replace: bool) -> None:
 
     That of an SQLite database is an SQLite database. That of a PostgreSQL one is an export, gzipped if its name ends in
     .gz.
+
+    \b
+    Example: holdfast backup holdfast.db monday.db
     """
     backed_up(database, file, replace)
 
@@ -127,6 +136,9 @@ def restore_command(file: str, database: str, replace: bool) -> None:
     """Make a DATABASE of a backup; its open runs go on with the first worker.
 
     No worker may be alive, and no process may have the database open. Nothing is changed unless all of it is.
+
+    \b
+    Example: holdfast restore monday.db other.db
     """
     restored(file, database, replace, _user())
 
