@@ -329,7 +329,7 @@ async def terminated(house: House) -> str:
     return "order-1"
 
 
-@case("blocked.mismatch", "Blocked: ")
+@case("blocked.mismatch", "Blocked: at ")
 async def mismatch(house: House) -> str:
     return await _with_other_code(house, before, after)
 

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.database import looking, url_option, zone
-from holdfast.cli.output import clock, emit, payload, say, table
+from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.clock import from_datetime
 from holdfast.looking import Desk
@@ -142,8 +142,10 @@ def _show(view: RunView) -> None:
     for name, value in _facts(view):
         say(f"{name:<12}{value}")
     if view.error is not None:
-        say(f"{'error':<12}{view.error.get('type')}: {view.error.get('message')}")
-        for line in str(view.error.get("traceback") or "").rstrip().split("\n")[-6:]:
+        error = f"{view.error.get('type')}: {view.error.get('message')}"
+        say_wrapped(f"{'error':<12}{error}")
+        lines = str(view.error.get("traceback") or "").rstrip().removesuffix(error).rstrip().split("\n")
+        for line in lines[-6:] if any(lines) else []:
             say(f"            {line}")
     if view.steps:
         say()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.clock import Instant
 from holdfast.contract.heads import RunHead
 from holdfast.contract.rows import Status
 from holdfast.contract.waits import notes_of
 from holdfast.looking.facts import Act, Facts
 from holdfast.looking.times import Times, span
+from holdfast.looking.views import Help
 from holdfast.looking.why.saying import Code, Say, error_of, helping, lower
 from holdfast.looking.why.waits import noted
 
 _BLOCKED: dict[str, Code] = {
     "HistoryMismatch": "blocked.mismatch", "BusyLoop": "blocked.busy_loop", "StuckRun": "blocked.stuck",
 }  # fmt: skip
+_ADVICE = re.compile(r"put the old code back(?:, or [^;]+)?(?=;)")
+"""What the message of a mismatch says to write, if it was not cut before that."""
 _POISON = "three workers in a row drove it alone and none got a commit out of it: its code kills or hangs them"
 
 
@@ -76,11 +81,14 @@ def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
     poison = kind not in _BLOCKED and head.fingerprint is None
     code = _BLOCKED.get(kind, "blocked.poison" if poison else "blocked.code")
     message = " ".join((head.error_message or "its code cannot continue its history").split())
+    said, _, rest = message.removeprefix(f"run {head.id}: ").partition(". The workflow changed ")
+    advice = _ADVICE.search(rest)
     help = (
-        helping("see the recorded calls beside the code", "show", head.id),
+        *([Help(say=advice[0])] if advice is not None else []),
+        helping("see its steps and the whole error", "show", head.id),
         helping("try again once the code is put right", "recover", head.id),
     )
-    return Say(code=code, text=f"Blocked: {_POISON if poison else message}", since=head.updated, help=help)
+    return Say(code=code, text=f"Blocked: {_POISON if poison else said}", since=head.updated, help=help)
 
 
 def paused(head: RunHead, facts: Facts, times: Times) -> Say | None:
