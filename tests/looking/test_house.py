@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from tests.support.transfer_cases import House, approval, order
+from tests.support.waiting import eventually
 
-from holdfast import Context, activity, workflow
+from holdfast import Context, Engine, activity, workflow
 from holdfast.errors import BadInput
 from holdfast.looking import LocalDesk
 from holdfast.testing import JumpingClock, TestEngine
@@ -99,3 +101,51 @@ async def test_letters_are_grouped_by_the_error_that_is_meant(path):
         assert group.count == 3
         assert group.example == (await desk.letters())[0].id
         assert "StepFailed" not in group.error
+
+
+async def test_a_worker_is_shown_with_what_it_serves_and_carries(path):
+    """The lease is short, so that what it carries is told soon; a body runs until it is let go."""
+    go = asyncio.Event()
+
+    @activity
+    async def slow() -> None:
+        await go.wait()
+
+    @workflow(version="7")
+    async def slowly(ctx: Context) -> None:
+        await ctx.step(slow)
+
+    lease = timedelta(seconds=1)
+    async with Engine(f"sqlite:///{path}", workflows=[slowly], queues=["default", "gpu"], lease=lease) as engine:
+        run = await engine.start(slowly, id="order-1")
+        desk = LocalDesk(engine.store)
+
+        async def told() -> bool:
+            [view] = await desk.workers()
+            return [(body.run, body.step, body.attempt) for body in view.bodies] == [("order-1", "slow", 1)]
+
+        await eventually(told)
+        [view] = await desk.workers()
+        assert (view.queues, view.workflows, view.steps, view.runs) == (["default", "gpu"], {"slowly": "7"}, 1, 1)
+        assert view.holdfast
+        go.set()
+        await run.result()
+
+
+async def test_ended_runs_are_counted_seldom_and_open_ones_now():
+    clock = JumpingClock()
+    async with TestEngine(workflows=[approval], clock=clock) as engine:
+        engine.store.clock = clock
+        desk = LocalDesk(engine.store)
+
+        async def counted() -> tuple[int, int]:
+            by_status = {count.status: count.n for count in await desk.counts()}
+            return by_status["suspended"], by_status["cancelled"]
+
+        runs = [await engine.start(approval, 1, id=f"order-{number}") for number in range(3)]
+        await engine.settle()
+        assert await counted() == (3, 0)
+        await runs[0].terminate()
+        assert await counted() == (2, 0)
+        clock.advance(timedelta(seconds=11))
+        assert await counted() == (2, 1)

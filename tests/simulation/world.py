@@ -114,7 +114,7 @@ class TroubledStore(SQLiteStore):
             raise StoreError("the outcome is unknown")
         return outcomes
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str, load: str = "{}") -> bool:
         self._fail("renew")
         return super().renew(worker)
 

@@ -18,6 +18,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import heads
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing.conformance import LEASE, NOW, SECOND, ended, new_run, turn
+from holdfast.transfer import export_runs, import_runs
 
 BUDGET = 40
 RUNS = 150
@@ -124,3 +125,64 @@ async def test_the_condition_that_fewest_runs_meet_drives_the_search(store):
     await store.apply([SetAttributes(target=rare, attributes={"customer": '"c-1"'}, at=NOW)])
     page = await store.heads(HeadFilter(attributes={"customer": '"c-1"'}, tenant=known[rare]["tenant"]))
     assert ([head.id for head in page.heads], page.scanned) == ([rare], 1)
+
+
+HOUR = 3600 * SECOND
+
+
+async def days(store: Store, first: int, runs: int, prefix: str) -> dict[str, int]:
+    """Start runs that were created an hour apart, and return when."""
+    created = {f"{prefix}-{number}": NOW + (first + number) * HOUR for number in range(runs)}
+    await store.apply([StartRun(run=new_run(run_id, at=at)) for run_id, at in created.items()])
+    return created
+
+
+async def found_between(store: Store, since: int | None, until: int | None) -> tuple[list[str], int]:
+    """Return the runs of a span of time, page by page, and how many rows were looked at."""
+    ids: list[str] = []
+    scanned, before = 0, None
+    while True:
+        page = await store.heads(HeadFilter(created_from=since, created_until=until, limit=7, before=before))
+        ids += [head.id for head in page.heads]
+        scanned += page.scanned
+        before = page.next
+        if before is None:
+            return ids, scanned
+
+
+async def test_a_span_of_time_is_found_without_looking_at_what_lies_before_or_after(store):
+    created = await days(store, 0, RUNS, "run")
+    newest = [*reversed(created)]
+    for first, last in ((100, 103), (0, 2), (148, 200), (60, 60)):
+        since, until = NOW + first * HOUR, NOW + last * HOUR
+        expected = [run_id for run_id in newest if since <= created[run_id] < until]
+        found, scanned = await found_between(store, since, until)
+        assert (found, scanned <= len(expected) + 2) == (expected, True), (first, last)
+    page = await store.heads(HeadFilter(ended_until=NOW + 2 * HOUR))
+    assert (page.heads, page.scanned <= 3, page.partial) == ([], True, False)
+    assert await store.count(HeadFilter(created_from=NOW + 140 * HOUR)) == (10, True)
+
+
+async def test_what_an_import_brought_is_found_where_it_is(store, tmp_path):
+    """Its keys say that it is new, and its runs are old."""
+    beside: dict[str, int] = {}
+    for name, first in (("a", 300), ("b", 0)):
+        other = SQLiteStore(":memory:")
+        await other.open()
+        beside |= await days(other, first, 30, name)
+        await export_runs(other, tmp_path / f"{name}.export")
+        await other.close()
+    created = await days(store, 100, 40, "own")
+    for name in ("a", "b"):
+        await import_runs(tmp_path / f"{name}.export", store, by="kim")
+    created |= beside
+    created |= await days(store, 400, 20, "later")
+    newest = [*reversed(created)]
+    dice = random.Random(5)
+    spans = [(dice.randrange(430), dice.randrange(430)) for _ in range(40)]
+    for first, last in [*map(sorted, spans), (None, 20), (310, None), (0, 1000)]:
+        since = NOW + first * HOUR if first is not None else None
+        until = NOW + last * HOUR if last is not None else None
+        expected = {run for run in newest if (since or 0) <= created[run] < (until or NOW * 2)}
+        found, _ = await found_between(store, since, until)
+        assert (len(found), set(found)) == (len(expected), expected), (first, last)

@@ -108,6 +108,41 @@ class Counted(NamedTuple):
     exact: bool
 
 
+class WorkerAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker serves, as it said when it joined."""
+
+    holdfast: str = ""
+    python: str = ""
+    queues: list[str] = []
+    workflows: dict[str, str] = {}
+    """The newest version of each that it knows, by name."""
+    fingerprints: dict[str, str] = {}
+    """Of the code of each, by name."""
+    max_steps: int = 0
+    lease: int = 0
+    """In microseconds."""
+
+
+class CarriedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that runs, and since when."""
+
+    run: str
+    step: str
+    attempt: int
+    since: Instant
+
+
+class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker carried when it last renewed its lease."""
+
+    steps: int = 0
+    """How many bodies ran."""
+    runs: int = 0
+    """How many runs it had in memory."""
+    bodies: list[CarriedStep] = []
+    """Those that had run longest, of those that had run for a second."""
+
+
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """A process that advances runs.
 
@@ -122,3 +157,5 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     lease: int
     heard: Instant
     joined: Instant
+    about: WorkerAbout = WorkerAbout()
+    load: WorkerLoad = WorkerLoad()

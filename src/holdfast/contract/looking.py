@@ -45,6 +45,10 @@ class Looks(ABC):
         """Count runs, up to `most` of them, or as far as SCAN_BUDGET goes; `limit` and `before` are not looked at."""
 
     @abstractmethod
+    async def ended_counts(self) -> dict[str, int]:
+        """Return how many runs have ended, by status: it looks at all of them, in an index; ask it seldom."""
+
+    @abstractmethod
     async def workers(self) -> list[WorkerRow]:
         """Return the workers that there are, and those that died of late, by id."""
 

@@ -400,12 +400,12 @@ class Store(Looks):
         """Return how much there is of everything."""
 
     @abstractmethod
-    async def join(self, worker: str, lease: timedelta) -> None:
-        """Announce a worker, alive until its lease lapses unless renewed."""
+    async def join(self, worker: str, lease: timedelta, about: str = "{}") -> None:
+        """Announce a worker, alive until its lease lapses unless renewed; `about` is a WorkerAbout as JSON."""
 
     @abstractmethod
-    def renew(self, worker: str) -> bool:
-        """Extend a worker's lease; False when it was declared dead meanwhile.
+    def renew(self, worker: str, load: str = "{}") -> bool:
+        """Extend a worker's lease; False when it was declared dead meanwhile. `load` is a WorkerLoad as JSON.
 
         Blocking: called from a thread of its own, so that a blocked event loop is known rather than silently expired.
         """

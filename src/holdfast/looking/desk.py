@@ -20,6 +20,7 @@ from holdfast.looking.views import (
     QueueView,
     RunView,
     ScheduleView,
+    StatusCount,
     VerdictView,
     Why,
     WorkerView,
@@ -52,6 +53,13 @@ class Desk(ABC):
     @abstractmethod
     async def count(self, which: str = "") -> Count:
         """Count runs, up to 10,000."""
+
+    @abstractmethod
+    async def counts(self) -> list[StatusCount]:
+        """Return how many runs there are of each status.
+
+        Open ones are counted now, up to 10,000; those that have ended at most every ten seconds, and `as_of` says when.
+        """
 
     @abstractmethod
     async def why(self, run_id: str, *, relative: bool = False) -> Why:

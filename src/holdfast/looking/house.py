@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.clock import Instant, from_datetime, to_datetime
+from holdfast.contract.heads import HeadFilter
 from holdfast.contract.house import MOST_VALUES, AuditFilter
-from holdfast.contract.rows import LetterFilter
+from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, NoSuchSchedule
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import (
     AuditPageView,
     AuditView,
+    BodyView,
     EventNameView,
     EventPage,
     EventView,
@@ -26,6 +29,7 @@ from holdfast.looking.views import (
     LimitView,
     QueueView,
     ScheduleView,
+    StatusCount,
     VerdictView,
     WorkerView,
 )
@@ -38,6 +42,25 @@ if TYPE_CHECKING:
 
 _MOST = 1_000
 _WAITERS = 50
+_COUNTED_EVERY = 10_000_000
+
+
+class EndedCounts:
+    """How many runs have ended, counted at most every ten seconds: that looks at all of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counted: dict[str, int] = {}
+        self._at: Instant | None = None
+        self._counting = asyncio.Lock()
+
+    async def look(self) -> tuple[dict[str, int], Instant]:
+        """Return the counts, and when they were made."""
+        async with self._counting:
+            now = self._store.clock.now()
+            if self._at is None or not 0 <= now - self._at < _COUNTED_EVERY:
+                self._counted, self._at = await self._store.ended_counts(), now
+            return self._counted, self._at
 
 
 class LocalHouse(Desk):
@@ -46,6 +69,7 @@ class LocalHouse(Desk):
     def __init__(self, store: Store, *, zone: tzinfo | None = UTC) -> None:
         self._store = store
         self._zone = zone
+        self._ended = EndedCounts(store)
 
     @property
     def _now(self) -> Instant:
@@ -81,8 +105,34 @@ class LocalHouse(Desk):
                 pid=row.pid,
                 heard_at=to_datetime(row.heard),
                 joined_at=to_datetime(row.joined),
+                holdfast=row.about.holdfast,
+                python=row.about.python,
+                queues=row.about.queues,
+                workflows=row.about.workflows,
+                max_steps=row.about.max_steps,
+                steps=row.load.steps,
+                runs=row.load.runs,
+                bodies=[
+                    BodyView(run=each.run, step=each.step, attempt=each.attempt, since=to_datetime(each.since))
+                    for each in row.load.bodies
+                ],
             )
             for row in await self._store.workers()
+        ]
+
+    async def counts(self) -> list[StatusCount]:
+        now = self._now
+        counted: dict[Status, tuple[int, bool, Instant]] = {}
+        for status in Status:
+            if status not in TERMINAL:
+                n, exact = await self._store.count(HeadFilter(statuses=(status,)))
+                counted[status] = (n, exact, now)
+        ended, as_of = await self._ended.look()
+        for status in sorted(TERMINAL):
+            counted[status] = (ended.get(status, 0), True, as_of)
+        return [
+            StatusCount(status=str(status), n=n, exact=exact, as_of=to_datetime(at))
+            for status, (n, exact, at) in counted.items()
         ]
 
     async def queues(self) -> list[QueueView]:

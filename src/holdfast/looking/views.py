@@ -177,6 +177,24 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     next: int | None = None
 
 
+class BodyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A step body that runs on a worker."""
+
+    run: str
+    step: str
+    attempt: int
+    since: datetime
+
+
+class StatusCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs have a status: exactly, or (`exact` False) at least so many; `as_of` is when that was counted."""
+
+    status: str
+    n: int
+    exact: bool
+    as_of: datetime
+
+
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A process that advances runs: alive, silent (its lease lapsed) or dead."""
 
@@ -186,6 +204,17 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     heard_at: datetime
     joined_at: datetime
+    holdfast: str = ""
+    python: str = ""
+    queues: list[str] = []
+    workflows: dict[str, str] = {}
+    """What it advances: the newest version that it has of each."""
+    max_steps: int = 0
+    steps: int = 0
+    """How many step bodies ran when it was last heard of, and how many runs it had in memory."""
+    runs: int = 0
+    bodies: list[BodyView] = []
+    """The bodies that had run longest."""
 
 
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):

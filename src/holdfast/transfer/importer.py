@@ -14,6 +14,7 @@ from holdfast.stores.rules.batch import Batch
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import TABLES, Row, Value
 from holdfast.stores.sql.transfer import OF_RUNS
+from holdfast.transfer.blocks import Blocks
 from holdfast.transfer.file import Footer, Header, Reader
 from holdfast.transfer.matching import RunGroup, Terms
 from holdfast.transfer.tables import lost_with, place_of
@@ -53,6 +54,7 @@ class Import:
         self._first = True
         self._previous = ""
         self._forked: Value = ""
+        self._blocks = {"runs": Blocks(), "audit": Blocks()}
         self.runs = self.skipped = self.open = 0
         self.rows: Counter[str] = Counter()
 
@@ -119,6 +121,8 @@ class Import:
         self.skipped += self._group.known
         self.open += sum(run.ended is None for run in fresh)
         self._linked = self._linked or any(run.parent_key for run in fresh)
+        for run in fresh:
+            self._blocks["runs"].add(run.key, run.created)
         await self._bring("runs", [astuple(run) for run in fresh])
 
     async def _missing(self, table: str, rows: Sequence[Row]) -> list[Row]:
@@ -206,6 +210,8 @@ class Import:
             self._previous = str(end)
             if here.get(n) != end:
                 new.append(self._chained(*said))
+        for n, at, *_ in new:
+            self._blocks["audit"].add(int(n or 0), int(at or 0))
         await self._bring("audit", new)
 
     def _chained(self, *said: Value) -> Row:
@@ -228,6 +234,9 @@ class Import:
         text = msgspec.json.encode(detail | ({"reason": self._terms.reason} if self._terms.reason else {})).decode()
         row = self._chained(self._terms.now, self._terms.by, "import", footer.sha256, text)
         await self._db.write("import_audit", [row])
+        for what, blocks in self._blocks.items():
+            for block in blocks.noted(self._terms.now):
+                await self._db.write("insert_imported_block", [(what, *block)])
 
 
 def _with(row: Row, table: str, **changed: Value) -> Row:

@@ -33,11 +33,20 @@ _FRAMES = 30
 class LeaseKeeper:
     """Renews one worker's lease until stopped, or until its event loop is closed."""
 
-    def __init__(self, store: Store, worker: str, lease: timedelta, lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        lease: timedelta,
+        lost: Callable[[], None],
+        load: Callable[[], str] = lambda: "{}",
+    ) -> None:
         self._store = store
         self._worker = worker
         self._every = lease.total_seconds() / 3
         self._lost = lost
+        self._load = load
+        """What the worker carries."""
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._renew_for_ever, name="holdfast lease", daemon=True)
@@ -87,7 +96,7 @@ class LeaseKeeper:
                 continue
             renewed = time.monotonic()
             try:
-                if not self._store.renew(self._worker):
+                if not self._store.renew(self._worker, self._load()):
                     self._lost()
                     return False
                 self.renewed = time.monotonic()

@@ -31,6 +31,7 @@ from holdfast.engine.worker.claimer import TICK, ClaimedRuns, Claimer
 from holdfast.engine.worker.committer import Committer, from_callback
 from holdfast.engine.worker.lease import LeaseKeeper
 from holdfast.engine.worker.limits import LimitKeeper
+from holdfast.engine.worker.telling import about_worker, load_of_worker
 from holdfast.errors import StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits
@@ -198,8 +199,10 @@ class Worker:
         return self._grace_ends is not None
 
     async def _join(self) -> None:
-        await self._store.join(self.id, self._settings.lease)
-        self._lease = LeaseKeeper(self._store, self.id, self._settings.lease, self._lapsed_in_thread)
+        about = about_worker(self._registry, self._settings, self.runner.queues)
+        await self._store.join(self.id, self._settings.lease, about)
+        load = load_of_worker(self.runner, self.executor)
+        self._lease = LeaseKeeper(self._store, self.id, self._settings.lease, self._lapsed_in_thread, load)
         self._lease.start()
 
     def _lapsed_in_thread(self) -> None:

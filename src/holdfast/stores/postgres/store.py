@@ -225,11 +225,11 @@ class PostgresStore(SQLStore):
 
     # Workers.
 
-    async def join(self, worker: str, lease: timedelta) -> None:
-        await self._workers.join(worker, lease)
+    async def join(self, worker: str, lease: timedelta, about: str = "{}") -> None:
+        await self._workers.join(worker, lease, about)
 
-    def renew(self, worker: str) -> bool:
-        return self._workers.renew(worker)
+    def renew(self, worker: str, load: str = "{}") -> bool:
+        return self._workers.renew(worker, load)
 
     async def leave(self, worker: str) -> None:
         await self._workers.leave(worker)

@@ -35,17 +35,17 @@ class PostgresWorkers:
         self._sql = sql(database.schema)
         self.mine: dict[str, timedelta] = {}
 
-    async def join(self, worker: str, lease: timedelta) -> None:
+    async def join(self, worker: str, lease: timedelta, about: str) -> None:
         """Announce a worker."""
         self._database.connections.ready()
-        await asyncio.get_running_loop().run_in_executor(None, self._join, worker, micros(lease))
+        await asyncio.get_running_loop().run_in_executor(None, self._join, worker, micros(lease), about)
         self.mine[worker] = lease
 
-    def _join(self, worker: str, lease: int) -> None:
+    def _join(self, worker: str, lease: int, about: str) -> None:
         def work(connection: psycopg.Connection[Any]) -> None:
             asked = boot_time()
             session, begun, now = self._session(connection)
-            values = (worker, lease, session, begun, machine(), os.getpid(), socket.gethostname())
+            values = (worker, lease, session, begun, machine(), os.getpid(), socket.gethostname(), about)
             psycopg.RawCursor(connection).execute(self._sql["join_worker"], values)
             self._database.connections.clock.told(now, asked)
 
@@ -62,13 +62,17 @@ class PostgresWorkers:
     def _pooled(self) -> bool:
         return self._database.connections.dialect is Dialect.POOLER
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str, load: str) -> bool:
         """Extend a lease; False when the worker was declared dead meanwhile."""
 
         def work(connection: psycopg.Connection[Any]) -> bool:
             session, begun, _ = self._session(connection)
             asked = boot_time()
-            rows = psycopg.RawCursor(connection).execute(self._sql["renew_worker"], (worker, session, begun)).fetchall()
+            rows = (
+                psycopg.RawCursor(connection)
+                .execute(self._sql["renew_worker"], (worker, session, begun, load))
+                .fetchall()
+            )
             for (now,) in rows:
                 self._database.connections.clock.told(now, asked)
             if not self._pooled:

@@ -2,23 +2,23 @@
 
 A search never trusts the planner with how much it reads. It asks the index of each condition for at most a thousand
 rows, takes the one that has fewest, goes down that index piece by piece, and looks at the runs between two keys only.
+Where an instant is asked for, it goes down between the keys that runs of that time have (`spans.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from holdfast.clock import Instant
 from holdfast.contract.heads import SCAN_BUDGET, Counted, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.stores.sql.conditions import Conditions
+from holdfast.stores.sql.spans import Look, spans
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Value, record_of
-
-Look = Callable[[Callable[[Statements], Coroutine[Any, Any, Any]]], Awaitable[Any]]
 
 _PROBE = 1_001
 _FIRST_PIECE, _LARGEST_PIECE = 200, 4_000
@@ -103,55 +103,82 @@ class Scan:
 
     async def run(self, take: Callable[[Statements, Driver, int | None, int | None], Awaitable[bool]]) -> None:
         """Call `take` for the runs between two keys until it wants no more of them."""
-        driver, size = await self._look(lambda db: self._choose(db))
+        for low, high in await spans(self._look, "runs", self._which.created_from, _created_until(self._which)):
+            if self.below is not None and low is not None and low >= self.below:
+                continue
+            self.below = high if self.below is None else min(self.below, high or self.below)
+            if not await self._go_down(take, low):
+                return
+        self.below = None
+
+    async def _go_down(
+        self, take: Callable[[Statements, Driver, int | None, int | None], Awaitable[bool]], low: int | None
+    ) -> bool:
+        """Look at the runs from a key on, below where the scan is; tell whether to look at others, too."""
+        driver, size = await self._look(lambda db: self._choose(db, low))
         piece = _FIRST_PIECE
         while True:
             piece = min(piece, SCAN_BUDGET - self.scanned)
 
             async def one(db: Statements, piece: int = piece) -> tuple[bool, int | None]:
-                above = await self._reach(db, driver, piece) if size >= _PROBE else None
+                above = await self._reach(db, driver, piece, low) if size >= _PROBE else low
                 return await take(db, driver, above, self.below), above
 
             wants_more, above = await self._look(one)
             self.scanned += piece if size >= _PROBE else size
             self.below = above
-            if above is None or not wants_more or self.scanned >= SCAN_BUDGET:
-                return
+            if not wants_more or above is None or self.scanned >= SCAN_BUDGET:
+                return False
+            if above == low:
+                return True
             piece = min(piece * 4, self._largest)
 
-    async def _choose(self, db: Statements) -> tuple[Driver, int]:
+    async def _choose(self, db: Statements, low: int | None) -> tuple[Driver, int]:
         """Return the condition that fewest runs meet, and how many do as far as that was counted."""
         best, least = ALL, _PROBE
+        if low is not None:
+            least = await self._count(db, ALL, "", _PROBE, low)  # few runs may lie between two keys
         for driver in drivers(self._which):
             size = 0
             for value in driver.values:
-                wanted = Conditions(_PROBE - size)
-                _add_driver(wanted, driver, (value,), db)
-                _between(wanted, driver, None, self.below)
-                [(counted,)] = await db.list(f"probe_{driver.table}", str(wanted), tuple(wanted.values))
-                assert isinstance(counted, int)
-                size += counted
+                size += await self._count(db, driver, value, _PROBE - size, low)
                 if size >= _PROBE:
                     break
-            if size < least or (best is ALL and driver.ordered):
+            if size < least or (best is ALL and least >= _PROBE and driver.ordered):
                 best, least = driver, size
             if least == 0:
                 break
         return best, least
 
-    async def _reach(self, db: Statements, driver: Driver, rows: int) -> int | None:
+    async def _count(self, db: Statements, driver: Driver, value: str, most: int, low: int | None) -> int:
+        """Return how many rows the index of a condition has, up to a number."""
+        wanted = Conditions(most)
+        if driver is not ALL:
+            _add_driver(wanted, driver, (value,), db)
+        _between(wanted, driver, low, self.below, db)
+        [(counted,)] = await db.list(f"probe_{driver.table}", str(wanted), tuple(wanted.values))
+        assert isinstance(counted, int)
+        return counted
+
+    async def _reach(self, db: Statements, driver: Driver, rows: int, low: int | None) -> int | None:
         """Return a key such that at most so many rows of the index lie between it and where the scan is."""
-        reached: int | None = None
+        reached = low
         share = max(rows // max(len(driver.values), 1), 1)
         for value in driver.values or ("",):
             wanted = Conditions(share - 1)
             if driver is not ALL:
                 _add_driver(wanted, driver, (value,), db)
-            _between(wanted, driver, None, self.below)
+            _between(wanted, driver, low, self.below, db)
             for (key,) in await db.list(f"reach_{driver.table}", str(wanted), tuple(wanted.values)):
                 assert isinstance(key, int)
                 reached = key if reached is None else max(reached, key)
         return reached
+
+
+def _created_until(which: HeadFilter) -> Instant | None:
+    """Return before when a run must have been created: it is not written, and does not end, before that."""
+    given = (which.created_until, which.ended_until, which.quiet_since)
+    return min((each for each in given if each is not None), default=None)
 
 
 def drivers(which: HeadFilter) -> Iterator[Driver]:
@@ -188,7 +215,7 @@ def _conditions(
     wanted = Conditions(limit)
     if driver is not ALL:
         _add_driver(wanted, driver, driver.values, db)
-    _between(wanted, driver, above, below)
+    _between(wanted, driver, above, below, db)
     for name, value in which.attributes.items():
         if not (driver.attribute and driver.column == name):
             wanted.add(_HAS_ATTRIBUTE.format(name=wanted.value(name), value=wanted.value(value)))
@@ -257,8 +284,10 @@ def _in_range(wanted: Conditions, column: str, prefix: str) -> None:
     wanted.add(f"{column} <", prefix + _LAST_LETTER)
 
 
-def _between(wanted: Conditions, driver: Driver, above: int | None, below: int | None) -> None:
+def _between(wanted: Conditions, driver: Driver, above: int | None, below: int | None, db: Statements) -> None:
     key = "tagged.run" if driver.attribute else "runs.key"
+    if not driver.ordered:
+        key = db.ignoring_indexes(key)
     if above is not None:
         wanted.add(f"{key} >=", above)
     if below is not None:

@@ -7,8 +7,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.clock import Instant
-from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
+from holdfast.contract.heads import (
+    MOST_COUNTED,
+    Counted,
+    HeadFilter,
+    HeadPage,
+    RunHead,
+    WorkerAbout,
+    WorkerLoad,
+    WorkerRow,
+)
 from holdfast.contract.house import (
     MOST_LETTERS,
     MOST_NAMES,
@@ -30,6 +41,7 @@ from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, Value, record_of
 
 T = TypeVar("T")
+Told = TypeVar("Told", WorkerAbout, WorkerLoad)
 Look = Callable[[Statements], Coroutine[Any, Any, T]]
 
 LAST_LETTER = "\U0010ffff"
@@ -73,7 +85,7 @@ class SQLLooks(Store):
     async def workers(self) -> list[WorkerRow]:
         fates, moved = await self.fates(), self.clock.now() - self.lease_clock.now()
         found: list[WorkerRow] = []
-        for name, state, host, pid, lease, heard, joined in await self._read("read_workers", ()):
+        for name, state, host, pid, lease, heard, joined, about, load in await self._read("read_workers", ()):
             fate = Fate.ALIVE if state == "live" else Fate.DECLARED_DEAD
             found.append(
                 WorkerRow(
@@ -84,6 +96,8 @@ class SQLLooks(Store):
                     lease=_int(lease),
                     heard=_int(heard) + moved,
                     joined=_int(joined) + moved,
+                    about=_told(str(about), WorkerAbout),
+                    load=_told(str(load), WorkerLoad),
                 )
             )
         return found
@@ -107,6 +121,9 @@ class SQLLooks(Store):
     async def admissions(self, keys: Sequence[int]) -> dict[int, Admission]:
         rows = await self._read("admissions_of", *((key,) for key in keys)) if keys else []
         return {_int(key): record_of(Admission, row) for key, *row in rows}
+
+    async def ended_counts(self) -> dict[str, int]:
+        return {str(status): _int(count) for status, count in await self._read("count_ended", ())}
 
     async def queues(self) -> list[QueueRow]:
         async def look(db: Statements) -> tuple[list[Row], list[Row]]:
@@ -156,6 +173,14 @@ class SQLLooks(Store):
             return [row for kind in ("work", "event") for row in await db.read("group_letters", [(kind, MOST_LETTERS)])]
 
         return [record_of(LetterGroupRow, row) for row in await self.look(look)]
+
+
+def _told(text: str, kind: type[Told]) -> Told:
+    """Return what a worker told of itself; one of another version may tell it otherwise."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError:
+        return kind()
 
 
 def _int(value: Value) -> int:

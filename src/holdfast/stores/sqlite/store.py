@@ -189,12 +189,12 @@ class SQLiteStore(SQLStore):
     def changed(self) -> bool:
         return self._connections.changed()
 
-    async def join(self, worker: str, lease: timedelta) -> None:
+    async def join(self, worker: str, lease: timedelta, about: str = "{}") -> None:
         self._connections.ready()
         lock = None if self.path == MEMORY else WorkerLock(self.path, worker)
         name = Path(lock.path).name if lock is not None and lock.effective else ""
         try:
-            await self._connections.write(lambda db: sqlite_workers.join(db, worker, micros(lease), name))
+            await self._connections.write(lambda db: sqlite_workers.join(db, worker, micros(lease), name, about))
         except BaseException:
             if lock is not None:
                 lock.remove()
@@ -203,11 +203,11 @@ class SQLiteStore(SQLStore):
         if lock is not None:
             await self._connections.read(lambda db: remove_strays(self.path, lambda: sqlite_workers.locks(db)))
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str, load: str = "{}") -> bool:
         if self.path == MEMORY:
             self._connections.ready()
             return worker in self._connections.locks
-        return self._connections.renew(lambda db: sqlite_workers.renew(db, worker))
+        return self._connections.renew(lambda db: sqlite_workers.renew(db, worker, load))
 
     async def leave(self, worker: str) -> None:
         await self._connections.write(lambda db: sqlite_workers.leave(db, worker))

@@ -18,16 +18,16 @@ from holdfast.stores.sqlite.statements import SQL, PlainStatements
 from holdfast.system import boot_id, boot_time
 
 
-def join(db: apsw.Connection, worker: str, lease: int, lock: str) -> None:
+def join(db: apsw.Connection, worker: str, lease: int, lock: str, about: str) -> None:
     """Announce a worker; `lock` is the name of its lock file, empty when only the lease counts."""
     now = boot_time()
-    row = (worker, boot_id(), now + lease, lease, os.getpid(), socket.gethostname(), lock, now)
+    row = (worker, boot_id(), now + lease, lease, os.getpid(), socket.gethostname(), lock, now, about)
     db.execute(SQL["join_worker"], row)
 
 
-def renew(db: apsw.Connection, worker: str) -> bool:
+def renew(db: apsw.Connection, worker: str, load: str) -> bool:
     """Extend a lease; False when the worker is not alive in the books any more."""
-    db.execute(SQL["renew_worker"], (worker, boot_time()))
+    db.execute(SQL["renew_worker"], (worker, boot_time(), load))
     return db.changes() == 1
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
+from holdfast.contract.heads import CarriedStep, WorkerAbout, WorkerLoad
 from holdfast.contract.house import AuditFilter, EventNameRow, EventWaiterRow, QueueRow
 from holdfast.contract.operations import Acknowledge, Committed, SetAttributes
+from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, NewLetter
-from holdfast.testing.conformance.samples import NOW, SECOND, extra, one, queued, started, waiting
+from holdfast.testing.conformance.samples import LEASE, NOW, SECOND, end, extra, one, queued, started, waiting
 from holdfast.testing.conformance.tasks import a_task, handed_out, take
 
 MINUTE = 60 * SECOND
@@ -122,3 +126,28 @@ class HouseConformance:
             ("order", "charge", "Declined", "", 2, NOW, NOW + 1, "l2"),
             ("order", "pack", "holdfast.errors.StepFailed", "Broken: box", 1, NOW + 2, NOW + 2, "l3"),
         ]
+
+    async def test_a_worker_tells_what_it_serves_and_what_it_carries(self, store: Store) -> None:
+        about = WorkerAbout(holdfast="1.2", queues=["default", "gpu"], workflows={"order": "2"}, max_steps=7)
+        await store.join("w", LEASE, json_of(about))
+        await store.join("v", LEASE)
+        await store.join("u", LEASE, '{"queues":"of another version"}')
+        load = WorkerLoad(steps=1, runs=3, bodies=[CarriedStep(run="order-1", step="pack", attempt=2, since=NOW)])
+        assert store.renew("w", json_of(load))
+        told = {row.id: (row.about, row.load) for row in await store.workers()}
+        assert told["v"] == told["u"] == (WorkerAbout(), WorkerLoad())
+        assert told["w"][0] == about
+        assert told["w"][1] in (load, WorkerLoad())  # in memory no lease is renewed
+        assert store.renew("w")
+
+    async def test_runs_that_have_ended_are_counted_by_status(self, store: Store) -> None:
+        assert await store.ended_counts() == {}
+        for status in (Status.COMPLETED, Status.COMPLETED, Status.FAILED):
+            await end(store, await started(store), status)
+        await started(store)
+        assert await store.ended_counts() == {"completed": 2, "failed": 1}
+
+
+def json_of(record: WorkerAbout | WorkerLoad) -> str:
+    """Return what a worker tells as it is stored."""
+    return msgspec.json.encode(record).decode()

@@ -214,14 +214,14 @@ RETURNING taken.place, tasks.run, runs.id, runs.workflow, tasks.location, tasks.
 
 -- name: join_worker
 -- Announce a worker.
-INSERT INTO workers (id, lease_until, lease, session, session_begun, machine, pid, host, joined, state)
-VALUES ($1, {clock} + $2, $2, $3, $4, $5, $6, $7, {clock}, 'live')
+INSERT INTO workers (id, lease_until, lease, session, session_begun, machine, pid, host, joined, about, state)
+VALUES ($1, {clock} + $2, $2, $3, $4, $5, $6, $7, {clock}, $8, 'live')
 ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until, lease = excluded.lease, session = excluded.session,
-    session_begun = excluded.session_begun, state = 'live';
+    session_begun = excluded.session_begun, about = excluded.about, state = 'live';
 
 -- name: renew_worker
 -- Extend a lease unless the worker was declared dead, and say by which connection; returns the database's time.
-UPDATE workers SET lease_until = {clock} + lease, session = $2, session_begun = $3 WHERE id = $1 AND state = 'live' RETURNING {clock};
+UPDATE workers SET lease_until = {clock} + lease, session = $2, session_begun = $3, load = $4 WHERE id = $1 AND state = 'live' RETURNING {clock};
 
 -- name: session
 -- What names this connection, and the database's time.

@@ -54,7 +54,7 @@ SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq DESC LIMIT 
 
 -- name: read_workers
 -- Every worker that is known, with the instants of the lease's clock.
-SELECT id, state, host, pid, lease, lease_until - lease, joined FROM workers ORDER BY id;
+SELECT id, state, host, pid, lease, lease_until - lease, joined, about, load FROM workers ORDER BY id;
 
 -- name: last_acts
 -- rows: target text

@@ -96,13 +96,13 @@ WITH RECURSIVE found (value) AS (
 )
 SELECT value FROM found WHERE value IS NOT NULL LIMIT $3;
 
+-- name: count_ended
+-- How many runs have ended, by status, in the index of those.
+SELECT status, count(*) FROM runs WHERE ended IS NOT NULL AND status IN ('completed', 'failed', 'cancelled') GROUP BY status;
+
 -- name: list_acts
 -- A page of the audit trail, newest first. The filter is put in place of {filter}.
 SELECT {audit_row} FROM audit WHERE {filter} ORDER BY n DESC LIMIT $1;
-
--- name: last_act
--- The number of the newest row.
-SELECT max(n) FROM audit;
 
 -- name: group_letters
 -- Open dead letters of a kind by their cause, of the newest so many.
@@ -116,3 +116,31 @@ SELECT kind, workflow, step, name, error_type, message, count(*), min(at), max(a
     ) AS newest
 ) AS open_letters
 GROUP BY kind, workflow, step, name, error_type, message ORDER BY count(*) DESC, max(id) DESC;
+
+-- name: read_imported_blocks
+-- What imports brought of a table, in the order of its keys.
+SELECT first, last, oldest, newest, ordered, at FROM imported_blocks WHERE what = $1 ORDER BY first;
+
+-- name: insert_imported_block
+-- Note what an import brought.
+INSERT INTO imported_blocks (what, first, last, oldest, newest, ordered, at) VALUES ($1, $2, $3, $4, $5, $6, $7);
+
+-- name: runs_ends
+-- The first and the last key.
+SELECT (SELECT min(key) FROM runs), (SELECT max(key) FROM runs);
+
+-- name: audit_ends
+-- The first and the last number.
+SELECT (SELECT min(n) FROM audit), (SELECT max(n) FROM audit);
+
+-- name: runs_around
+-- The last run below a key ($1) and the first at or above it, of those between two keys.
+SELECT 0, key, created FROM (SELECT key, created FROM runs WHERE key >= $2 AND key < $1 ORDER BY key DESC LIMIT 1) AS below
+UNION ALL
+SELECT 1, key, created FROM (SELECT key, created FROM runs WHERE key >= $1 AND key < $3 ORDER BY key LIMIT 1) AS above;
+
+-- name: audit_around
+-- The same of the audit trail.
+SELECT 0, n, at FROM (SELECT n, at FROM audit WHERE n >= $2 AND n < $1 ORDER BY n DESC LIMIT 1) AS below
+UNION ALL
+SELECT 1, n, at FROM (SELECT n, at FROM audit WHERE n >= $1 AND n < $3 ORDER BY n LIMIT 1) AS above;

@@ -2,12 +2,12 @@
 
 -- name: join_worker
 -- Announce a worker.
-INSERT OR REPLACE INTO workers (id, boot, lease_until, lease, pid, host, lock, joined, state)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'live');
+INSERT OR REPLACE INTO workers (id, boot, lease_until, lease, pid, host, lock, joined, about, state)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'live');
 
 -- name: renew_worker
 -- Extend a lease unless the worker was declared dead.
-UPDATE workers SET lease_until = ?2 + lease WHERE id = ?1 AND state = 'live';
+UPDATE workers SET lease_until = ?2 + lease, load = ?3 WHERE id = ?1 AND state = 'live';
 
 -- name: live_leases
 -- Workers that were not declared dead.
