@@ -29,6 +29,7 @@ from holdfast.contract.operations import (
     DropSchedule,
     FinishTask,
     KeepResult,
+    Nudge,
     Operation,
     Outcome,
     Pause,
@@ -113,6 +114,7 @@ class Dice:
             self.acknowledge, self.replay, self.keep, self.beat, self.put_schedule, self.pause_schedule,
             self.drop_schedule, self.tick, self.purge, self.finish_task, self.beat_task, self.leave_limits,
             self.take_tasks, self.correct_places, self.grant_turns, self.put_limit, self.pause_limit, self.pause_work,
+            self.nudge,
         ]  # fmt: skip
         return self.random.choice(common if self.chance(65) else seldom)()
 
@@ -264,6 +266,9 @@ class Dice:
     def pause(self) -> Pause:
         until = self.random.choice([None, self.at + 50])
         return Pause(target=self.id(), at=self.at, until=until, audit=self.audit())
+
+    def nudge(self) -> Nudge:
+        return Nudge(target=self.id(), at=self.at, audit=self.audit())
 
     def unpause(self) -> Unpause:
         return Unpause(target=self.id(), at=self.at, audit=self.audit())
@@ -427,15 +432,17 @@ class Dice:
         return EntryRow(self.place(), self.seq, 1, self.at, "{}")
 
     def state(self) -> State:
-        return State(
+        state = State(
             status=self.random.choice(OPEN),
             seen=self.random.randrange(4),
-            wait=self.random.choice(["", "timer"]),
+            wait=self.random.choice(["", "timer", "retry"]),
             due=self.random.choice([None, NOW + 1000]),
             released=self.chance(30),
             error=self.random.choice([None, None, "why"]),
             fingerprint=self.random.choice([None, "a", "b"]),
         )
+        # A run that has seen a request to stop acts on it; one that is let go for good, as here, has seen none.
+        return replace(state, seen=0) if state.released and state.due is None else state
 
     def end(self) -> RunEnd:
         return RunEnd(

@@ -317,7 +317,7 @@ async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
             or name in statements("sql/transfer")
         ):
             continue  # counts all of them by an index of its own, when somebody asks for the figures
-        filters = {"list_letters": "id < ?2"} | dict.fromkeys(
+        filters = {"list_letters": "id < ?2", "list_acts": "n < ?2"} | dict.fromkeys(
             ("probe_attributes", "reach_attributes"), "tagged.name = ?2 AND tagged.value = ?2"
         )
         sql = text.replace("{filter}", filters.get(name, "runs.key < ?2"))
