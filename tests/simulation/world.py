@@ -116,7 +116,7 @@ class TroubledStore(SQLiteStore):
 
     def renew(self, worker: str, load: str = "{}") -> bool:
         self._fail("renew")
-        return super().renew(worker)
+        return super().renew(worker, load)
 
 
 def _troubled(name: str) -> Callable[..., Any]:
