@@ -15,6 +15,7 @@ from tests.support.waiting import eventually
 
 from holdfast import Context, activity, workflow
 from holdfast.cli.main import main
+from holdfast.engine.worker import telling
 from holdfast.looking import LocalDesk, doctor
 from holdfast.looking.database import bytes_said
 from holdfast.testing import JumpingClock, TestEngine
@@ -95,24 +96,52 @@ async def test_a_queue_that_no_worker_serves_is_found(path):
         engine.store.clock = clock
         [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == "queue gpu"]
         assert finding.level == "fail"
-        assert finding.said == "3 steps wait since 5 min, and no worker takes them"
+        assert finding.said == "3 steps wait since 5 min, and no worker serves it"
         assert finding.remedy == "start a worker with Engine(..., queues=['gpu', ...])"
         await engine.flow.pause(queue="gpu", by="lena")
         assert (await found(engine))["queue gpu"] == ("warn", "holdfast resume --queue gpu")
 
 
 async def test_a_workflow_that_no_worker_knows_is_found(path):
+    house = House(f"sqlite:///{path}", JumpingClock())
+    async with house.engine([approval]) as client:
+        await client.start(approval, 1, id="order-1")
+        await client.settle()
+    async with house.engine([sleeper]) as engine:
+        [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == "workflow approval"]
+        assert (finding.level, finding.said) == ("fail", "1 open run, and no worker that is alive knows it")
+        assert finding.remedy == "start a worker with Engine(..., workflows=[approval])"
+
+
+async def test_runs_that_no_worker_takes_though_one_knows_them_are_found(path):
     clock = JumpingClock()
     house = House(f"sqlite:///{path}", clock)
-    async with house.engine([sleeper], run_workflows=False) as client:
-        await client.start(sleeper, 3, id="order-1")
-    async with house.engine([approval]) as engine:
+    async with house.engine([sleeper]) as engine:
         engine.store.clock = clock
-        clock.advance(timedelta(minutes=5))
-        said = await found(engine)
-        assert said["workers"][0] == "ok"
-        assert said["overdue"][0] == "fail"
-        assert said["workflow sleeper"] == ("fail", "start a worker with Engine(..., workflows=[sleeper])")
+        held = engine.faults.hold(at="claim")
+        async with house.engine([sleeper], run_workflows=False) as client:
+            client.store.clock = clock
+            await client.start(sleeper, 3, id="order-1")
+            clock.advance(timedelta(minutes=5))
+            await held.happened()
+            [finding] = [each for each in await LocalDesk(client.store).doctor() if each.subject == "workflow sleeper"]
+            assert finding.level == "fail"
+        held.release()
+
+
+async def test_workers_of_other_code_and_other_versions_are_found(path, monkeypatch):
+    @workflow(name="sleeper")
+    async def other(ctx: Context, days: int) -> str:
+        return "did not sleep"
+
+    house = House(f"sqlite:///{path}", JumpingClock())
+    async with house.engine([sleeper]) as engine:
+        assert "workflow sleeper" not in await found(engine)
+        monkeypatch.setattr(telling, "version", lambda name: "9.9.9")
+        async with house.engine([other]):
+            said = {each.subject: each.said for each in await LocalDesk(engine.store).doctor()}
+    assert said["workflow sleeper"] == "workers have 2 different codes of version 1: a run may meet either"
+    assert said["versions"].endswith("and 9.9.9")
 
 
 async def test_clocks_that_are_not_the_same_are_found(path):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Literal
 
 import msgspec
 
-from holdfast.contract.heads import HeadFilter
+from holdfast.contract.heads import HeadFilter, WorkerRow
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
 from holdfast.looking.database import bytes_said, size_of
@@ -25,6 +25,7 @@ _LARGE_WAL = 256 << 20
 _LITTLE_SPACE, _NO_SPACE = 2 << 30, 256 << 20
 _MOST_LETTERS = 1_000
 _MOST_OVERDUE = 200
+_MOST_UNKNOWN = 50
 _CLOCKS_APART = 10_000_000
 _SHORT_LEASE = 5_000_000
 _KEPT = timedelta(days=31)
@@ -83,7 +84,7 @@ async def _workers(store: Store) -> AsyncIterator[HouseFinding]:
     workers = await store.workers()
     alive = [worker for worker in workers if worker.state == "alive"]
     if alive:
-        yield HouseFinding(level="ok", subject="workers", said=f"{len(alive)} alive")
+        yield HouseFinding(level="ok", subject="workers", said=f"{len(alive)} alive{_versions(alive)}")
     else:
         waiting = (await store.count(HeadFilter(statuses=_OPEN), 1)).n
         level: Level = "fail" if waiting else "ok"
@@ -115,6 +116,53 @@ async def _clocks(store: Store) -> AsyncIterator[HouseFinding]:
         )
     else:
         yield HouseFinding(level="ok", subject="clock", said="nothing was written in the future")
+
+
+def _versions(workers: Sequence[WorkerRow]) -> str:
+    """Return with which holdfast workers run, if they told."""
+    found = sorted({worker.about.holdfast for worker in workers if worker.about.holdfast})
+    return f", holdfast {' and '.join(found)}" if found else ""
+
+
+async def _code(store: Store) -> AsyncIterator[HouseFinding]:
+    """Compare the code of the workers that are alive, and what they know with what is open."""
+    alive = [worker for worker in await store.workers() if worker.state == "alive" and worker.about.holdfast]
+    if len({worker.about.holdfast for worker in alive}) > 1:
+        yield HouseFinding(
+            level="warn",
+            subject="versions",
+            said=f"workers have more than one{_versions(alive)}",
+            remedy="finish the rollout; workers of one minor series may share a database meanwhile",
+        )
+    codes: dict[tuple[str, str], set[str]] = {}
+    for worker in alive:
+        for name, version in worker.about.workflows.items():
+            codes.setdefault((name, version), set()).add(worker.about.fingerprints.get(name, ""))
+    for (name, version), found in sorted(codes.items()):
+        if len(found) > 1:
+            yield HouseFinding(
+                level="warn",
+                subject=f"workflow {name}",
+                said=f"workers have {len(found)} different codes of version {version}: a run may meet either",
+                remedy="finish the rollout, or give the new code a version of its own",
+            )
+    if alive:
+        async for finding in _unknown(store, {name for name, _ in codes}):
+            yield finding
+
+
+async def _unknown(store: Store, known: set[str]) -> AsyncIterator[HouseFinding]:
+    """Find workflows with open runs that no worker knows."""
+    for name in [name for name in await store.workflow_names() if name not in known][:_MOST_UNKNOWN]:
+        counted = await store.count(HeadFilter(statuses=_OPEN, workflows=(name,)))
+        if counted.n:
+            runs = f"{counted.n:,}{'' if counted.exact else '+'} open run{'' if counted.n == 1 else 's'}"
+            yield HouseFinding(
+                level="fail",
+                subject=f"workflow {name}",
+                said=f"{runs}, and no worker that is alive knows it",
+                remedy=f"start a worker with Engine(..., workflows=[{name}])",
+            )
 
 
 async def _leases(store: Store) -> AsyncIterator[HouseFinding]:
@@ -151,22 +199,25 @@ async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
         said=f"{counted.n:,}{'' if counted.exact else '+'} runs want a worker for more than a minute",
         remedy="holdfast list is:overdue",
     )
-    if not any(worker.state == "alive" for worker in await store.workers()):
-        return
+    alive = [worker for worker in await store.workers() if worker.state == "alive"]
+    known = {name for worker in alive for name in worker.about.workflows}
     waiting: dict[str, list[int]] = {}
-    for head in (await store.heads(late)).heads:
-        waiting.setdefault(head.workflow, []).append(head.due if head.due is not None else head.updated)
+    for head in (await store.heads(late)).heads if alive else []:
+        if head.workflow in known:
+            waiting.setdefault(head.workflow, []).append(head.due if head.due is not None else head.updated)
     for workflow, dues in sorted(waiting.items()):
         yield HouseFinding(
             level="fail",
             subject=f"workflow {workflow}",
-            said=f"{len(dues):,} runs wait since {span(now - min(dues))}, though workers are alive: does one know it?",
-            remedy=f"start a worker with Engine(..., workflows=[{workflow}])",
+            said=f"{len(dues):,} runs wait since {span(now - min(dues))}, though a worker that is alive knows it",
+            remedy="see whether workers are busy, or serve its queue: holdfast workers",
         )
 
 
 async def _queues(store: Store) -> AsyncIterator[HouseFinding]:
+    """Find queues in which steps wait that no worker serves, or takes."""
     now, paused = store.clock.now(), {row.name for row in await store.paused() if row.kind == "queue"}
+    served = {name for each in await store.workers() if each.state == "alive" for name in each.about.queues}
     late = int(OVERDUE / timedelta(microseconds=1))
     waiting: dict[str, tuple[int, int]] = {}
     taken: set[str] = set()
@@ -179,10 +230,11 @@ async def _queues(store: Store) -> AsyncIterator[HouseFinding]:
     for queue, (count, oldest) in sorted(waiting.items()):
         if queue not in taken and queue not in paused and now - oldest > late:
             steps = f"{count:,} step{'s wait' if count != 1 else ' waits'}"
+            does = "takes them" if queue in served else "serves it"
             yield HouseFinding(
                 level="fail",
                 subject=f"queue {queue}",
-                said=f"{steps} since {span(now - oldest)}, and no worker takes them",
+                said=f"{steps} since {span(now - oldest)}, and no worker {does}",
                 remedy=f"start a worker with Engine(..., queues=[{queue!r}, ...])",
             )
 
@@ -256,5 +308,6 @@ async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
 
 
 _LOOKS = (
-    _database, _clocks, _workers, _leases, _overdue, _queues, _blocked, _letters, _paused, _schedules, _retention,
+    _database, _clocks, _workers, _code, _leases, _overdue, _queues, _blocked, _letters, _paused, _schedules,
+    _retention,
 )  # fmt: skip
