@@ -153,6 +153,19 @@ def await_chain(coro: Any) -> str:
     return " > ".join(lines) or "?"
 
 
+def waits_at(coro: Any) -> tuple[str, int] | None:
+    """Return the file and line of the innermost code of the user's own at which a coroutine waits."""
+    found: tuple[str, int] | None = None
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None) or getattr(coro, "ag_frame", None)
+        if frame is None:
+            break
+        if _owner(frame) == "user":
+            found = frame.f_code.co_filename, frame.f_lineno
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+    return found
+
+
 _EVENTS = {
     "http.client": "connect",
     "os": "chmod chown exec fork forkpty link listdir mkdir posix_spawn remove rename rmdir scandir spawn startfile "

@@ -20,6 +20,7 @@ from holdfast.looking.views import (
     QueueView,
     RunView,
     ScheduleView,
+    SourceLine,
     StatusCount,
     VerdictView,
     Why,
@@ -64,6 +65,16 @@ class Desk(ABC):
     @abstractmethod
     async def why(self, run_id: str, *, relative: bool = False) -> Why:
         """Return why a run is where it is, with the chain of runs that it waits for.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def source(self, run_id: str) -> SourceLine | None:
+        """Return the line of workflow code at which a run waits, by replaying it with the code at hand.
+
+        None without code, if the code does not fit its history, or if it has ended or not begun. Nothing is executed.
 
         Raises:
             NoSuchRun: there is no such run.

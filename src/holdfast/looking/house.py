@@ -36,6 +36,7 @@ from holdfast.looking.views import (
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
+    from holdfast.definitions import Registry
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
@@ -66,8 +67,9 @@ class EndedCounts:
 class LocalHouse(Desk):
     """The part of a desk on a store that is not about single runs."""
 
-    def __init__(self, store: Store, *, zone: tzinfo | None = UTC) -> None:
+    def __init__(self, store: Store, *, zone: tzinfo | None = UTC, code: Registry | None = None) -> None:
         self._store = store
+        self._code = code
         self._zone = zone
         self._ended = EndedCounts(store)
 

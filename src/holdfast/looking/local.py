@@ -25,6 +25,7 @@ from holdfast.looking.views import (
     HistoryPage,
     Page,
     RunView,
+    SourceLine,
     StepView,
     Why,
 )
@@ -45,6 +46,7 @@ class LocalDesk(LocalHouse):
     Args:
         store: where to look.
         zone: the time zone of filters and sentences; None for that of this machine.
+        code: the workflows at hand (`engine.registry`): then it is told at which line a run waits.
     """
 
     async def heads(
@@ -106,7 +108,17 @@ class LocalDesk(LocalHouse):
 
     async def why(self, run_id: str, *, relative: bool = False) -> Why:
         head = await self._head(run_id)
-        return explain(head, await self._facts(head), self._times(relative), DEPTH)
+        why = explain(head, await self._facts(head), self._times(relative), DEPTH)
+        return why if self._code is None else msgspec.structs.replace(why, source=await self.source(run_id))
+
+    async def source(self, run_id: str) -> SourceLine | None:
+        head = await self._head(run_id)
+        row = await self._store.get(run_id) if self._code is not None and head.ended is None else None
+        if row is None or self._code is None:
+            return None
+        from holdfast.looking.source import source_line
+
+        return await source_line(self._store, row, self._code)
 
     async def run(self, run_id: str, *, relative: bool = False) -> RunView:
         from holdfast.engine.views.steps import steps_of
