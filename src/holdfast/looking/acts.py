@@ -17,7 +17,7 @@ from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
 from holdfast.looking.query import Query
 from holdfast.looking.views import Acted, ActPlan
 
-Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge"]
+Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge", "attributes"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 MOST = 10_000
 """How many runs one act may choose."""
@@ -33,6 +33,7 @@ FITS: dict[str, frozenset[Status]] = {
     "terminate": _OPEN,
     "recover": frozenset({Status.BLOCKED}),
     "nudge": frozenset({Status.SUSPENDED, Status.CANCELLING, Status.COMPENSATING}),
+    "attributes": frozenset(Status),
 }
 """In which states a run can be acted on."""
 
@@ -47,6 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     from_step: str | None = None
     step: str = ""
     """Which step a nudge is for; empty for all that wait to be tried again."""
+    attributes: dict[str, Any] = {}
+    """Which attributes to set, of the act of that name; a value of None removes one."""
     dry_run: bool = False
 
 
@@ -83,6 +86,9 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
             children=list(again.children),
         )
     status = await run.status()
+    if action == "attributes" and not options.dry_run:
+        await run.set_attributes(options.attributes, by=by, reason=reason)
+        return Acted(run=run_id, action=action, changed=True)
     if options.dry_run:
         return Acted(run=run_id, action=action, changed=False, said=_fit(action, status))
     if await acts[action](run):
@@ -93,8 +99,13 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
     return Acted(run=run_id, action=action, changed=False, said=said)
 
 
+def unfit(action: str, status: Status) -> str:
+    """Return the status of a run if it cannot be acted on because of it, else nothing."""
+    return "" if status in FITS[action] else str(status)
+
+
 def _fit(action: str, status: Status) -> str:
-    return "" if status in FITS[action] else f"it is {status}"
+    return f"it is {status}" if unfit(action, status) else ""
 
 
 async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> ActPlan:

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.looking.views import (
+    Acted,
     AuditPageView,
+    BulkProgress,
     Count,
     EventNameView,
     EventPage,
@@ -20,6 +22,7 @@ from holdfast.looking.views import (
     QueueView,
     RunView,
     ScheduleView,
+    SelectionView,
     SourceLine,
     StatusCount,
     VerdictView,
@@ -28,7 +31,10 @@ from holdfast.looking.views import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.acts import Options
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
@@ -104,6 +110,35 @@ class Desk(ABC):
 
         Raises:
             NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def act(self, action: str, run_id: str, options: Options) -> Acted:
+        """Act on one run: cancel, pause, resume, retry, rerun, terminate, recover, nudge or attributes.
+
+        Raises:
+            NoSuchRun: there is none.
+            CannotReopen, UniqueConflict, BadInput: it cannot be done; nothing was changed.
+        """
+
+    @abstractmethod
+    async def select(self, action: str, which: str) -> SelectionView:
+        """Return what acting on all runs of a filter would come to, and what to give to `bulk` to do it.
+
+        Raises:
+            BadFilter, BadInput: the filter cannot be read, or chooses everything.
+        """
+
+    @abstractmethod
+    def bulk(
+        self, selection: str, options: Options, *, before: int | None = None
+    ) -> AsyncGenerator[BulkProgress, None]:
+        """Act on the runs that `select` chose, and on none that was started since; tell after each page how it goes.
+
+        Leave the iteration to stop after the page in hand; `before` goes on from the `next` of what was told last.
+
+        Raises:
+            BadInput: the selection is older than ten minutes, or is none.
         """
 
     @abstractmethod

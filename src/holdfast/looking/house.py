@@ -37,6 +37,7 @@ from holdfast.payloads import codec
 
 if TYPE_CHECKING:
     from holdfast.definitions import Registry
+    from holdfast.engine.engine import Engine
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
@@ -67,8 +68,11 @@ class EndedCounts:
 class LocalHouse(Desk):
     """The part of a desk on a store that is not about single runs."""
 
-    def __init__(self, store: Store, *, zone: tzinfo | None = UTC, code: Registry | None = None) -> None:
+    def __init__(
+        self, store: Store, *, zone: tzinfo | None = UTC, code: Registry | None = None, engine: Engine | None = None
+    ) -> None:
         self._store = store
+        self._engine = engine
         self._code = code
         self._zone = zone
         self._ended = EndedCounts(store)

@@ -18,6 +18,8 @@ from holdfast.looking.house import LocalHouse
 from holdfast.looking.query import OVERDUE, Query, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
+    Acted,
+    BulkProgress,
     Count,
     EntryView,
     ErrorHead,
@@ -25,6 +27,7 @@ from holdfast.looking.views import (
     HistoryPage,
     Page,
     RunView,
+    SelectionView,
     SourceLine,
     StepView,
     Why,
@@ -33,7 +36,11 @@ from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.engine.engine import Engine
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.acts import Options
 
 MOST = 200
 """How many runs a page may have."""
@@ -47,6 +54,7 @@ class LocalDesk(LocalHouse):
         store: where to look.
         zone: the time zone of filters and sentences; None for that of this machine.
         code: the workflows at hand (`engine.registry`): then it is told at which line a run waits.
+        engine: what acts are done with; without one the desk only looks.
     """
 
     async def heads(
@@ -187,6 +195,30 @@ class LocalDesk(LocalHouse):
         if row is None:
             raise _no_such(run_id)
         return recorded_run(row, await self._store.history(row.key))
+
+    # Acting.
+
+    async def act(self, action: str, run_id: str, options: Options) -> Acted:
+        from holdfast.looking.acts import act
+
+        return await act(self._acting(), action, run_id, options)
+
+    async def select(self, action: str, which: str) -> SelectionView:
+        from holdfast.looking.bulk import select
+
+        return await select(self._store, action, parse(which, self._now, self._zone))
+
+    def bulk(
+        self, selection: str, options: Options, *, before: int | None = None
+    ) -> AsyncGenerator[BulkProgress, None]:
+        from holdfast.looking.bulk import bulk
+
+        return bulk(self._acting(), self._store, selection, options, before=before)
+
+    def _acting(self) -> Engine:
+        if self._engine is None:
+            raise BadInput("this desk only looks: give it an engine to act with, LocalDesk(store, engine=engine)")
+        return self._engine
 
     # What several of them do.
 

@@ -266,6 +266,39 @@ class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     cannot: dict[str, int] = {}
 
 
+class SelectionView(msgspec.Struct, frozen=True, kw_only=True):
+    """What acting on many would come to; `selection` is what to give to the act itself, for ten minutes.
+
+    With `exact` False more than 10,000 match, and the numbers are those of the newest.
+    """
+
+    selection: str
+    action: str
+    matched: int
+    exact: bool
+    can: int
+    cannot: dict[str, int] = {}
+    """How many cannot, by their status."""
+    sample: list[str] = []
+    """The first of those that can."""
+    expires_at: datetime
+
+
+class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What acting on many has come to so far."""
+
+    action: str
+    changed: int
+    cannot: dict[str, int] = {}
+    """How many were in no state for it, by what they were."""
+    failed: dict[str, int] = {}
+    """How many it went wrong for, by the class of the error."""
+    errors: dict[str, str] = {}
+    """What was said of the first of those, by run."""
+    next: int | None = None
+    finished: bool = False
+
+
 class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter: work given up on, or an event that no run could take. `outcome` says what became of it."""
 

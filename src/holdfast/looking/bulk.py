@@ -1,0 +1,169 @@
+"""Acting on many runs at a desk: what is done is what a dry run counted, page by page, and can be stopped and resumed.
+
+A selection is a filter, the runs that there were when it was made, and what they could have done to them. A run that is
+started after it is not touched. A page is made durable before the next one is begun, so that a process that dies leaves
+whole pages; doing the same again finishes it, for a run that was acted on is in no state for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import msgspec
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.contract.heads import HeadFilter, HeadPage, RunHead
+from holdfast.contract.store import Store
+from holdfast.engine.engine import Engine
+from holdfast.errors import BadInput, HoldfastError, StoreError
+from holdfast.looking.acts import ACTIONS, Options, act, unfit
+from holdfast.looking.query import Query
+from holdfast.looking.views import Acted, BulkProgress, SelectionView
+
+PAGE = 200
+MOST_COUNTED = 10_000
+"""How many runs a dry run looks at; what there is beyond that is chosen, too, and not counted."""
+LASTS = 10 * 60 * 1_000_000
+"""For how many microseconds a selection may be used."""
+_AT_ONCE = {"retry": 20, "rerun": 20}
+"""How many runs of a page are acted on at the same time where that reads their histories; others all at once, so that
+one transaction has a page."""
+_SAMPLE = 20
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dry run chose."""
+
+    action: str
+    which: HeadFilter
+    """With the key above those that there were as `before`."""
+    at: Instant
+
+
+async def select(store: Store, action: str, query: Query) -> SelectionView:
+    """Return what acting on the runs of a filter would come to; nothing is changed.
+
+    Raises:
+        BadInput: there is no such act, or the filter chooses everything.
+    """
+    if action not in ACTIONS:
+        raise BadInput(f"there is no act {action!r}; there are {', '.join(ACTIONS)}")
+    if query.all or query.attention or query.word is not None:
+        raise BadInput(
+            "acting on many needs a filter, such as workflow:... or status:...; it does not act on everything"
+        )
+    now = store.clock.now()
+    newest = (await store.heads(HeadFilter(limit=1))).heads
+    until = min(query.which.created_until or now + 1, now + 1)
+    which = msgspec.structs.replace(
+        query.which, before=newest[0].key + 1 if newest else 0, created_until=until, limit=PAGE
+    )
+    made = Selection(action=action, which=which, at=now)
+    can, cannot, matched, exact = 0, Counter[str](), 0, True
+    sample: list[str] = []
+    async for page in _pages(store, which, None):
+        for head in page.heads:
+            why = unfit(action, head.status)
+            cannot[why] += bool(why)
+            can += not why
+            if not why and len(sample) < _SAMPLE:
+                sample.append(head.id)
+        matched += len(page.heads)
+        if matched >= MOST_COUNTED and page.next is not None:
+            exact = False
+            break
+    return SelectionView(
+        selection=_written(made),
+        action=action,
+        matched=matched,
+        exact=exact,
+        can=can,
+        cannot={why: n for why, n in cannot.items() if n},
+        sample=sample,
+        expires_at=to_datetime(now + LASTS),
+    )
+
+
+async def bulk(
+    engine: Engine, store: Store, selection: str, options: Options, *, before: int | None = None
+) -> AsyncGenerator[BulkProgress, None]:
+    """Act on the runs of a selection, newest first, and tell after each page what came of all so far.
+
+    Leave the iteration to stop: the page in hand is done then. `before`, the `next` of what was told last, goes on
+    from there.
+
+    Raises:
+        BadInput: the selection is too old, or none that a dry run made.
+        StoreError: the store does not answer; what was told before is done.
+    """
+    made = _read(selection, store.clock.now())
+    if made.action == "terminate" and not options.reason:
+        raise BadInput("terminating many runs needs a reason")
+    changed, cannot, failed = 0, Counter[str](), Counter[str]()
+    errors: dict[str, str] = {}
+    async for page in _pages(store, made.which, before):
+        fit = [head for head in page.heads if not unfit(made.action, head.status)]
+        cannot.update(unfit(made.action, head.status) for head in page.heads if head not in fit)
+        for done in await _act_on(engine, made.action, fit, options):
+            if done.changed:
+                changed += 1
+            elif done.error:
+                failed[done.error] += 1
+                if len(errors) < _SAMPLE:
+                    errors[done.run] = done.said
+            else:
+                cannot[done.said.removeprefix("it is ")] += 1
+        yield BulkProgress(
+            action=made.action,
+            changed=changed,
+            cannot=dict(cannot),
+            failed=dict(failed),
+            errors=dict(errors),
+            next=page.next,
+            finished=page.next is None,
+        )
+
+
+async def _act_on(engine: Engine, action: str, runs: list[RunHead], options: Options) -> list[Acted]:
+    """Act on the runs of a page; what cannot be done to one stops no other."""
+    places = asyncio.Semaphore(_AT_ONCE.get(action, PAGE))
+
+    async def one(head: RunHead) -> Acted:
+        async with places:
+            try:
+                return await act(engine, action, head.id, options)
+            except StoreError:
+                raise
+            except HoldfastError as error:
+                return Acted(run=head.id, action=action, changed=False, said=str(error), error=type(error).__name__)
+
+    found = await asyncio.gather(*map(one, runs), return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each  # all others of the page have come to their end, too
+    return [each for each in found if isinstance(each, Acted)]
+
+
+async def _pages(store: Store, which: HeadFilter, before: int | None) -> AsyncIterator[HeadPage]:
+    below = which.before if before is None else min(before, which.before or before)
+    while below is not None:
+        page = await store.heads(msgspec.structs.replace(which, before=below))
+        yield page
+        below = page.next
+
+
+def _written(made: Selection) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(made)).decode().rstrip("=")
+
+
+def _read(text: str, now: Instant) -> Selection:
+    try:
+        made = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Selection)
+    except (ValueError, msgspec.MsgspecError):
+        raise BadInput("this is no selection that a dry run made; look again") from None
+    if not 0 <= now - made.at <= LASTS:
+        raise BadInput("the selection is older than ten minutes; look again with a dry run")
+    return made
