@@ -168,6 +168,15 @@ def test_code_that_asks_the_clock_does_not_fit(run):
     assert (code, "NonDeterministic call time.time() at main.py" in out) == (5, True)
 
 
+def test_runs_that_need_a_queue_which_is_not_served_are_warned_of(run):
+    queued = OLD.replace("@workflow\n", '@workflow(queue="gpu")\n')
+    code, out, _ = run(queued, "--app", "shop.main:engine")
+    assert (code, "all fit" in out) == (0, True)
+    warning = "warning: 3 open runs need queue 'gpu', which neither this engine nor a worker that is alive serves\n"
+    assert warning in out
+    assert warning not in run(queued, "--app", "shop.main:workflows")[1]  # which queues are served is not known
+
+
 def test_what_the_code_prints_is_not_taken_for_the_answer(run):
     code, out, err = run(OLD + '\nprint("hello")\n', "--app", "shop.main:engine", "--format", "json")
     assert (code, err) == (0, "hello\n")

@@ -15,6 +15,7 @@ import pytest
 from tests.golden.schema_10 import workflows as golden
 from tests.support.paths import ROOT
 from tests.support.transfer_cases import WORKFLOWS, House, changed, furnish
+from tests.support.waiting import eventually
 
 from holdfast.definitions import Registry
 from holdfast.histories.judging import Judge
@@ -234,6 +235,27 @@ def test_a_run_whose_end_is_decided_is_judged_by_its_hook_alone(load):
 
     recorded = asyncio.run(record())
     assert Judge(Registry([load(after).fulfil])).judge(recorded) is None
+
+
+def test_the_queue_of_a_step_that_waits_is_told(load):
+    in_queue = BEFORE.replace(
+        "    async def charge", '    from holdfast import activity\n\n    @activity(queue="gpu")\n    async def charge'
+    )
+    module = load(in_queue)
+
+    async def record():
+        async with TestEngine(workflows=[module.fulfil]) as engine:
+            run = await engine.start(module.fulfil, 7, id="order-7")
+
+            async def queued() -> bool:
+                return sum(row.waiting for row in await engine.store.queues()) == 1
+
+            await eventually(queued)
+            return await LocalDesk(engine.store).record(run.id)
+
+    judge = Judge(Registry([module.fulfil]))
+    assert judge.judge(asyncio.run(record())) is None
+    assert judge.queues == {"gpu": 1, "default": 1}
 
 
 def test_what_has_to_be_undone_by_an_activity_that_is_gone_is_found(load):

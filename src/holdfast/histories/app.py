@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.definitions import Registry, Workflow
 from holdfast.errors import BadInput, HoldfastError, NonDeterministic
@@ -15,7 +15,19 @@ from holdfast.errors import BadInput, HoldfastError, NonDeterministic
 _SHOWN = 8
 
 
+class CodeAtHand(NamedTuple):
+    """The workflows of an app and, if it is an engine, the queues that it serves."""
+
+    registry: Registry
+    queues: frozenset[str] = frozenset()
+
+
 def load_app(name: str) -> Registry:
+    """Return the workflows of an app; see `load_code`."""
+    return load_code(name).registry
+
+
+def load_code(name: str) -> CodeAtHand:
     """Return the workflows of `module:attribute`: an engine, a workflow, a list of them, or a function of no arguments.
 
     The current directory is looked in first. An engine is not opened. What the code prints goes to stderr.
@@ -28,7 +40,7 @@ def load_app(name: str) -> Registry:
     if not colon or not module_name or not attribute:
         raise BadInput(f"--app {name}: write module:attribute, as in shop.main:engine")
     with redirect_stdout(sys.stderr):
-        return _registry(name, _found(name, module_name, attribute))
+        return _code(name, _found(name, module_name, attribute))
 
 
 def _found(name: str, module_name: str, attribute: str) -> Any:
@@ -64,19 +76,17 @@ def _has_registry(value: Any) -> bool:
     return isinstance(getattr(value, "registry", None), Registry)
 
 
-def _registry(name: str, found: Any) -> Registry:
+def _code(name: str, found: Any) -> CodeAtHand:
     if _has_registry(found):
-        registry: Registry = found.registry
-        return registry
+        return CodeAtHand(found.registry, frozenset(found._queues.names))
     if isinstance(found, Workflow):
-        return Registry([found])
+        return CodeAtHand(Registry([found]))
     if isinstance(found, Iterable) and not isinstance(found, str | bytes):
-        made: Registry = _made(name, lambda: Registry(found))
-        return made
+        return CodeAtHand(_made(name, lambda: Registry(found)))
     if callable(found):
         value = _made(name, found)
         if not callable(value) or _has_registry(value) or isinstance(value, Workflow):
-            return _registry(name, value)
+            return _code(name, value)
     raise BadInput(f"--app {name}: is {type(found).__name__}; it must be an engine, a list of workflows, or a function")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
 from holdfast.definitions import Registry
 from holdfast.determinism.check import check as check_source
 from holdfast.errors import HoldfastError
-from holdfast.histories.misfits import CheckReport, Misfit, grouped
+from holdfast.histories.misfits import CheckReport, Judged, Misfit, grouped
 from holdfast.histories.recorded import RecordedRun
-from holdfast.histories.worker import framed, misfits_frame
+from holdfast.histories.worker import framed, judged_frame
 
 Runs = list[RecordedRun]
 
@@ -30,11 +31,13 @@ async def check_runs(
     *,
     jobs: int,
     again: Callable[[str], Awaitable[RecordedRun | None]] | None = None,
+    served: Collection[str] | None = None,
     progress: Callable[[int], None] = lambda replayed: None,
 ) -> CheckReport:
     """Replay runs against the workflows of `app`, which are those of `registry`, and return which do not fit.
 
     A run that was continued as new or reopened while it was read is read once more with `again`, if that is given.
+    `served` are the queues that this code or a worker serves; runs that need another are warned of.
 
     Raises:
         CheckFailed: a process that replayed them ended.
@@ -57,8 +60,20 @@ async def check_runs(
         fit=tally.runs - len(tally.misfits),
         workflows=len(tally.workflows),
         groups=grouped(tally.misfits),
-        warnings=[str(found) for workflow in registry.all() for found in check_source(workflow.function)],
+        warnings=[
+            *(str(found) for workflow in registry.all() for found in check_source(workflow.function)),
+            *(
+                _unserved(queue, count)
+                for queue, count in sorted(tally.queues.items())
+                if queue not in (served or {queue})
+            ),
+        ],
     )
+
+
+def _unserved(queue: str, count: int) -> str:
+    runs = f"{count:,} open run{' needs' if count == 1 else 's need'}"
+    return f"{runs} queue {queue!r}, which neither this engine nor a worker that is alive serves"
 
 
 class _Tally:
@@ -68,10 +83,12 @@ class _Tally:
         self.runs = 0
         self.workflows: set[str] = set()
         self.misfits: list[Misfit] = []
+        self.queues: Counter[str] = Counter()
         self._progress = progress
 
-    def add(self, runs: Runs, misfits: list[Misfit]) -> None:
+    def add(self, runs: Runs, misfits: list[Misfit], queues: Mapping[str, int]) -> None:
         self.runs += len(runs)
+        self.queues.update(queues)
         self.workflows.update(run.workflow for run in runs)
         self.misfits += misfits
         self._progress(self.runs)
@@ -103,10 +120,11 @@ async def _work(
     process: subprocess.Process | None = None
     while (runs := await todo.get()) is not None:
         process = process or await start()  # not before there is something to do
-        misfits = await _ask(process, runs)
+        judged = await _ask(process, runs)
+        misfits = judged.misfits
         if misfits and again is not None:
             misfits = await _confirmed(process, runs, misfits, again)
-        tally.add(runs, misfits)
+        tally.add(runs, misfits, judged.queues)
 
 
 async def _confirmed(
@@ -123,18 +141,18 @@ async def _confirmed(
         if now is not None and (now.generation, now.reopens) == (was.generation, was.reopens):
             sure.append(misfit)
         elif now is not None:
-            sure += await _ask(process, [now])
+            sure += (await _ask(process, [now])).misfits
     return sure
 
 
-async def _ask(process: subprocess.Process, runs: Runs) -> list[Misfit]:
+async def _ask(process: subprocess.Process, runs: Runs) -> Judged:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         process.stdin.write(framed(runs))
         await process.stdin.drain()
         size = int.from_bytes(await process.stdout.readexactly(4), "big")
-        return misfits_frame.decode(await process.stdout.readexactly(size))
+        return judged_frame.decode(await process.stdout.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionError):
         code = await process.wait()
         one = f"run {runs[0].id}" if len(runs) == 1 else f"one of {len(runs)} runs, {runs[0].id} the first"

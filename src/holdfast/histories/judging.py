@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ class Judge:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._compared: set[tuple[str, ...]] = set()
+        self.queues: Counter[str] = Counter()
+        """How many runs that fit go on only with a worker that serves each queue, since this was last taken."""
 
     def judge(self, recorded: RecordedRun) -> Misfit | None:
         """Return why a run cannot go on with the code there is, None if it can."""
@@ -60,6 +63,10 @@ class Judge:
         try:
             outcome = execution.begin(recorded.entries).outcome
             if outcome is None or outcome.ending is not Ending.BLOCKED:
+                needed = {
+                    getattr(getattr(verb, "activity", None), "queue", None) for verb in execution.journal.open.values()
+                }
+                self.queues.update({workflow.queue, *(queue for queue in needed if queue is not None)})
                 return None
             return execution.journal.violation or execution.loop.violation or _Unreadable(str(outcome.error))
         finally:

@@ -77,6 +77,13 @@ class MisfitGroup(msgspec.Struct, frozen=True, kw_only=True):
     example: Misfit
 
 
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process that replays answers: the runs that do not fit, and how many of the others need each queue."""
+
+    misfits: list[Misfit]
+    queues: dict[str, int] = {}
+
+
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """How the open runs fit the code at hand."""
 

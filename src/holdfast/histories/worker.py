@@ -12,11 +12,11 @@ import msgspec
 from holdfast.determinism.guard import guard
 from holdfast.histories.app import load_app
 from holdfast.histories.judging import Judge
-from holdfast.histories.misfits import Misfit
+from holdfast.histories.misfits import Judged
 from holdfast.histories.recorded import RecordedRun
 
 runs_frame = msgspec.msgpack.Decoder(list[RecordedRun])
-misfits_frame = msgspec.msgpack.Decoder(list[Misfit])
+judged_frame = msgspec.msgpack.Decoder(Judged)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -36,7 +36,8 @@ def main(app: str) -> None:
     guard.install()
     while (data := _read(sys.stdin.buffer)) is not None:
         found = [misfit for run in runs_frame.decode(data) if (misfit := judge.judge(run)) is not None]
-        answers.write(framed(found))
+        answers.write(framed(Judged(misfits=found, queues=dict(judge.queues))))
+        judge.queues.clear()
         answers.flush()
 
 

@@ -48,7 +48,7 @@ def check_command(
     \b
     Example: holdfast check --app shop.main:engine
     """
-    from holdfast.histories.app import load_app
+    from holdfast.histories.app import load_code
 
     named = setting("app", app)
     if named is None:
@@ -56,12 +56,12 @@ def check_command(
     if file is not None and (url is not None or where is not None or sample is not None):
         raise click.UsageError("--export takes all open runs of its file: leave out --url, --where and --sample")
     try:
-        registry = load_app(named.value)
+        code = load_code(named.value)
     except NonDeterministic as error:
         say(f"Not fit to deploy: {error}", err=form != "text")
         return DOES_NOT_FIT
     began = time.monotonic()
-    report = asyncio.run(_checked(named.value, registry, file, (url, where, sample), jobs or _cores()))
+    report = asyncio.run(_checked(named.value, code, file, (url, where, sample), jobs or _cores()))
     _TELL[form](report, time.monotonic() - began)
     return DOES_NOT_FIT if report.groups else 0
 
@@ -70,13 +70,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-async def _checked(app: str, registry: Any, file: str | None, given: tuple[Any, ...], jobs: int) -> Any:
+async def _checked(app: str, code: Any, file: str | None, given: tuple[Any, ...], jobs: int) -> Any:
     from holdfast.histories.checking import check_runs
     from holdfast.histories.sources import OPEN, chosen_runs, exported_runs, open_runs
 
     url, where, sample = given
     if file is not None:
-        return await check_runs(app, registry, exported_runs(file), jobs=jobs, progress=_Progress(None))
+        return await check_runs(app, code.registry, exported_runs(file), jobs=jobs, progress=_Progress(None))
     from holdfast.looking import LocalDesk
     from holdfast.looking.query import parse
     from holdfast.stores import open_store
@@ -100,7 +100,11 @@ async def _checked(app: str, registry: Any, file: str | None, given: tuple[Any, 
                 counted = (await store.counts()).runs
                 total = sum(counted.get(str(status), 0) for status in OPEN)
         again: Callable[[str], Awaitable[Any]] = _again(LocalDesk(store))
-        return await check_runs(app, registry, source, jobs=jobs, again=again, progress=_Progress(total))
+        workers = [worker for worker in await store.workers() if worker.state == "alive"]
+        served = code.queues.union(*(worker.about.queues for worker in workers)) if code.queues else None
+        return await check_runs(
+            app, code.registry, source, jobs=jobs, again=again, served=served, progress=_Progress(total)
+        )
     finally:
         await store.close()
 
