@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from holdfast.texts import check_text
 Delivery = Literal["first", "all", "after_wait", "after_create"]
 Unread = Literal["discard", "republish", "dead_letter"]
 _LONGEST = 200
+_MOST_REMEMBERED = 1000
 _RESERVED = frozenset("/#~@!")
 
 
@@ -43,6 +44,8 @@ class Event:
     expire_after: timedelta | None = None
     on_target_ended: Unread = "discard"
     max_pending: int = 10_000
+    _always: EventRule | None = field(default=None, init=False, repr=False, compare=False)
+    """The rule, where it is the same at every instant and for every run."""
 
     def __post_init__(self) -> None:
         if self.type is not None and not hasattr(self.type, "__name__"):
@@ -57,17 +60,19 @@ class Event:
         consume: object = self.consume_on_read
         if not isinstance(consume, bool):
             raise BadInput(f"consume_on_read of event {self.name!r} is True or False, not {consume!r}")
-        for field, allowed in (
+        for option, allowed in (
             ("delivery", ("first", "all", "after_wait", "after_create")),
             ("on_target_ended", ("discard", "republish", "dead_letter")),
         ):
-            if getattr(self, field) not in allowed:
-                raise BadInput(f"{field} of event {self.name!r} is one of {', '.join(allowed)}")
+            if getattr(self, option) not in allowed:
+                raise BadInput(f"{option} of event {self.name!r} is one of {', '.join(allowed)}")
         if self.expire_after is not None and not micros(self.expire_after, f"expire_after of event {self.name!r}"):
             raise BadInput(f"expire_after of event {self.name!r} must be longer than nothing; None means never")
         limit: object = self.max_pending
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise BadInput(f"max_pending of event {self.name!r} must be a whole number of at least 1")
+        if self.expire_after is None and self.delivery in ("first", "all"):
+            object.__setattr__(self, "_always", self._rule(0, 0, 0))
 
     @property
     def single(self) -> bool:
@@ -76,6 +81,9 @@ class Event:
 
     def rule(self, now: Instant, created: Instant = 0, since: Instant = 0) -> EventRule:
         """Return the rule to deliver by at an instant, to a run created then that waits since then."""
+        return self._always or self._rule(now, created, since)
+
+    def _rule(self, now: Instant, created: Instant, since: Instant) -> EventRule:
         not_before = {"after_wait": since, "after_create": created}.get(self.delivery, 0)
         expired = now - micros(self.expire_after) if self.expire_after is not None else 0
         return EventRule(
@@ -92,6 +100,8 @@ class Events:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events: dict[str, Event] = {}
+        self._others: dict[str, Event] = {}
+        """Those with the defaults: to make one takes as long as to send a message."""
         for event in events:
             given: object = event
             if not isinstance(given, Event):
@@ -112,4 +122,9 @@ class Events:
 
     def get(self, name: str) -> Event:
         """Return how events of a name are delivered."""
-        return self._events.get(name) or Event(name=name)
+        event = self._events.get(name) or self._others.get(name)
+        if event is None:
+            if len(self._others) >= _MOST_REMEMBERED:
+                self._others.clear()
+            event = self._others[name] = Event(name=name)
+        return event

@@ -16,6 +16,7 @@ import functools
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -113,6 +114,31 @@ def process_exists(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+AuditWatch = Callable[[str, tuple[object, ...]], None]
+_audit_watches: dict[str, tuple[AuditWatch, ...]] = {}
+
+
+def watch_audited(events: Iterable[str], watch: AuditWatch) -> None:
+    """Call a function at each audited event of these names, from now to the end of the process.
+
+    Python calls every audit hook at every event of the process, of which `sys._getframe` is one that each step makes:
+    so all of holdfast has one hook, and for the other events nothing but a look into a table happens.
+    """
+    if not _audit_watches:
+        sys.addaudithook(_audited)
+    for event in events:
+        _audit_watches[event] = (*_audit_watches.get(event, ()), watch)
+
+
+def _audited(
+    event: str, arguments: tuple[object, ...], find: Callable[[str], Iterable[AuditWatch] | None] = _audit_watches.get
+) -> None:
+    watches = find(event)  # an argument, for the globals of this module are gone at exit before the hook is
+    if watches is not None:
+        for watch in watches:
+            watch(event, arguments)
 
 
 refuse_unsupported()

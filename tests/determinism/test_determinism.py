@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import system
 from holdfast.determinism import guard as guards
 from holdfast.determinism.check import Finding, check, require_deterministic
 from holdfast.determinism.guard import guard, user_line
@@ -561,10 +562,12 @@ def test_a_turn_driven_while_a_module_is_imported_is_still_guarded(turn, load, m
 def test_the_hook_is_added_once(monkeypatch):
     added = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
+    monkeypatch.setattr(system, "_audit_watches", watches := {})
     fresh = guards.TurnGuard()
     fresh.install()
     fresh.install()
     assert len(added) == 1
+    assert {len(watching) for watching in watches.values()} == {1}
 
 
 def test_the_users_line_is_outside_the_library_installed_packages_and_holdfast(tmp_path, load):

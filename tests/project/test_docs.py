@@ -133,7 +133,8 @@ def test_no_public_name_is_missing_from_the_documentation():
         *(field.name for field in dataclasses.fields(Event)),
         *(field.name for field in dataclasses.fields(Retention)),
     }
-    assert sorted(name for name in names if not re.search(rf"\b{name}\b", written)) == []
+    public = {name for name in names if not name.startswith("_")}
+    assert sorted(name for name in public if not re.search(rf"\b{name}\b", written)) == []
 
 
 def _public(cls: type) -> set[str]:

@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 from holdfast.errors import NonDeterministic
+from holdfast.system import watch_audited
 
 
 class TurnGuard:
@@ -28,10 +29,10 @@ class TurnGuard:
         self._installed = False
 
     def install(self) -> None:
-        """Add the audit hook to the process, once; Python has no way to remove it."""
+        """Watch what the process does, once; Python has no way to remove an audit hook."""
         if not self._installed:
             self._installed = True
-            sys.addaudithook(self._audit)
+            watch_audited(_WATCHED, self._audit)
 
     def enter(self, bottom: CodeType) -> None:
         """Begin a turn on this thread; workflow code is what the function with this code calls until it leaves."""
@@ -45,17 +46,15 @@ class TurnGuard:
         return violation
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        # Runs for every audited event of the process for ever, and after this module's globals are gone at exit:
-        # outside a turn nothing but this comparison may happen.
-        if self._thread is None:
-            return
-        if event in _WATCHED and get_ident() == self._thread:
+        # Runs for ever, and after this module's globals are gone at exit: outside a turn nothing but this comparison
+        # may happen.
+        if self._thread is not None and get_ident() == self._thread:
             self._judge(event, arguments)
 
     def _judge(self, event: str, arguments: tuple[object, ...]) -> None:
         thread, self._thread = self._thread, None  # whatever the judging itself does is not the workflow's doing
         try:
-            frame = sys._getframe(2)
+            frame = sys._getframe(3)
             bottom: FrameType | None = frame
             while bottom is not None and bottom.f_code is not self._bottom:
                 bottom = bottom.f_back

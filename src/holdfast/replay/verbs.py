@@ -26,6 +26,9 @@ CallSite = tuple[CodeType, int, Context | None]
 """Where a call was made: the code of its caller, the instruction in that, and the context of the task that ran it."""
 
 
+_result_of: Callable[[asyncio.Future[Any]], Any] = asyncio.Future.result
+
+
 class Expected(Protocol):
     """What the code must await: a verb, the task of a join or race, a loop."""
 
@@ -128,14 +131,12 @@ class Verb(asyncio.Future[Any]):
         return is_done(self)
 
     def result(self) -> Any:
-        # Asked by each task that goes on from a verb, too: so for most of them no other function is called.
-        self.awaited = True
-        alone = self.journal.loop.ended_alone
-        if alone:
-            alone.pop(self.location, None)
-        if self._state == "FINISHED" and self._exception is None:
-            return self._result
-        return super().result()
+        # Asked by each task that goes on from a verb, too: so it does nothing but that, unless it is too early.
+        try:
+            return _result_of(self)
+        except asyncio.InvalidStateError:
+            self.note_awaited()
+            raise
 
     def exception(self) -> BaseException | None:
         self.note_awaited()
@@ -156,6 +157,10 @@ class _EndedAlone:
         return super().__await__()  # type: ignore[misc,no-any-return]  # of the verb
 
     __iter__ = __await__
+
+    def result(self: Any) -> Any:
+        self.note_awaited()
+        return _result_of(self)
 
     def add_done_callback(self: Any, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
         self.note_awaited()

@@ -260,10 +260,13 @@ def _effects_of(
 ) -> TurnEffects | None:
     """Return what a turn asks for beyond the ordinary, None if nothing."""
     aside = resident.aside or _NOTHING_ASIDE
-    asked = turn.effects or TurnEffects()
     # A step that history knows takes its key when its next attempt begins, not while it waits for that.
     fresh = [verb for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled]
     waits, unwaits = _waits(resident, aside, rules, now) if turn.outcome is None else ([], [])
+    asked_for = fresh or begin or letters or returned or trail or enters or exits or turn.abandoned
+    if not asked_for and turn.effects is None and resident.aside is None:
+        return TurnEffects(waits=waits, unwaits=unwaits) if waits or unwaits else None
+    asked = turn.effects or TurnEffects()
     effects = TurnEffects(
         forget_waits=aside.forget_waits,
         waits=waits,

@@ -91,6 +91,8 @@ class Observers:
         return "" in self.callbacks or run_id in self.callbacks or type in self.alerts
 
     def _to_tell(self, run_id: str, type: str = "") -> list[Callback]:
+        if run_id and not self.alerts and "" not in self.callbacks:
+            return [*self.callbacks.get(run_id, ())]
         alerted = self.alerts.get(type, ()) if run_id else ()
         return [*self.callbacks.get("", ()), *(self.callbacks.get(run_id, ()) if run_id else ()), *alerted]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import weakref
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import StoreError
+from holdfast.system import watch_audited
 
 _Inode = tuple[int, int]
 
@@ -52,7 +52,7 @@ def opened(store: Guarded, file: os.stat_result | None) -> None:
     """Guard a store, and its file unless it is in memory."""
     if not _process.installed:
         _process.installed = True
-        sys.addaudithook(_refuse_stdlib)
+        watch_audited(["sqlite3.connect"], _refuse_stdlib)
         os.register_at_fork(after_in_child=_after_fork)
     _process.stores.add(store)
     if file is not None:
@@ -84,7 +84,7 @@ def _after_fork() -> None:
 
 
 def _refuse_stdlib(event: str, args: tuple[object, ...]) -> None:
-    if event != "sqlite3.connect" or not _process.files:
+    if not _process.files:
         return
     name = args[0] if args else None
     if isinstance(name, bytes):
