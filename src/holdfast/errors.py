@@ -179,8 +179,8 @@ class RunError(HoldfastError):
 class NoSuchRun(RunError):
     """No run has that id."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id, f"there is no run {run_id!r}")
+    def __init__(self, run_id: str, more: str = "") -> None:
+        super().__init__(run_id, f"there is no run {run_id!r}{more}")
 
 
 class RunConflict(RunError):

@@ -146,7 +146,7 @@ def test_looking_changes_no_byte_of_the_database(shop, run, command):
         (("list", "--cursor", "nonsense"), 2, "the cursor is not one that holdfast gave"),
         (("list", "--url", "sqlite:///missing.db"), 4, "missing.db: there is no such database"),
         (("list", "--url", ":memory:"), 2, "a database in memory cannot be seen"),
-        (("lits",), 2, "No such command 'lits'"),
+        (("lits",), 2, "there is no command 'lits'"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_its_code(shop, run, command, code, said):

@@ -15,6 +15,7 @@ from holdfast.cli.database import acting, url_option, who
 from holdfast.cli.output import emit, say
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
+from holdfast.looking.times import span
 from holdfast.looking.views import Acted, ActPlan
 
 T = TypeVar("T")
@@ -363,12 +364,16 @@ def _do(action: str, planned: ActPlan, options: Any, given: dict[str, Any]) -> i
     done: list[Acted] = []
 
     async def work(engine: Any) -> None:
-        shown = time.monotonic()
+        began = shown = time.monotonic()
         async for acted in act_on_many(engine, action, planned.can, options):
             done.append(acted)
             if sys.stderr.isatty() and time.monotonic() - shown > 1:
                 shown = time.monotonic()
-                click.echo(f"{_PAST[action]} {len(done):,} of {len(planned.can):,} ...", err=True)
+                rate = len(done) / (shown - began)
+                left = span(round((len(planned.can) - len(done)) / rate * 1e6))
+                click.echo(
+                    f"{_PAST[action]} {len(done):,} of {len(planned.can):,}, {rate:,.0f}/s, {left} left", err=True
+                )
 
     try:
         acting(given["url"], work)

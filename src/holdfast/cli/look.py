@@ -50,6 +50,8 @@ def list_command(
     \b
     Example: holdfast list status:failed created:-24h
     """
+    if fields is not None and not as_json:
+        raise click.UsageError("--fields chooses fields of --json")
     text = " ".join(which)
     if count:
         counted = looking(url, lambda desk: desk.count(text))
@@ -68,7 +70,7 @@ def list_command(
 def _list(page: Page, text: str) -> None:
     if page.items:
         titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW, AND WHY")
-        table(titles, [_row(head, page.as_of) for head in page.items])
+        table(titles, [_row(head, page.as_of) for head in page.items], spare=(4, 3, 2))
     asked = f"holdfast list {shlex.quote(text)}" if text else "holdfast list"
     if page.partial and page.searched_to is not None:
         reached = clock(page.searched_to, page.as_of, zone())
@@ -103,11 +105,11 @@ def why_command(run_id: str, as_json: bool, url: str | None) -> None:
 
 
 def _why(why: Why) -> None:
-    say(why.sentence)
+    say_wrapped(why.sentence)
     if why.source is not None:
         say(f"  {why.source.file}:{why.source.line}   {why.source.text}")
     for below in why.chain:
-        say(f"  {below.run}: {below.sentence}")
+        say_wrapped(f"  {below.run}: {below.sentence}")
     if why.since is not None:
         say(f"  {why.code} · since {why.since.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
     for number, help in enumerate(why.help):
@@ -152,6 +154,7 @@ def _show(view: RunView) -> None:
         table(
             ("STEP", "STATUS", "ATTEMPTS", "STARTED", "TOOK", "RESULT OR ERROR"),
             [step_row(step, view.as_of, zone()) for step in view.steps],
+            spare=(3, 4),
         )
 
 
@@ -178,7 +181,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
 def step_row(step: StepView, now: datetime, zone: tzinfo | None) -> tuple[str, ...]:
     """Return a step as a row of a table."""
     took = ""
-    if step.started_at is not None:
+    if step.started_at is not None and step.status in ("running", "completed", "failed", "cancelled"):
         took = span(from_datetime(step.finished_at or now) - from_datetime(step.started_at))
     said = step.reason
     if step.error is not None and step.status != "completed":

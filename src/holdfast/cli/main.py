@@ -95,6 +95,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = _PLACES.get(ALIASES.get(cmd_name, cmd_name))
         if place is None:
+            if not ctx.resilient_parsing:
+                _refuse(cmd_name, ctx)
             return None
         module, _, name = place.partition(":")
         command: click.Command = getattr(import_module(f"holdfast.cli.{module}"), name)
@@ -116,6 +118,15 @@ def commands() -> None:
     """
 
 
+def _refuse(name: str, ctx: click.Context) -> None:
+    """Refuse a command that there is none of, and name the nearest."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*_PLACES, *ALIASES], 1)
+    if near:
+        raise click.UsageError(f"there is no command {name!r}; did you mean {ALIASES.get(near[0], near[0])}?", ctx)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return how it ended.
 
@@ -134,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "holdfast"
-        return _failed(f"{error.format_message().rstrip('.')}; see {command} --help", given, 2)
+        said = error.format_message().rstrip(".")
+        return _failed(f"{said}{' ' if said.endswith('?') else '; '}see {command} --help", given, 2)
     except click.ClickException as error:
         return _failed(error.format_message(), given, 2)
     except BrokenPipeError:

@@ -23,6 +23,8 @@ _COLOURS = {
     "ok": "green", "warn": "yellow", "fail": "red", "dead": "red", "silent": "yellow", "alive": "green",
 }  # fmt: skip
 _NARROWEST = 30
+_ROOMY = 50
+"""How many columns a sentence wants beside others; with fewer it goes below them."""
 
 
 def coloured() -> bool:
@@ -39,30 +41,53 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 def say_wrapped(text: str) -> None:
     """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken."""
-    shown = printable(text)
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    shown, room = printable(text), width()
     indent = " " * (len(shown) - len(shown.lstrip()) + 2)
-    lines = textwrap.wrap(shown, room, subsequent_indent=indent, drop_whitespace=True) if room > _NARROWEST else [shown]
-    for line in lines or [""]:
+    lines = _folded(shown, room, "", indent) if _NARROWEST < room < len(shown) else [shown]
+    for line in lines:
         click.echo(line)
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows in columns; at a terminal the last column is cut where the line ends."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max([len(title), *(len(row[n]) for row in shown)]) for n, title in enumerate(titles)]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    left = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), _NARROWEST) if room else 0
-    lines = [list(titles), *shown]
+def _folded(text: str, room: int, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text, room, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int] = ()) -> None:
+    """Write rows in columns.
+
+    At a terminal the last column is cut where the line ends; where there is hardly room for it, it goes on lines of its
+    own below, and the columns that can be spared are left out, in the order given, until the others fit.
+    """
+    lines = [list(titles), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
+    room = width()
+    below = room - _taken(widths[:-1]) - 2 < min(_ROOMY, widths[-1])
+    kept = [*range(len(titles) - 1)]
+    for each in spare:
+        if below and _taken([widths[n] for n in kept]) > room:
+            kept.remove(each)
     for number, line in enumerate(lines):
         if not any(line):
             continue  # a table without titles
-        last = line[-1] if not left or len(line[-1]) <= left else f"{line[-1][: left - 3]}..."
-        cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
+        cells = [line[n].ljust(widths[n]) for n in kept]
+        left = room - _taken([widths[n] for n in kept]) - 2
+        last = line[-1] if below or len(line[-1]) <= left else f"{line[-1][: left - 3]}..."
         if coloured():
             cells = [click.style(cell, bold=True) if number == 0 else _tinted(cell) for cell in cells]
             last = click.style(last, bold=True) if number == 0 else last
-        click.echo("  ".join([*cells, last]).rstrip(), color=coloured())
+        if not below:
+            click.echo("  ".join([*cells, last]).rstrip(), color=coloured())
+            continue
+        click.echo("  ".join(cells).rstrip(), color=coloured())
+        if number and last:
+            for part in _folded(last, room, "    ", "    "):
+                click.echo(part)
+
+
+def _taken(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * max(len(widths) - 1, 0)
 
 
 def width() -> int:

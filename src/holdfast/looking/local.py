@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
-from holdfast.contract.heads import HeadPage, RunHead
+from holdfast.contract.heads import HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.contract.waits import words_of
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 MOST = 200
 """How many runs a page may have."""
 _MOST_ENTRIES = 1_000
+_NAMED = 3
 
 
 class LocalDesk(LocalHouse):
@@ -193,7 +194,7 @@ class LocalDesk(LocalHouse):
 
         row = await self._store.get(run_id)
         if row is None:
-            raise _no_such(run_id)
+            raise await self._no_such(run_id)
         return recorded_run(row, await self._store.history(row.key))
 
     # Acting.
@@ -228,8 +229,20 @@ class LocalDesk(LocalHouse):
     async def _head(self, run_id: str) -> RunHead:
         found = await self._store.heads_of([run_id])
         if run_id not in found:
-            raise _no_such(run_id)
+            raise await self._no_such(run_id)
         return found[run_id]
+
+    async def _no_such(self, run_id: str) -> Exception:
+        """Return the error for a run that is not there, naming others that begin so, or whose id cannot be one."""
+        from holdfast.definitions import check_run_id  # it takes a third of what a command loads, and few need it
+
+        try:
+            check_run_id(run_id)
+        except BadInput as error:
+            return error
+        begins = await self._store.heads(HeadFilter(id_prefix=run_id, limit=_NAMED))
+        others = ", ".join(head.id for head in begins.heads)
+        return NoSuchRun(run_id, f"; there is {others}" if others else "")
 
     async def _facts(self, head: RunHead) -> Facts:
         facts = await gather(self._store, [head], DEPTH)
@@ -239,16 +252,6 @@ class LocalDesk(LocalHouse):
     async def _shown(self, heads: list[RunHead], relative: bool) -> list[Head]:
         facts, times = await gather(self._store, heads), self._times(relative)
         return [head_view(head, explain(head, facts, times)) for head in heads]
-
-
-def _no_such(run_id: str) -> Exception:
-    """Return the error for a run that is not there, or whose id cannot be one."""
-    from holdfast.definitions import check_run_id  # it takes a third of what a command loads, and few need it
-
-    try:
-        return NoSuchRun(check_run_id(run_id))
-    except BadInput as error:
-        return error
 
 
 def head_view(head: RunHead, why: Why) -> Head:

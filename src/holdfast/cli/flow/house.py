@@ -191,7 +191,7 @@ def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, *
         (str(each.n), _at(each.at), each.actor, each.action, each.target, _said(each.detail)) for each in page.items
     ]
     if rows:
-        table(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows)
+        table(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows, spare=(0, 1))
     else:
         say("nothing is on record that fits", err=True)
     if page.next is not None:

@@ -43,7 +43,7 @@ def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
         emit("holdfast.steps/1", StepList(run=run_id, items=view.steps))
     elif view.steps:
         titles = ("STEP", "STATUS", "ATTEMPTS", "STARTED", "TOOK", "RESULT OR ERROR")
-        table(titles, [step_row(step, view.as_of, zone()) for step in view.steps])
+        table(titles, [step_row(step, view.as_of, zone()) for step in view.steps], spare=(3, 4))
     else:
         say("it has called no step yet", err=True)
 

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.database import database, looking, url_option
-from holdfast.cli.output import emit, say, table
+from holdfast.cli.output import emit, say, say_wrapped, table
 from holdfast.looking.views import Count, Summary
 from holdfast.texts import masked, passwords, printable
 
@@ -81,7 +81,7 @@ def _show(where: str, summary: Summary) -> None:
         asks = [f"holdfast why {summary.attention[0].id}", "holdfast list is:attention"]
     if summary.letters.n:
         asks.append("holdfast letters groups")
-    say(f"Next: {' · '.join([*asks, 'holdfast doctor', 'holdfast --help'])}")
+    say_wrapped(f"Next: {' · '.join([*asks, 'holdfast doctor', 'holdfast --help'])}")
 
 
 def _said(count: Count) -> str:

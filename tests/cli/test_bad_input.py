@@ -1,0 +1,72 @@
+"""What is mistyped or cannot be is refused with stated words and codes, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.command_cases import Answer, furnished
+
+REFUSED: list[tuple[tuple[str, ...], int, str]] = [
+    (("lst",), 2, "there is no command 'lst'; did you mean list?"),
+    (("list", "--limt", "3"), 2, "Did you mean '--limit'?"),
+    (("list", "stats:failed"), 2, "there is no filter 'stats'; did you mean status?"),
+    (("list", "status:faild"), 2, "did you mean failed?"),
+    (("list", "created:yesterday"), 2, "created:yesterday is no time; write -24h"),
+    (("list", "--limit", "0"), 2, "limit must be between 1 and 200, not 0"),
+    (("list", "--cursor", "abc"), 2, "not one that holdfast gave"),
+    (("list", "--fields", "id"), 2, "--fields chooses fields of --json"),
+    (("list", "--json", "--fields", "idd"), 2, "there is no field 'idd'; there are id, workflow"),
+    (("history", "done", "--limit", "5000"), 2, "limit must be between 1 and 1,000"),
+    (("why", "nobody"), 3, "there is no run 'nobody'"),
+    (("why", "slee"), 3, "there is no run 'slee'; there is sleeps"),
+    (("why", "a b"), 2, "U+0020 at position 1"),
+    (("show", ""), 2, "must be 1 to 255 characters"),
+    (("cancel",), 2, "name runs by their ids, or with --where FILTER"),
+    (("cancel", "--where", ""), 2, "name runs by their ids, or with --where FILTER"),
+    (("cancel", "sleeps", "--where", "is:open"), 2, "one of the two"),
+    (
+        ("cancel", "--where", "is:open"),
+        2,
+        "there is no terminal to ask at: look with --dry-run, then say --yes --expect",
+    ),
+    (("cancel", "--where", "is:open", "--yes", "--expect", "99"), 2, "look at them with --dry-run"),
+    (("cancel", "sleeps", "nobody"), 2, "there is no run 'nobody'; nothing was changed"),
+    (("rerun", "done", "--from", "kep"), 6, "did you mean 'keep'?"),
+    (("terminate", "sleeps"), 2, "terminate needs --reason"),
+    (("pause", "--queue", "a", "--limit", "b"), 2, "name runs, or one workflow, queue or limit"),
+    (("pause", "sleeps", "--for", "2x"), 2, "write a number and s, min, h or d"),
+    (
+        ("send", "waits", "approval", "{"),
+        2,
+        "is no JSON: Expecting property name enclosed in double quotes at position 1",
+    ),
+    (("retry", "sleeps"), 6, "nothing changed"),
+    (("schedules", "show", "nihtly"), 3, "did you mean nightly?"),
+    (("schedules", "next", "--cron", "0 2 * * *", "--zone", "Europe/Berln"), 2, "Europe/Berln"),
+    (("limits", "show", "opnai"), 2, "there are openai"),
+    (("letters", "ack", "none"), 3, "there is no dead letter 'none'"),
+    (("check", "--app", "no.such:thing"), 2, "cannot be imported: ModuleNotFoundError"),
+    (("check", "--app", "tests.support.command_cases:adderr"), 2, "has no 'adderr'; it has"),
+    (("list", "--url", "missing.db"), 4, "missing.db"),
+]
+
+
+@pytest.fixture
+def run(capsys):
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+def test_mistakes_are_refused_with_words_and_codes_and_change_nothing(run, tmp_path, monkeypatch):
+    """FACES 10, line 24."""
+    monkeypatch.chdir(tmp_path)
+    furnished("sqlite:///holdfast.db")
+    runs = run("list", "--json", "--fields", "id,status,updated_at").out
+    for words, code, said in REFUSED:
+        refused = run(*words)
+        assert (refused.code, said in refused.err) == (code, True), f"{words}: {refused.code}: {refused.err}"
+        assert refused.err.count("\n") == 1 or words[0] == "cancel", "one line"
+        assert "Traceback" not in refused.err
+    items = run("list", "--json", "--fields", "id,status,updated_at").out
+    assert items.partition('"items"')[2] == runs.partition('"items"')[2]
+    assert not Path("missing.db").exists()
