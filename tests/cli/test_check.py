@@ -77,7 +77,8 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("production")
     (folder / "shop").mkdir()
     (folder / "shop" / "main.py").write_text(OLD)
-    subprocess.run([sys.executable, "-c", FILL], cwd=folder, check=True, timeout=300)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", FILL], cwd=folder, env=environment, check=True, timeout=300)
     return folder
 
 
@@ -86,6 +87,9 @@ def run(production, monkeypatch, capsys):
     """Return what runs a command in that folder, with a version of the example."""
     monkeypatch.chdir(production)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # A version that is written within a second of another, and as long, would be taken for it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
     def run(version: str, *arguments: str) -> tuple[int, str, str]:
         (production / "shop" / "main.py").write_text(version)
@@ -225,7 +229,7 @@ def test_the_recipe_for_ci_refuses_the_version_that_would_block_runs_and_takes_t
     recipe = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert recipe is not None
     [line] = re.findall(r"- run: (holdfast .*)$", recipe[1], re.MULTILINE)
-    environment = {**os.environ, "PRODUCTION": "sqlite:///production.db"}
+    environment = {**os.environ, "PRODUCTION": "sqlite:///production.db", "PYTHONDONTWRITEBYTECODE": "1"}
     found = {}
     for name, version in (("old", OLD), ("new", NEW), ("patched", PATCHED)):
         (production / "shop" / "main.py").write_text(version)
@@ -245,6 +249,8 @@ def test_the_recipe_for_ci_refuses_the_version_that_would_block_runs_and_takes_t
 
 def test_runs_of_postgresql_are_checked_alike(production, empty_database, capsys, monkeypatch):
     monkeypatch.chdir(production)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (production / "shop" / "main.py").write_text(OLD)
     subprocess.run(
         [sys.executable, "-c", FILL.replace("sqlite:///production.db", empty_database)],

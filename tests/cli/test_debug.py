@@ -55,6 +55,9 @@ def debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """A run that waits for a message, and what debugs it with commands, and perhaps with other code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", True
+    )  # code that is as long as what it replaces is not taken for it
     Path("orders_code.py").write_text(CODE)
     import orders_code  # type: ignore[import-not-found]  # just written
 

@@ -59,6 +59,7 @@ def _imported(name: str, module_name: str) -> Any:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
+    importlib.invalidate_caches()  # the module may just have been written
     try:
         return importlib.import_module(module_name)
     except NonDeterministic:
