@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -19,6 +20,7 @@ from tests.support.paths import ROOT
 from holdfast.cli.main import main
 from holdfast.cli.ship import check
 from holdfast.histories.misfits import CheckReport
+from holdfast.stores import open_store
 
 PAGE = ROOT / "docs" / "production" / "deploys.md"
 OLD = """
@@ -179,6 +181,25 @@ def test_runs_that_need_a_queue_which_is_not_served_are_warned_of(run):
     warning = "warning: 3 open runs need queue 'gpu', which neither this engine nor a worker that is alive serves\n"
     assert warning in out
     assert warning not in run(queued, "--app", "shop.main:workflows")[1]  # which queues are served is not known
+
+
+def test_a_check_is_on_record_if_that_is_asked_for(run, production, tmp_path, monkeypatch):
+    """The database of the others is left as it is."""
+    shutil.copy(production / "production.db", tmp_path / "copy.db")
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    (production / "shop" / "main.py").write_text(NEW)
+    command = ["check", "--url", str(tmp_path / "copy.db"), "--app", "shop.main:engine", "--jobs", "1", "--record"]
+    assert main(command) == 5
+
+    async def trail() -> list[tuple[str, str, str, str]]:
+        store = open_store(tmp_path / "copy.db")
+        await store.open(look_only=True)
+        try:
+            return [(row.actor, row.action, row.target, row.detail) for row in await store.audit()]
+        finally:
+            await store.close()
+
+    assert asyncio.run(trail())[-1] == ("kim", "check", "shop.main:engine", '{"runs":3,"fit":0}')
 
 
 def test_what_the_code_prints_is_not_taken_for_the_answer(run):

@@ -157,12 +157,16 @@ async def _record(target: str, backup: str, runs: int, who: Who) -> None:
     """Leave a row in the audit trail of a restored copy, as an import does: by whom it was restored, and why."""
     by, reason = who
     detail = codec.encode({"runs": runs} | ({"reason": reason} if reason else {})).decode()
-    store = SQLiteStore(target)
+    await put_on_record(SQLiteStore(target), Audit(actor=by, action="restore", detail=detail), backup)
+
+
+async def put_on_record(store: Store, act: Audit, target: str) -> None:
+    """Leave a row in the audit trail of a store that is not open."""
     await store.open()
 
     async def change(db: Statements) -> None:
         batch = Batch(db)
-        await batch.trails.audit(Audit(actor=by, action="restore", detail=detail), backup, Clock().now())
+        await batch.trails.audit(act, target, Clock().now())
         await batch.flush()
 
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.database import database, setting, url_option, zone
+from holdfast.cli.database import database, setting, url_option, who, zone
 from holdfast.cli.output import coloured, emit, say, say_wrapped
 from holdfast.errors import BadInput, NonDeterministic
 from holdfast.texts import printable
@@ -31,6 +31,10 @@ _COLOURS = {"  +": "green", "  !": "yellow", "Not fit": "red"}
     "--format", "form", type=click.Choice(["text", "json", "junit", "github"]), default="text", show_default=True,
     help="How to say it: for people, programs, test reports, or annotations of a pull request.",
 )  # fmt: skip
+@click.option(
+    "--record", is_flag=True, help="Leave a row in the audit trail: who checked which code, and what came of it."
+)
+@click.option("--by", help="With --record: who checks; HOLDFAST_ACTOR, or the login name, unless given.")
 @url_option
 def check_command(
     app: str | None,
@@ -39,11 +43,13 @@ def check_command(
     sample: int | None,
     jobs: int | None,
     form: str,
+    record: bool,
+    by: str | None,
     url: str | None,
 ) -> int:
     """Replay every open run against the code at hand, and say which of them it would block; nothing is executed.
 
-    The database is opened to look only. Ends with 0 if all runs fit, and with 5 if not.
+    The database is opened to look only, unless it is put on record. Ends with 0 if all runs fit, and with 5 if not.
 
     \b
     Example: holdfast check --app shop.main:engine
@@ -53,8 +59,8 @@ def check_command(
     named = setting("app", app)
     if named is None:
         raise BadInput("say which code: --app module:name, HOLDFAST_APP, or app = ... under [tool.holdfast]")
-    if file is not None and (url is not None or where is not None or sample is not None):
-        raise click.UsageError("--export takes all open runs of its file: leave out --url, --where and --sample")
+    if file is not None and (url is not None or where is not None or sample is not None or record):
+        raise click.UsageError("--export takes all open runs of its file: leave out --url, --where, --sample, --record")
     try:
         code = load_code(named.value)
     except NonDeterministic as error:
@@ -63,6 +69,8 @@ def check_command(
     began = time.monotonic()
     report = asyncio.run(_checked(named.value, code, file, (url, where, sample), jobs or _cores()))
     _TELL[form](report, time.monotonic() - began)
+    if record:
+        asyncio.run(_recorded(database(url).value, named.value, who(by), report))
     return DOES_NOT_FIT if report.groups else 0
 
 
@@ -107,6 +115,17 @@ async def _checked(app: str, code: Any, file: str | None, given: tuple[Any, ...]
         )
     finally:
         await store.close()
+
+
+async def _recorded(url: str, app: str, by: str, report: Any) -> None:
+    """Leave a row in the audit trail."""
+    from holdfast.cli.transfer import open_existing
+    from holdfast.contract.turns import Audit
+    from holdfast.payloads import codec
+    from holdfast.transfer.backup import put_on_record
+
+    detail = codec.encode({"runs": report.runs, "fit": report.fit}).decode()
+    await put_on_record(open_existing(url), Audit(actor=by, action="check", detail=detail), app)
 
 
 async def _one(desk: Any, run_id: str) -> AsyncIterator[Any]:
