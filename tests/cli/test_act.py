@@ -192,3 +192,48 @@ def test_json_of_an_act_fits_its_record(shop, run):
     assert many.pop("schema") == "holdfast.acts/1"
     assert {each.changed for each in msgspec.convert(many["items"], list[Acted])} == {True}
     assert set(FITS) >= {"cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"}
+
+
+VERBS = {
+    "cancel": "waits-0", "pause": "waits-0", "resume": "paused", "retry": "failed", "rerun": "done",
+    "terminate": "waits-0", "send": "waits-0", "set": "waits-0",
+}  # fmt: skip
+GIVEN = {"send": ("approval", "1"), "set": ("customer=c-7",)}
+
+
+@pytest.mark.parametrize("kept_in", ["sqlite", "postgres"])
+def test_every_act_leaves_one_row_of_the_audit_trail_with_its_actor(tmp_path, request, capsys, monkeypatch, kept_in):
+    """FACES 10, line 7: on both stores, by the person who is named."""
+    database = f"sqlite:///{tmp_path / 'shop.db'}" if kept_in == "sqlite" else request.getfixturevalue("empty_database")
+    monkeypatch.setenv("HOLDFAST_URL", database)
+    house = House(database, JumpingClock())
+
+    async def fill() -> None:
+        house.bank_open = True
+        async with house.engine() as engine:
+            await engine.execute(order, "lamp", id="done")
+            house.bank_open = False
+            await engine.start(order, "chair", id="failed")
+            for verb in VERBS:
+                await engine.start(approval, 2, id=f"{verb}-waits-0")
+            await engine.start(approval, 2, id="paused")
+            await engine.settle()
+            await engine.get("paused").pause(by="lena")
+            await engine.settle()
+
+    asyncio.run(fill())
+
+    def trail() -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert main(("audit", "list", "--json", "--limit", "1000")) == 0
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+        return found
+
+    for verb, target in VERBS.items():
+        run_id = target if target in ("paused", "failed", "done") else f"{verb}-{target}"
+        before = len(trail())
+        ended = main((verb, run_id, *GIVEN.get(verb, ()), "--by", "kim", "--reason", "INC-7"))
+        assert ended == 0, f"{verb}: {capsys.readouterr().err}"
+        rows = trail()
+        assert len(rows) == before + 1, verb
+        assert (rows[0]["actor"], rows[0]["target"], rows[0]["detail"]["reason"]) == ("kim", run_id, "INC-7"), verb

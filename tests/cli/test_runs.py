@@ -128,3 +128,11 @@ def test_no_output_lets_a_run_steer_the_terminal(shop, run):
             assert shown.code == 0
             assert not [letter for letter in shown.out + shown.err if not letter.isprintable() and letter != "\n"]
     assert json.loads(run("show", "evil", "--json").out)["head"]["attributes"]["customer"] == evil
+
+
+def test_why_names_the_line_where_the_code_is_named(shop, run):
+    why = run("why", "waits", "--app", "tests.support.transfer_cases:approval")
+    assert why.code == 0
+    assert "transfer_cases.py:" in why.out
+    assert 'ctx.receive("approval")' in why.out
+    assert "transfer_cases.py" not in run("why", "waits").out, "no code is loaded unasked"

@@ -230,7 +230,7 @@ async def test_a_queue_a_later_start_and_several_waits_are_told(engine):
     await engine.start(either, id="order-3")
     await waits(engine, "order-1")
     await waits(engine, "order-3")
-    assert (await told(engine, "order-1"))[0] == "waiting.queue"
+    assert (await told(engine, "order-1"))[0] == "waiting.queue.nobody"
     assert (await told(engine, "order-2"))[0] == "pending.later"
     assert await told(engine, "order-3") == (
         "waiting.several", "Waits for message `approved` or child `other`; whichever comes first moves it",

@@ -83,6 +83,20 @@ async def test_the_pauses_of_a_workflow_and_of_a_limit_are_told(house):
     assert (flow.code, flow.help[0].command) == ("waiting.paused", "holdfast resume --workflow quick")
 
 
+async def test_what_no_worker_serves_is_told_though_some_are_alive(house):
+    engine = await house.engine([steps["train"]])
+    await engine.start(steps["train"], id="order-1")
+    await engine.settle()
+    desk = LocalDesk(engine.store)
+    why = await desk.why("order-1")
+    assert (why.code, "no worker that is alive serves it" in why.sentence) == ("waiting.queue.nobody", True)
+    client = await house.engine(run_workflows=False)
+    await client.start(quick, id="order-2")
+    why = await desk.why("order-2", relative=True)
+    begin = "No worker can take it: 1 worker is alive, and none has workflow `quick`; it was due "
+    assert (why.code, why.sentence.startswith(begin)) == ("pending.nobody", True), why.sentence
+
+
 async def test_a_chain_is_followed_ten_deep_on_request_and_one_deep_in_lists(house):
     engine = await house.engine()
     await engine.start(parent, 12, id="order-1")

@@ -299,7 +299,6 @@ ends_with(
     "waiting.retry", "Step `book_carrier` failed 1 time of 8, next attempt in 1 h: CardDec", steps["book_carrier"]
 )
 ends_with("waiting.several", "Waits for message `approved` or child `other`; whichever comes first moves it", either)
-ends_with("waiting.queue", "Step `train` waits in queue `gpu`, or runs on the worker that took it", steps["train"])
 
 
 @case("failed.timeout", "Took longer than it was given: RunTimeout: ")
@@ -420,7 +419,7 @@ async def nobody(house: House) -> str:
 
 @case("pending.busy", "Waits for a worker: it was due 0.0 s ago, 1 run is pending before it, and 1 worker is alive")
 async def busy(house: House) -> str:
-    await house.engine([quick])  # it knows another workflow
+    await (await house.store()).join("worker-3", HOUR)  # it has not told what it serves
     engine = await house.engine(run_workflows=False)
     await engine.start(sleeper, id="order-0")
     house.clock.advance(SECOND)
@@ -517,6 +516,15 @@ async def paused_queue(house: House) -> str:
     await engine.flow.pause(queue="gpu", by="lena")
     await engine.start(steps["train"], id="order-1")
     await until(house, engine, "order-1", lambda head: head.wait)
+    return "order-1"
+
+
+@case("waiting.queue", "Step `train` waits in queue `gpu`, or runs on the worker that took it")
+async def queued(house: House) -> str:
+    engine = await house.engine()
+    await engine.start(steps["train"], id="order-1")
+    await engine.settle()
+    await (await house.store()).join("worker-3", HOUR)  # it has not told what it serves
     return "order-1"
 
 

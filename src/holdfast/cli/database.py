@@ -121,19 +121,24 @@ def zone() -> tzinfo | None:
         raise BadInput(f"HOLDFAST_TZ: there is no time zone {name!r}; write one as Europe/Berlin") from None
 
 
-def looking(url: str | None, work: Callable[[Desk], Awaitable[T]]) -> T:
-    """Open the database to look only, and do something with a desk on it."""
+def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | None = None) -> T:
+    """Open the database to look only, and do something with a desk on it; with code at hand only if it is named."""
 
     async def main() -> T:
         from holdfast.looking import LocalDesk
         from holdfast.stores import open_store
 
+        code = None
+        if app is not None:
+            from holdfast.histories.app import load_app
+
+            code = load_app(app)
         store = open_store(database(url).value)
         if getattr(store, "path", None) == ":memory:":
             raise BadInput("a database in memory cannot be seen by another process; name a file")
         await store.open(look_only=True)
         try:
-            return await work(LocalDesk(store, zone=zone()))
+            return await work(LocalDesk(store, zone=zone(), code=code))
         finally:
             await store.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import looking, url_option, zone
+from holdfast.cli.database import app_option, looking, url_option, zone
 from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.clock import from_datetime
@@ -89,15 +89,16 @@ def _row(head: Head, now: datetime) -> tuple[str, ...]:
 
 @click.command("why", short_help="Say in one sentence why a run is where it is, and what would move it.")
 @click.argument("run_id", metavar="ID", type=RUN)
+@app_option
 @json_option
 @url_option
-def why_command(run_id: str, as_json: bool, url: str | None) -> None:
-    """Say in one sentence why a run is where it is, and what would move it.
+def why_command(run_id: str, app: str | None, as_json: bool, url: str | None) -> None:
+    """Say in one sentence why a run is where it is, and what would move it; with --app also at which line it waits.
 
     \b
     Example: holdfast why order-88405
     """
-    why = looking(url, lambda desk: desk.why(run_id, relative=not as_json))
+    why = looking(url, lambda desk: desk.why(run_id, relative=not as_json), app)
     if as_json:
         emit("holdfast.why/1", why)
         return

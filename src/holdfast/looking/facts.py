@@ -96,6 +96,16 @@ class Facts:
         """Workers that may take runs."""
         return [worker.id for worker in self.workers.values() if worker.state == "alive"]
 
+    def none_has(self, workflow: str) -> bool:
+        """Whether every worker that is alive has told what it serves, and none of them this workflow."""
+        told = [worker.about for worker in self.workers.values() if worker.state == "alive"]
+        return bool(told) and all(about.holdfast and workflow not in about.workflows for about in told)
+
+    def none_serves(self, queue: str) -> bool:
+        """The same of a queue."""
+        told = [worker.about for worker in self.workers.values() if worker.state == "alive"]
+        return bool(told) and all(about.holdfast and queue not in about.queues for about in told)
+
 
 async def gather(store: Store, heads: Sequence[RunHead], depth: int = 1) -> Facts:
     """Ask what the sentences of a page need, in a few questions whatever the number of runs."""

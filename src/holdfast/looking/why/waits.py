@@ -10,6 +10,7 @@ from holdfast.contract.heads import RunHead
 from holdfast.contract.waits import WaitNote, notes_of
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times, span
+from holdfast.looking.views import Help
 from holdfast.looking.why.saying import Code, Say, helping
 from holdfast.looking.why.workers import MINUTE, unclaimed
 
@@ -153,6 +154,14 @@ def _queue(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     if not facts.alive:
         text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and no worker is alive"
         return Say(code="waiting.queue.nobody", text=text, since=head.updated, subject=subject)
+    if facts.none_serves(wait.queue):
+        help = (
+            Help(
+                say=f"start a worker that serves it: Engine(queues=[{wait.queue!r}, ...])", command="holdfast workers"
+            ),
+        )
+        text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and no worker that is alive serves it"
+        return Say(code="waiting.queue.nobody", text=text, since=head.updated, subject=subject, help=help)
     text = f"Step `{wait.step}` waits in queue `{wait.queue}`, or runs on the worker that took it"
     return Say(code="waiting.queue", text=text, since=head.updated, subject=subject)
 

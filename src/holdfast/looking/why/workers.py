@@ -60,6 +60,12 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
             return Say(code="overdue", text=text, since=due, help=help)
         return Say(code="pending.nobody", text=f"No worker can take it: none is alive{last}", since=due, help=help)
     workers = f"{len(facts.alive)} worker{'s are' if len(facts.alive) != 1 else ' is'} alive"
+    if facts.none_has(head.workflow):
+        help = (
+            Help(say=f"start a worker with it: Engine(workflows=[{head.workflow}, ...])", command="holdfast workers"),
+        )
+        text = f"No worker can take it: {workers}, and none has workflow `{head.workflow}`; it {late}"
+        return Say(code="pending.nobody", text=text, since=due, subject={"workflow": head.workflow}, help=help)
     if times.now - due > MINUTE:
         help = (Help(say=f"see whether a worker knows workflow `{head.workflow}`", command="holdfast workers"),)
         text = f"It {late} and no worker took it; {workers}: does one know workflow `{head.workflow}`?"
