@@ -40,7 +40,13 @@ async def store(address: str) -> AsyncIterator[Store]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few runs be what a million is otherwise."""
-    for name, value in {"_PROBE": 11, "_FIRST_PIECE": 5, "_LARGEST_PIECE": 20, "SCAN_BUDGET": BUDGET}.items():
+    for name, value in {
+        "_PROBE": 11,
+        "_SORTED": 31,
+        "_FIRST_PIECE": 5,
+        "_LARGEST_PIECE": 20,
+        "SCAN_BUDGET": BUDGET,
+    }.items():
         monkeypatch.setattr(heads, name, value)
 
 
@@ -91,6 +97,8 @@ CONDITIONS: list[dict[str, Any]] = [
     {"tenant": "zoo"},
     {"attributes": {"size": "1"}},
     {"id_prefix": "a-1"},
+    {"id_prefix": "a-14"},
+    {"id_prefix": "b"},
     {"created_from": NOW + 40 * SECOND, "created_until": NOW + 60 * SECOND},
 ]
 

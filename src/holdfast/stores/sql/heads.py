@@ -21,6 +21,8 @@ from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Value, record_of
 
 _PROBE = 1_001
+_SORTED = 10_001
+"""How many rows are counted, and sorted, of an index that does not have them in the order of their keys."""
 _FIRST_PIECE, _LARGEST_PIECE = 200, 4_000
 """How many rows of its index a search looks at first, and at most in one go: about five milliseconds' worth."""
 _LAST_LETTER = "\U0010ffff"
@@ -116,16 +118,17 @@ class Scan:
     ) -> bool:
         """Look at the runs from a key on, below where the scan is; tell whether to look at others, too."""
         driver, size = await self._look(lambda db: self._choose(db, low))
+        many = driver.ordered and size >= _PROBE
         piece = _FIRST_PIECE
         while True:
             piece = min(piece, SCAN_BUDGET - self.scanned)
 
             async def one(db: Statements, piece: int = piece) -> tuple[bool, int | None]:
-                above = await self._reach(db, driver, piece, low) if size >= _PROBE else low
+                above = await self._reach(db, driver, piece, low) if many else low
                 return await take(db, driver, above, self.below), above
 
             wants_more, above = await self._look(one)
-            self.scanned += piece if size >= _PROBE else size
+            self.scanned += piece if many else size
             self.below = above
             if not wants_more or above is None or self.scanned >= SCAN_BUDGET:
                 return False
@@ -139,12 +142,12 @@ class Scan:
         if low is not None:
             least = await self._count(db, ALL, "", _PROBE, low)  # few runs may lie between two keys
         for driver in drivers(self._which):
-            size = 0
+            size, most = 0, _PROBE if driver.ordered else _SORTED
             for value in driver.values:
-                size += await self._count(db, driver, value, _PROBE - size, low)
-                if size >= _PROBE:
+                size += await self._count(db, driver, value, most - size, low)
+                if size >= most:
                     break
-            if size < least or (best is ALL and least >= _PROBE and driver.ordered):
+            if size < least or (best is ALL and least >= _PROBE and (driver.ordered or size < most)):
                 best, least = driver, size
             if least == 0:
                 break
