@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 from tests.support.transfer_cases import House
 
 from holdfast.cli import output
-from holdfast.cli.main import commands
+from holdfast.cli.main import _failed, commands
 from holdfast.cli.shell.schemas import records, schema_of
 
 SNAPSHOT = Path(__file__).with_name("schemas.json")
@@ -223,3 +223,46 @@ def test_a_sentence_is_broken_between_words_at_a_terminal_only(capsys, monkeypat
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 3
     assert all(len(line) <= 40 and line.startswith("  ") for line in lines)
+
+
+# What must never reach a terminal as it is.
+
+MARKS = [
+    "\x1b",
+    "\x9b",
+    "\x07",
+    "\x08",
+    "\r",
+    "\x00",
+    "\x7f",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\u200f",
+    "\u2028",
+    "\ufeff",
+]
+PAYLOADS = [
+    *MARKS, *(f"a{mark}b" for mark in MARKS), "\x1b[2J\x1b[H", "\x1b]0;title\x07", "\x1b]8;;http://evil\x1b\\x",
+    "\x1bP$q\x1b\\", "\x1b[6n", "\x9b31m", "<img src=x onerror=alert(1)>", "</script>", "javascript:alert(1)", "{{7}}",
+    "${jndi:ldap://x}", "%s%n", "\u202egpj.exe", "e\u0301", "\U0001f600", "lamp\r\nfailed", "\x1b[31m" * 99,
+    "<" * 20_000,
+]  # fmt: skip
+
+
+def test_no_mark_reaches_the_terminal_raw(capsys, monkeypatch):
+    """FACES 10, line 14: in a line, a table, a wrapped sentence, an error and JSON, which says the same as before."""
+    assert len(PAYLOADS) >= 40
+    for columns in (80, 1 << 40):
+        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns: columns)
+        for each in PAYLOADS:
+            output.say(each)
+            output.say_wrapped(each)
+            output.table(("RUN", "WHY"), [(each[:100], each)])
+            _failed(each, [], 2)
+            out, err = capsys.readouterr()
+            assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+            output.emit("holdfast.answer/1", {"run": each, "name": each, "answer": {each: [each]}})
+            text = capsys.readouterr().out
+            assert all(letter.isprintable() or letter == "\n" for letter in text)
+            assert json.loads(text)["answer"] == {each: [each]}
