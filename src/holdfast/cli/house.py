@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.database import NoDatabase, looking, url_option
-from holdfast.cli.output import emit, say, status
+from holdfast.cli.output import emit, hanging, say, status
 from holdfast.errors import CannotOpen, NeedsUpgrade, StoreError
 from holdfast.looking.doctor import HouseFinding
 from holdfast.texts import printable
@@ -35,9 +35,10 @@ def doctor_command(as_json: bool, url: str | None) -> int:
     else:
         width = max(len(each.subject) for each in found)
         for each in found:
-            click.echo(f"{status(f'{each.level:<4}')}  {printable(each.subject):<{width}}  {printable(each.said)}")
+            lines = hanging(f"{each.level:<4}  {printable(each.subject):<{width}}  {printable(each.said)}", width + 8)
+            click.echo("\n".join([f"{status(lines[0][:4])}{lines[0][4:]}", *lines[1:]]))
             if each.remedy:
-                say(f"      {'':<{width}}  {each.remedy}")
+                click.echo("\n".join(hanging(f"      {'':<{width}}  {printable(each.remedy)}", width + 8)))
         say(f"{len(wrong)} to look at" if wrong else "all is well", err=True)
     return 1 if wrong else 0
 

@@ -41,11 +41,15 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 def say_wrapped(text: str) -> None:
     """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken."""
-    shown, room = printable(text), width()
-    indent = " " * (len(shown) - len(shown.lstrip()) + 2)
-    lines = _folded(shown, room, "", indent) if _NARROWEST < room < len(shown) else [shown]
-    for line in lines:
+    shown = printable(text)
+    for line in hanging(shown, len(shown) - len(shown.lstrip()) + 2):
         click.echo(line)
+
+
+def hanging(text: str, indent: int) -> list[str]:
+    """Return the lines of a text as a terminal has room for them, those after the first indented."""
+    room = width()
+    return _folded(text, room, "", " " * indent) if indent + _NARROWEST < room < len(text) else [text]
 
 
 def _folded(text: str, room: int, first: str, others: str) -> list[str]:
