@@ -318,6 +318,9 @@ class Store(Looks):
     def changed(self) -> bool:
         """Tell, cheaply and without blocking, whether another process may have committed since the last call."""
 
+    when_changed: Callable[[], None] | None = None
+    """What a store calls in the event loop when it hears that another process has committed; nothing depends on it."""
+
     @abstractmethod
     async def get(self, run_id: str) -> RunRow | None:
         """Return one run."""

@@ -130,6 +130,7 @@ class Worker:
         await self.limits.declare()
         if advance:
             self._background.start("claimer", self._claimer.run(lambda: self.id))
+        self._store.when_changed = self._hear
         self._tick_again()
 
     def begin_to_stop(self, grace: timedelta | None = None) -> None:
@@ -151,6 +152,7 @@ class Worker:
         """
         if not self._stopping:
             self.hurry()
+        self._store.when_changed = None
         await self._background.finish("claimer")
         while self.executor.begun and self._loop.time() < (self._grace_ends or 0.0):  # noqa: ASYNC110  # once
             await asyncio.sleep(0.005)
@@ -345,18 +347,27 @@ class Worker:
         self._listeners.ticked()
         if self.runs.next_due is not None and self.runs.next_due <= self._clock.now():
             self.wake()  # the claimer sleeps by another clock, which does not jump
-        try:
-            if self._store.changed():
-                self.runs.foreign, self._busy_at = True, now
-                self.look(may_have_ended=True)
-        except StoreError as error:
-            self._store_broken(error)
+        self._notice()
         if now - self._rescued_at >= _TAKE_OVER_EVERY and self._lease is not None:
             self._rescued_at = now
             if not self._background.busy("take over"):
                 self._background.start("take over", self._take_over())
             self.look()  # what another process put into an inbox while its clock was ahead of this one is due by now
             self._evict()
+
+    def _hear(self) -> None:
+        """Notice at once that another process has committed."""
+        if not self._stopping:
+            self._notice()
+
+    def _notice(self) -> None:
+        """Look at the store if other processes may have committed."""
+        try:
+            if self._store.changed():
+                self.runs.foreign, self._busy_at = True, self._loop.time()
+                self.look(may_have_ended=True)
+        except StoreError as error:
+            self._store_broken(error)
 
     def _store_broken(self, error: StoreError) -> None:
         if self._loop.time() - self._complained > 5:

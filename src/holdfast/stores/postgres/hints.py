@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -22,25 +23,34 @@ POLL = 0.2
 POLL_LISTENING = 1.0
 """How often, in seconds, to look for commits of other processes: more often when they cannot be heard."""
 
-HINT_AFTER = 0.02
-"""For how many seconds commits are collected before one hint is given for all of them."""
+HINT_EVERY = 0.02
+"""How many seconds lie between two hints, at least: commits in between are told by one."""
+
+TELL_EVERY = 0.02
+"""How many seconds lie between two calls of what is to know that something was heard, at least."""
+
+_NOTIFY = "SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify(%s, %s)"
+"""It need not survive anything, so it waits for no disk that commits are waiting for."""
 
 
 class Hints:
     """What this process tells others of its commits, and hears of theirs."""
 
-    def __init__(self, connections: PostgresConnections, channel: str) -> None:
+    def __init__(self, connections: PostgresConnections, channel: str, heard: Callable[[], None]) -> None:
         self._connections = connections
         self._channel = channel
+        self._when_heard = heard
         self._me = new_id()
         self._listener: _Listener | None = None
         self._hinting: asyncio.Task[None] | None = None
+        self._again = False
+        """Whether something was committed since the last hint."""
         self._looked = 0.0
 
     def start(self) -> None:
         """Begin to listen, where that works."""
         if self._connections.dialect is Dialect.DIRECT:
-            self._listener = _Listener(self._connections, self._channel, self._me)
+            self._listener = _Listener(self._connections, self._channel, self._me, self._when_heard)
             self._listener.start()
 
     async def stop(self) -> None:
@@ -54,16 +64,19 @@ class Hints:
         return self._hinting
 
     def give(self) -> None:
-        """Hint to other processes that something was committed: soon, once for many, and not in the commit itself."""
+        """Hint to other processes that something was committed: at once, then once for many, and after the commit."""
+        self._again = True
         if self._connections.dialect is Dialect.DIRECT and self._hinting is None:
             self._hinting = asyncio.get_running_loop().create_task(self._give(), name="holdfast hint")
 
     async def _give(self) -> None:
         try:
-            await asyncio.sleep(HINT_AFTER)
-            await self._connections.reader.use(
-                lambda connection: connection.execute("SELECT pg_notify(%s, %s)", (self._channel, self._me))
-            )
+            while self._again:
+                self._again = False
+                await self._connections.reader.use(
+                    lambda connection: connection.execute(_NOTIFY, (self._channel, self._me))
+                )
+                await asyncio.sleep(HINT_EVERY)
         except (psycopg.Error, StoreUnreachable):
             pass  # other processes look by themselves
         finally:
@@ -84,13 +97,15 @@ class Hints:
 class _Listener:
     """Hears from other processes that they committed something, as a hint; without it one looks more often."""
 
-    def __init__(self, connections: PostgresConnections, channel: str, me: str) -> None:
+    def __init__(self, connections: PostgresConnections, channel: str, me: str, heard: Callable[[], None]) -> None:
         self._connections = connections
         self._channel = channel
         self._me = me
+        self._when_heard = heard
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection[Any] | None = None
         self._stopping = False
+        self._told = 0.0
         self.hears = False
         self.heard = False
 
@@ -107,6 +122,12 @@ class _Listener:
             await asyncio.wait([self._task], timeout=1)
         self._task = None
 
+    def _tell(self) -> None:
+        """Say that something was heard; where much is heard, it is noticed soon enough."""
+        if time.monotonic() - self._told >= TELL_EVERY:
+            self._told = time.monotonic()
+            self._when_heard()
+
     async def _listen_for_ever(self) -> None:
         pause, complained = 0.1, 0.0
         while not self._stopping:
@@ -117,7 +138,9 @@ class _Listener:
                     self.hears = self.heard = True  # whatever was said meanwhile
                     pause = 0.1
                     async for notification in connection.notifies():
-                        self.heard = self.heard or notification.payload != self._me
+                        if notification.payload != self._me:
+                            self.heard = True
+                            self._tell()
             except (psycopg.Error, OSError, StoreUnreachable) as error:
                 if time.monotonic() - complained > 60 and not self._stopping:
                     complained = time.monotonic()

@@ -60,7 +60,7 @@ class PostgresStore(SQLStore):
         self._connections = PostgresConnections(conninfo, shown, dialect_of(dialect), durability)
         self.clock = self._clock = self._connections.clock
         self._database = Database(self._connections, self.schema)
-        self._hints = Hints(self._connections, f"holdfast_{self.schema}")
+        self._hints = Hints(self._connections, f"holdfast_{self.schema}", self._heard)
         self.commits = Commits(self._database, self._clock)
         self._claims = PostgresClaims(self._database)
         self._workers = PostgresWorkers(self._database)
@@ -152,6 +152,10 @@ class PostgresStore(SQLStore):
         if self._clock.stale and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._set_clock(), name="holdfast clock")
         return self._hints.heard()
+
+    def _heard(self) -> None:
+        if self.when_changed is not None:
+            asyncio.get_running_loop().call_soon(self.when_changed)
 
     async def _set_clock(self) -> None:
         with suppress(StoreError):
