@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the databases of tests in memory where there is room for them: a disk makes every commit wait."""
+    """Keep the databases of tests in memory where there is room for them: a disk makes every commit wait.
+
+    A shell that runs the tests in its background lets them ignore interrupts, which the processes of tests must not.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     memory = Path("/dev/shm")
     if config.option.basetemp is None and memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_FOR_DATABASES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))

@@ -126,10 +126,12 @@ def arguments(method: Callable[..., Any], parameter: str, bad: Any) -> tuple[lis
     """Return what to call a method with: `bad` for one parameter, and what it must have for the others."""
     plain: list[Any] = []
     named: dict[str, Any] = {}
-    for each in inspect.signature(method).parameters.values():
+    given = inspect.signature(method).parameters
+    instead_of_cron = {"every", *(name for name in ("id",) if name in given and given[name].default is None)}
+    for each in given.values():
         if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
             continue
-        needed = each.default is each.empty or (each.name == "cron" and parameter != "every")
+        needed = each.default is each.empty or (each.name == "cron" and parameter not in instead_of_cron)
         if each.name != parameter and not needed:
             continue
         value = bad if each.name == parameter else SAMPLES[each.name]
@@ -137,7 +139,7 @@ def arguments(method: Callable[..., Any], parameter: str, bad: Any) -> tuple[lis
             plain.append(value)
         else:
             named[each.name] = value
-    if parameter not in inspect.signature(method).parameters:
+    if parameter not in given:
         named[parameter] = bad
     return plain, named
 
