@@ -309,3 +309,42 @@ async def test_several_limits_do_not_concern_each_other(make_engine, service):
     for run in runs:
         await run.result()
     assert (service.most, other.most) == (1, 3)
+
+
+async def test_only_a_body_of_a_worker_that_was_declared_dead_runs_above_its_limit(make_engine, mode):
+    """S4-19 B24 G5 Its thread cannot be stopped, and its place is another's: beside it there is never more than one."""
+    if mode == "memory":
+        pytest.skip("one database, two engines")
+    gone, others = threading.Event(), threading.Event()
+    begun: list[int] = []
+    inside = [0, 0]
+    """How many of the others there are, and how many there were at most."""
+    lock = threading.Lock()
+
+    def body(number: int) -> int:
+        with lock:
+            begun.append(number)
+            first = len(begun) == 1
+            if not first:
+                inside[0] += 1
+                inside[1] = max(inside)
+        (gone if first else others).wait(LONG)
+        with lock:
+            inside[0] -= not first
+        return number
+
+    caller = calling(body)
+    hung = await make_engine(caller, limits=ONE, lease=timedelta(seconds=3))
+    run = await hung.start(caller, 0)
+    await eventually(lambda: begun == [0])
+    other = await make_engine(caller, limits=ONE, clock=hung.jumping)
+    more = [await other.start(caller, number) for number in range(1, 4)]
+    await waiting(other, 3)
+    assert begun == [0]
+    await other.store.leave(hung.worker_id)  # as if others had declared it dead
+    await eventually(lambda: inside[0] == 1)
+    others.set()
+    assert sorted([await asyncio.wait_for(each.result(), LONG) for each in (run, *more)]) == [0, 1, 2, 3]
+    assert (len(begun), inside[1]) == (5, 1)
+    gone.set()
+    await eventually(lambda: _is_free(other))
