@@ -33,18 +33,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all-modes") or config.getoption("--quick"):
         return
     evicted = {_function(item) for item in items if _mode(item) == "evict"}
-    left_out = [item for item in items if _adds_nothing(item, evicted)]
+    elsewhere = {_function(item) for item in items if _mode(item) != "postgres"}
+    left_out = [item for item in items if _adds_nothing(item, elsewhere if _mode(item) == "postgres" else evicted)]
     config.hook.pytest_deselected(items=left_out)
     gone = {*map(id, left_out)}
     items[:] = [item for item in items if id(item) not in gone]
 
 
-def _adds_nothing(item: pytest.Item, evicted: set[tuple[Path, str]]) -> bool:
-    """Whether a test shows nothing in its mode that another does not show."""
-    mode = _mode(item)
-    if item.path.parent != FOLDER or (mode != "postgres" and _function(item) not in evicted):
+def _adds_nothing(item: pytest.Item, also_run: set[tuple[Path, str]]) -> bool:
+    """Whether a test that is run in another mode, too, shows nothing in its own that another test does not show."""
+    if item.path.parent != FOLDER or _function(item) not in also_run:
         return False
-    needed = RUN_IN.get(mode, {}).get(item.path.stem.removeprefix("test_"))
+    needed = RUN_IN.get(_mode(item), {}).get(item.path.stem.removeprefix("test_"))
     return needed is not None and _function(item)[1] not in needed
 
 
