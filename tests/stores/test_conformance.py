@@ -94,10 +94,9 @@ class TestOldestPostgres(TestPostgres):
         return old_database
 
 
+@pytest.mark.slow
 class TestSQLiteInMemory(StoreConformance):
-    """S1-36: without a file, for one store alone."""
-
-    quick = False
+    """S1-36: without a file, for one store alone. The statements are those of a file, and many tests use it."""
 
     @pytest.fixture
     def another(self) -> Another:
