@@ -12,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: tests start hundreds of processes, and each would compile all of holdfast for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests wait (for processes, servers, leases) as much as they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+# Tests wait (for processes, servers, leases) more than they compute.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 5 / 2 )))
 
 # The long tests come first and are handed out a few at a time, so that all workers end at the same time.
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
