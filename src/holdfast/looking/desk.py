@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from holdfast.looking.views import (
@@ -46,6 +46,10 @@ class Desk(ABC):
     Filters are texts of the filter language (see `looking/query.py`). With `relative` sentences say times as people
     read them, "in 38 s"; otherwise as instants.
     """
+
+    @abstractmethod
+    def in_zone(self, zone: tzinfo | None) -> Desk:
+        """Return the same desk for a person in another time zone, None for that of this machine."""
 
     @abstractmethod
     async def heads(

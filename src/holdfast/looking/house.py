@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -76,6 +77,11 @@ class LocalHouse(Desk):
         self._code = code
         self._zone = zone
         self._ended = EndedCounts(store)
+
+    def in_zone(self, zone: tzinfo | None) -> Self:
+        other = copy(self)
+        other._zone = zone
+        return other
 
     @property
     def _now(self) -> Instant:

@@ -48,6 +48,10 @@ _MOST_ENTRIES = 1_000
 _NAMED = 3
 
 
+class BadCursor(BadFilter):
+    """A cursor that belongs to another filter, or to none."""
+
+
 class LocalDesk(LocalHouse):
     """The desk on an open store, which may have been opened to look only.
 
@@ -324,7 +328,7 @@ def _read_cursor(cursor: str, which: str) -> int:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         version, key, digest = msgspec.json.decode(text, type=tuple[int, int, str])
     except ValueError:
-        raise BadFilter("the cursor is not one that holdfast gave; begin without it") from None
+        raise BadCursor("the cursor is not one that holdfast gave; begin without it") from None
     if version != 1 or digest != _digest(which):
-        raise BadFilter("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
+        raise BadCursor("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
     return key

@@ -1,0 +1,244 @@
+"""The dashboard as an ASGI application: guards first, then who asks, then the route."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from holdfast.errors import BadInput
+from holdfast.looking import Desk, LocalDesk
+from holdfast.web import guard
+from holdfast.web.assets import assets
+from holdfast.web.auth import Authenticate, Principal, unauthenticated
+from holdfast.web.problems import TITLES, Problem, problem_of, written
+from holdfast.web.routes import TABLE
+from holdfast.web.routing import SMALL_BODY, ApiAnswer, ApiCall, Route, read_body, read_query
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+_log = logging.getLogger("holdfast.web")
+_API = "/api/v1"
+_PAGES = frozenset({"", "runs", "letters", "schedules", "workers", "events", "deploys", "audit", "settings", "start"})
+"""With what the path of a page begins: they are all the same file, which holds nothing of the database."""
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+def dashboard(
+    engine: Engine,
+    *,
+    authenticate: Authenticate | None = None,
+    allowed_hosts: Sequence[str] | None = None,
+    dangerously_open: bool = False,
+) -> Dashboard:
+    """Return the dashboard and its HTTP API on an engine, to be mounted under any path.
+
+        app.mount("/workflows", dashboard(engine, authenticate=who, allowed_hosts=["shop.example.com"]))
+
+    Args:
+        engine: which one; it must be open when the first request comes.
+        authenticate: a function of a Starlette request, async or not, that returns a `Principal`, or None for a
+            request of no one it knows.
+        allowed_hosts: the names under which browsers reach it, with a port where that is not 80 or 443; by default
+            those of this machine.
+        dangerously_open: let anyone in as an admin, without `authenticate`. Each start logs a warning.
+    """
+    if authenticate is None and not dangerously_open:
+        raise BadInput(
+            "say who may come in: dashboard(engine, authenticate=function), where the function returns a Principal "
+            "for a request; dangerously_open=True lets anyone in"
+        )
+    if authenticate is not None and dangerously_open:
+        raise BadInput("give authenticate=, or dangerously_open=True, not both")
+    desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
+    if dangerously_open:
+        _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
+    return Dashboard(desk, authenticate or _anyone, allowed_hosts)
+
+
+def _anyone(request: Request) -> Principal:
+    return Principal("anyone", "admin")
+
+
+class Dashboard:
+    """An ASGI application; made by `dashboard`."""
+
+    def __init__(self, desk: Desk, authenticate: Authenticate, allowed_hosts: Sequence[str] | None) -> None:
+        if isinstance(allowed_hosts, str):
+            raise BadInput("allowed_hosts must be a list of names, not a text")
+        self._desk = desk
+        self._authenticate = authenticate
+        self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        answering = _Answering(scope, send)
+        try:
+            response = await self._answered(scope, receive)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                _log.exception("request %s failed: a defect of the dashboard", answering.request_id)
+                problem = Problem(500, "defect", f"the log of the server has it as request {answering.request_id}")
+            response = Response(
+                written(problem, answering.request_id, _root(scope)),
+                problem.status,
+                problem.headers,
+                "application/problem+json",
+            )
+        if scope["method"] == "HEAD":
+            response.body = b""
+        await response(scope, receive, answering.send)
+
+    async def _answered(self, scope: Scope, receive: Receive) -> Response:
+        guard.check_size(scope)
+        host = guard.host_of(scope)
+        guard.check_host(scope, host, self._hosts)
+        path = _inner_path(scope)
+        headers = Headers(scope=scope)
+        if not path.startswith(f"{_API}/") and path != _API:
+            return _outside_api(scope, path, headers)
+        guard.check_site(scope, headers, host)
+        return await self._api(scope, receive, path.removeprefix(_API) or "/", headers)
+
+    async def _api(self, scope: Scope, receive: Receive, path: str, headers: Headers) -> Response:
+        who = await self._who(scope)
+        if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
+            code = path.removeprefix("/problems/")
+            return Response(f"{code}: {TITLES[code]}.\n", 200, media_type="text/plain")
+        found = TABLE.find(path)
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        route = found.routes.get(method)
+        if route is None:
+            there = ", ".join(sorted(found.routes))
+            raise Problem(405, "method-not-allowed", f"here there is {there}", headers={"Allow": there})
+        who.need(route.role, route.summary[:1].lower() + route.summary[1:])
+        query = read_query(route.query, _pairs(scope))
+        body = await _body(route, receive, headers)
+        answer = await route.handler(ApiCall(self._desk, who, found.path, query, body, headers))
+        return _response(answer)
+
+    async def _who(self, scope: Scope) -> Principal:
+        found: Any = self._authenticate(Request(scope))
+        who = await found if inspect.isawaitable(found) else found
+        if who is None:
+            raise unauthenticated("sign in first, or send a token: Authorization: Bearer hf_...")
+        if not isinstance(who, Principal):
+            raise TypeError(f"authenticate must return a Principal or None, not {type(who).__name__}")
+        return who
+
+
+class _Answering:
+    """The way out: every answer leaves with the headers that all have, and the id of its request."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.request_id = secrets.token_hex(8)
+        self._scope = scope
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            has = {name.lower() for name, _ in message["headers"]}
+            wanted = {**guard.HEADERS, "X-Request-Id": self.request_id}
+            if self._scope.get("scheme") == "https":
+                wanted |= guard.HTTPS_ONLY
+            more = [(name.lower().encode(), value.encode("latin-1")) for name, value in wanted.items()]
+            message["headers"] = [*message["headers"], *(each for each in more if each[0] not in has)]
+        await self._send(message)
+
+
+def _outside_api(scope: Scope, path: str, headers: Mapping[str, str]) -> Response:
+    """ApiAnswer what holds nothing of the database: the page, its files, and whether the server is there."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise Problem(405, "method-not-allowed", "here there is GET, HEAD", headers={"Allow": "GET, HEAD"})
+    if path == "/healthz":
+        return Response("ok\n", media_type="text/plain")
+    if path == "":
+        return Response(None, 307, {"Location": f"{_root(scope)}/"})
+    if path.startswith("/static/"):
+        return _static(path.removeprefix("/static/"), headers)
+    if path.split("/")[1] in _PAGES:
+        page, script_hash = assets().page_at(_root(scope))
+        return Response(
+            page,
+            headers={"Content-Security-Policy": guard.content_security(script_hash)},
+            media_type="text/html",
+        )
+    raise Problem(404, "not-found", "there is nothing here")
+
+
+def _static(path: str, headers: Mapping[str, str]) -> Response:
+    known = assets()
+    prefix, _, name = path.partition("/")
+    asset = known.files.get(name) if prefix == known.hash else None
+    if asset is None:
+        raise Problem(404, "not-found", "there is no such file")
+    more = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding", "Content-Type": asset.content_type}
+    encodings = {each.partition(";")[0].strip() for each in headers.get("accept-encoding", "").split(",")}
+    if asset.compressed is not None and "gzip" in encodings:
+        return Response(asset.compressed, headers={**more, "Content-Encoding": "gzip"})
+    return Response(asset.plain, headers=more)
+
+
+def _root(scope: Scope) -> str:
+    """Return where the application is mounted."""
+    root: str = scope.get("root_path", "")
+    return root.rstrip("/")
+
+
+def _inner_path(scope: Scope) -> str:
+    """Return the path inside the application; some servers leave the place where it is mounted in it."""
+    path: str = scope["path"]
+    root = _root(scope)
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+
+
+def _pairs(scope: Scope) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100
+        )
+    except ValueError:
+        raise Problem(400, "bad-request", "the parameters of the URL cannot be read") from None
+
+
+async def _body(route: Route, receive: Receive, headers: Mapping[str, str]) -> Any:
+    if route.body is None:
+        return None
+    if not guard.is_json(headers) or headers.get("content-encoding", "identity") != "identity":
+        raise Problem(415, "not-json", "a body must be application/json in UTF-8, and not compressed")
+    body = await guard.read_limited(receive, route.largest)
+    if len(body) > SMALL_BODY:
+        return await asyncio.to_thread(read_body, route.body, body)
+    return read_body(route.body, body)
+
+
+def _response(answer: ApiAnswer) -> Response:
+    if answer.value is None:
+        return Response(None, answer.status, answer.headers)
+    return Response(msgspec.json.encode(answer.value), answer.status, answer.headers, "application/json")
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """ApiAnswer a server that tells its application when it starts and stops; nothing depends on that."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

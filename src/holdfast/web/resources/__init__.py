@@ -1,0 +1,1 @@
+"""What the routes do: each handler asks the desk, and answers a view."""

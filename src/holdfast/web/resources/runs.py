@@ -1,0 +1,112 @@
+"""Runs: lists of them, counts, and one of them from several sides."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from holdfast.looking.views import Count, RunView, StatusCount, StepList
+from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, TellingQuery, zone_of
+
+
+class ListQuery(TellingQuery, frozen=True, kw_only=True):
+    """Which runs."""
+
+    q: str = ""
+    """A filter, as `status:failed created:-24h`."""
+    limit: int = 50
+    cursor: str | None = None
+    """The `next` of the page before."""
+
+
+class CountQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which runs are counted."""
+
+    q: str = ""
+    zone: str = "UTC"
+
+
+class HistoryQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which facts of a history."""
+
+    after: int = 0
+    limit: int = 100
+    newest: bool = False
+    """The last ones instead of the first."""
+    archived: bool = False
+    """Those that a retry or rerun cut away."""
+
+
+class CountView(Count, frozen=True, kw_only=True):
+    """How many runs there are, or at least so many; `as_of` is when that was counted."""
+
+    as_of: datetime | None = None
+
+
+class CountsView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs there are of each status."""
+
+    items: list[StatusCount]
+
+
+async def runs(call: ApiCall) -> ApiAnswer:
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    query: ListQuery = call.query
+    return ApiAnswer(await desk.heads(query.q, limit=query.limit, cursor=query.cursor, relative=query.relative))
+
+
+async def count(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.in_zone(zone_of(call.query.zone)).count(call.query.q))
+
+
+async def counts(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(CountsView(items=await call.desk.counts()))
+
+
+async def run(call: ApiCall) -> ApiAnswer:
+    view = await _run(call)
+    tag = etag_of(view)
+    if tag in tags_of(call.headers.get("if-none-match", "")):
+        return ApiAnswer(None, 304, {"ETag": tag})
+    return ApiAnswer(view, 200, {"ETag": tag})
+
+
+async def _run(call: ApiCall) -> RunView:
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    return await desk.run(call.path["id"], relative=call.query.relative)
+
+
+def etag_of(view: RunView) -> str:
+    """Return the tag of a run as it is shown: another one when anything of it is another."""
+    content = msgspec.json.encode(msgspec.structs.replace(view, as_of=view.head.created_at))
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def tags_of(header: str) -> set[str]:
+    """Return the tags that a header names."""
+    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+
+
+async def why(call: ApiCall) -> ApiAnswer:
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    return ApiAnswer(await desk.why(call.path["id"], relative=call.query.relative))
+
+
+async def steps(call: ApiCall) -> ApiAnswer:
+    view = await call.desk.run(call.path["id"])
+    return ApiAnswer(StepList(run=view.head.id, items=view.steps))
+
+
+async def history(call: ApiCall) -> ApiAnswer:
+    query: HistoryQuery = call.query
+    return ApiAnswer(
+        await call.desk.history(
+            call.path["id"],
+            after=query.after,
+            limit=query.limit,
+            newest=query.newest,
+            archived=query.archived,
+        )
+    )

@@ -1,0 +1,36 @@
+"""The server itself: what it is, and who asks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.web.routing import ApiAnswer, ApiCall
+
+
+class ServerView(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers here, and to whom."""
+
+    version: str
+    store: str
+    """The kind of the database: sqlite or postgres."""
+    durability: str
+    name: str
+    """Who asks, as the audit trail will call them."""
+    role: str
+    features: list[str] = []
+    """What can be done here beside looking: code at hand, acts."""
+
+
+async def server(call: ApiCall) -> ApiAnswer:
+    database = await call.desk.database()
+    return ApiAnswer(
+        ServerView(
+            version=__version__,
+            store=database.kind,
+            durability=database.durability,
+            name=call.who.name,
+            role=call.who.role,
+            features=["code", "acts", "bulk"],
+        )
+    )
