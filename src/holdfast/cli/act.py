@@ -7,16 +7,20 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.database import acting, url_option, who
+from holdfast.cli.database import acting, url_option, who, with_engine
 from holdfast.cli.output import emit, say
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
 from holdfast.looking.times import span
 from holdfast.looking.views import Acted, ActPlan
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
+    from holdfast.looking.acting.requests import WorkKind
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -180,16 +184,8 @@ def send_command(
     """
     value, actor = json_of(payload), who(by)
 
-    async def work(engine: Any) -> bool:
-        sent: bool = await engine.get(run_id).send(name, value, id=message_id, by=actor, reason=reason)
-        return sent
-
-    sent = acting(url, work)
-    if as_json:
-        emit("holdfast.acted/1", Acted(run=run_id, action="send", changed=sent))
-    else:
-        say(f"sent {name} to {run_id}" if sent else f"a message with the id {message_id} was sent before")
-    return 0 if sent else NOTHING_CHANGED
+    acted = acting(url, lambda desk: desk.send(run_id, name, value, id=message_id, by=actor, reason=reason))
+    return told(acted, f"sent {name} to {run_id}", as_json)
 
 
 @click.command("publish", short_help="Publish an event to the runs that wait for it.")
@@ -207,17 +203,19 @@ def publish_command(
     """
     value, actor = json_of(payload), who(by)
 
-    async def work(engine: Any) -> int:
-        runs: int = await engine.publish(name, value, id=event_id, by=actor, reason=reason)
-        return runs
+    acted = acting(url, lambda desk: desk.publish(name, value, id=event_id, by=actor, reason=reason))
+    return told(acted, acted.said, as_json)
 
-    runs = acting(url, work)
-    said = f"published {name} to {runs:,} run{'' if runs == 1 else 's'}" if runs else f"{name} waits for a run"
+
+def told(acted: Acted, said: str, as_json: bool) -> int:
+    """Say what came of an act, and return the code that the command ends with."""
     if as_json:
-        emit("holdfast.acted/1", Acted(run="", action="publish", changed=True, said=said))
-    else:
+        emit("holdfast.acted/1", acted)
+    elif acted.changed:
         say(said)
-    return 0
+    else:
+        say(f"{acted.run}: nothing changed: {acted.said}", err=True)
+    return 0 if acted.changed else NOTHING_CHANGED
 
 
 def json_of(text: str | None) -> Any:
@@ -248,25 +246,17 @@ def _hold_back(given: dict[str, Any], paused: bool, workflow: str | None, queue:
     if given["run_ids"] or given["where"] or sum(each is not None for each in (workflow, queue, limit)) != 1:
         raise click.UsageError("name runs, or one workflow, queue or limit")
     by, reason = who(given["by"]), given["reason"]
-    name = f"{'workflow' if workflow else 'queue' if queue else 'limit'} {workflow or queue or limit}"
-
-    async def work(engine: Any) -> bool:
-        if limit is not None:
-            act = engine.limits.pause if paused else engine.limits.resume
-            return bool(await act(limit, by=by, reason=reason))
-        hold = engine.flow.pause if paused else engine.flow.resume
-        return bool(await hold(workflow=workflow, queue=queue, by=by, reason=reason))
-
-    word = "paused" if paused else "resumed"
+    kind: WorkKind = "workflow" if workflow else "queue" if queue else "limit"
+    name, word = workflow or queue or limit or "", "paused" if paused else "resumed"
     if given["dry_run"]:
-        say(f"{name} would be {word}")
+        say(f"{kind} {name} would be {word}")
         return 0
-    changed = acting(given["url"], work)
-    if given["as_json"]:
-        emit("holdfast.acted/1", Acted(run=name, action="pause" if paused else "resume", changed=changed))
-    else:
-        say(f"{name} is {word}" if changed else f"{name} was {'paused already' if paused else 'not paused'}")
-    return 0 if changed else NOTHING_CHANGED
+
+    async def work(desk: Desk) -> Acted:
+        act = desk.pause_work if paused else desk.resume_work
+        return await act(kind, name, by=by, reason=reason)
+
+    return told(acting(given["url"], work), f"{kind} {name} is {word}", given["as_json"])
 
 
 # One run, or many.
@@ -285,13 +275,8 @@ def _act(action: str, given: dict[str, Any], **more: Any) -> int:
 
 
 def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
-    from holdfast.looking.acts import act
-
-    async def work(engine: Any) -> Acted:
-        return await act(engine, action, run_id, options)
-
     try:
-        acted = acting(given["url"], work)
+        acted = acting(given["url"], lambda desk: desk.act(action, run_id, options))
     except CannotReopen as error:
         acted = Acted(run=run_id, action=action, changed=False, said=str(error), error="CannotReopen")
     if given["as_json"]:
@@ -329,7 +314,7 @@ def _many(action: str, ids: list[str], options: Any, given: dict[str, Any]) -> i
             runs = [known[run_id] for run_id in dict.fromkeys(ids)]
         return await plan(store, action, runs)
 
-    planned = acting(given["url"], look)
+    planned = with_engine(given["url"], look)
     if options.dry_run and given["as_json"]:
         emit("holdfast.plan/1", planned)
         return 0
@@ -376,7 +361,7 @@ def _do(action: str, planned: ActPlan, options: Any, given: dict[str, Any]) -> i
                 )
 
     try:
-        acting(given["url"], work)
+        with_engine(given["url"], work)
     except KeyboardInterrupt:
         say(
             f"interrupted: {sum(acted.changed for acted in done):,} of {len(planned.can):,} were {_PAST[action]}",

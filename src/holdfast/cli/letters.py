@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.act import IN_PART, NOTHING_CHANGED, shared
 from holdfast.cli.database import acting, looking, url_option, who, zone
 from holdfast.cli.output import emit, say, table
-from holdfast.errors import HoldfastError, NoSuchLetter
+from holdfast.errors import HoldfastError, NoSuchLetter, StoreError
 from holdfast.looking.views import Acted, LetterGroup, LetterView
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
@@ -88,7 +92,7 @@ def acknowledge_letters(
     Example: holdfast letters ack 019a8b1c-0000-7000-8000-000000000000 --reason "refunded by hand"
     """
     actor = who(by)
-    return _each("ack", letter_ids, as_json, url, lambda letters, each: letters.acknowledge(each, actor, reason))
+    return _each("seen", letter_ids, as_json, url, lambda desk, each: desk.acknowledge(each, by=actor, reason=reason))
 
 
 @letters_group.command("replay", short_help="Let the runs of dead letters go on, or deliver their messages again.")
@@ -101,25 +105,23 @@ def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_
     Example: holdfast letters replay 019a8b1c-0000-7000-8000-000000000000 --reason "the bank is back"
     """
     actor = who(by)
-    return _each(
-        "replay", letter_ids, as_json, url, lambda letters, each: letters.replay(each, by=actor, reason=reason)
-    )
+    return _each("replayed", letter_ids, as_json, url, lambda desk, each: desk.replay(each, by=actor, reason=reason))
 
 
-def _each(action: str, letter_ids: tuple[str, ...], as_json: bool, url: str | None, act: Any) -> int:
-    async def work(engine: Any) -> list[Acted]:
+def _each(
+    word: str, letter_ids: tuple[str, ...], as_json: bool, url: str | None, act: Callable[[Desk, str], Awaitable[Acted]]
+) -> int:
+    async def work(desk: Desk) -> list[Acted]:
         done: list[Acted] = []
         for each in letter_ids:
             try:
-                changed = bool(await act(engine.dead_letters, each))
-                said = "" if changed else "it was dealt with before"
-                done.append(Acted(run=each, action=action, changed=changed, said=said))
-            except NoSuchLetter:
-                if len(letter_ids) == 1:
-                    raise
-                done.append(Acted(run=each, action=action, changed=False, said="there is no such letter"))
+                done.append(await act(desk, each))
+            except StoreError:
+                raise
             except HoldfastError as error:
-                done.append(Acted(run=each, action=action, changed=False, said=str(error), error=type(error).__name__))
+                if len(letter_ids) == 1 and isinstance(error, NoSuchLetter):
+                    raise
+                done.append(Acted(run=each, action=word, changed=False, said=str(error), error=type(error).__name__))
         return done
 
     done = acting(url, work)
@@ -127,7 +129,6 @@ def _each(action: str, letter_ids: tuple[str, ...], as_json: bool, url: str | No
         emit("holdfast.acts/1", done)
     else:
         for acted in done:
-            word = "seen" if action == "ack" else "replayed"
             say(f"{acted.run}: {word if acted.changed else acted.said}", err=not acted.changed)
     changed = sum(acted.changed for acted in done)
     return 0 if changed == len(done) else IN_PART if changed else NOTHING_CHANGED

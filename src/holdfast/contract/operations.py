@@ -310,7 +310,7 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     unread: dict[str, str] = {}
     run: str = ""
     look: bool = False
-    """Whether only to say which runs would go."""
+    """Whether only to say which runs, dead letters or queued events would go."""
     only: list[str] | None = None
     """The ids of the runs that may go, of those that would; None for all."""
     audit: Audit | None = None

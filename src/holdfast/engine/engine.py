@@ -57,6 +57,7 @@ from holdfast.texts import check_text
 if TYPE_CHECKING:
     from holdfast.engine.views.messages import Unread
     from holdfast.engine.worker.worker import Worker
+    from holdfast.ops.purging import Purging
     from holdfast.transfer.backup import Backup
 
 R = TypeVar("R")
@@ -302,6 +303,13 @@ class Engine(StartsRuns, Looking, HasLimits):
     def flow(self) -> FlowControl:
         """Workflows and queues as a whole: pause, resume, see what is held back."""
         return FlowControl(self._link, self._pauses_changed)
+
+    @property
+    def purging(self) -> Purging:
+        """Deleting by hand what is over for long, whatever the retention."""
+        from holdfast.ops.purging import Purging
+
+        return Purging(self._link, self._events)
 
     # Looking.
 

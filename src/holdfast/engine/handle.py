@@ -116,15 +116,26 @@ class RunHandle(Generic[R]):
         """
         return await self._client.messaging.send(self.id, name, payload, id, dead_letter, connection, by, reason)
 
-    async def ask(self, name: str, payload: object = None, *, type: Any = Any, timeout: timedelta | None = None) -> Any:
+    async def ask(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        type: Any = Any,
+        timeout: timedelta | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Any:
         """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
+
+        With `by`, the person that asks, it is in the audit trail.
 
         Raises:
             RunTerminal: it has ended, or ends without a reply.
             TimeoutError: no reply came in time; the request stays.
         """
         seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        request = await self._client.messaging.request(self.id, name, payload)
+        request = await self._client.messaging.request(self.id, name, payload, by, reason)
         answer = await asyncio.wait_for(self._client.reply_to(request, self.id), seconds)
         return codec.decode(answer, type, f"the reply to {name!r}")
 

@@ -15,6 +15,7 @@ from holdfast.engine.client.client import Client
 from holdfast.engine.client.link import Linked
 from holdfast.engine.client.start import OnConflict, RunStarter, StartKeywords
 from holdfast.engine.handle import RunHandle
+from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
 
 P = ParamSpec("P")
@@ -122,8 +123,30 @@ class StartsRuns(Linked):
         starting = self._starter.start(workflow, args, kwargs, said)
         # Without an id it asks for one thing; in a transaction of the caller's own, its connection says how long.
         several = id is not None and connection is msgspec.UNSET
-        run_id, result_type = await (within(self._call_patience, starting) if several else starting)
+        run_id, result_type, _ = await (within(self._call_patience, starting) if several else starting)
         return RunHandle(self._client, run_id, result_type)
+
+    async def start_for(
+        self,
+        by: str,
+        workflow: str,
+        arguments: Mapping[str, Any],
+        options: StartKeywords,
+        reason: str = "",
+    ) -> tuple[str, bool]:
+        """Start a run for a person, on record in the audit trail; return its id, and whether it was not there before.
+
+        The arguments are given by name, apart from the options of `start`, so that both may have the same names.
+
+        Raises:
+            RunConflict, UniqueConflict, RunRejected, BadInput: as `start` does.
+        """
+        check_who(by, reason)
+        audit = audited(self._link, by, "start", reason=reason or None, workflow=workflow)
+        said = {"actor": by, **options}
+        starting = self._starter.start(workflow, (), dict(arguments), said, audit)
+        run_id, _, new = await within(self._call_patience, starting)
+        return run_id, new
 
     async def start_many(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime, timedelta
 
 from holdfast.clock import Instant, to_datetime
@@ -111,15 +113,24 @@ async def verdict_view(store: Store, run_id: str | None) -> VerdictView:
     """Check the chain of the audit trail, or of what one run put on record."""
     from holdfast.chains import broken_link
 
-    checked, after, last = 0, 0, ""
-    while True:
-        rows: list[AuditRow] | list[EvidenceRow]
-        rows = await (store.audit(None, after, _PAGE) if run_id is None else store.evidence(run_id, after, _PAGE))
-        for row in rows:
+    checked, last = 0, ""
+    async with aclosing(chain_rows(store, run_id)) as rows:
+        async for row in rows:
             broken = broken_link([row], last, checked)
             if broken is not None:
                 return VerdictView(ok=False, checked=checked, broken_at=broken, last=last)
             checked, last = checked + 1, row.hash
+    return VerdictView(ok=True, checked=checked, last=last)
+
+
+async def chain_rows(store: Store, run_id: str | None) -> AsyncGenerator[AuditRow | EvidenceRow, None]:
+    """Yield the rows of the audit trail, or of what one run put on record, in their order."""
+    after = 0
+    while True:
+        rows: list[AuditRow] | list[EvidenceRow]
+        rows = await (store.audit(None, after, _PAGE) if run_id is None else store.evidence(run_id, after, _PAGE))
+        for row in rows:
+            yield row
         if len(rows) < _PAGE:
-            return VerdictView(ok=True, checked=checked, last=last)
+            return
         after = rows[-1].n

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
+from holdfast.looking.acting.desk import Acts
 from holdfast.looking.views import (
     Acted,
     AuditPageView,
@@ -15,16 +16,19 @@ from holdfast.looking.views import (
     EventPage,
     HeldBackView,
     HistoryPage,
+    LetterDetail,
     LetterGroup,
     LetterView,
     LimitView,
     Page,
     QueueView,
+    ResultView,
     RunView,
     ScheduleView,
     SelectionView,
     SourceLine,
     StatusCount,
+    StepList,
     VerdictView,
     Why,
     WorkerView,
@@ -34,13 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+    from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
 
 
-class Desk(ABC):
+class Desk(Acts):
     """One interface for every face; what one face can do, all can.
 
     Filters are texts of the filter language (see `looking/query.py`). With `relative` sentences say times as people
@@ -99,6 +105,44 @@ class Desk(ABC):
         """
 
     @abstractmethod
+    async def steps(self, run_id: str) -> StepList:
+        """Return the steps of a run, in the order in which its code called them.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def result(self, run_id: str, *, wait: timedelta = timedelta(0), relative: bool = False) -> ResultView:
+        """Return how a run ended, or, once it was waited for so long, where it stands; one that is blocked has ended.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def children(self, run_id: str, *, depth: int = 1, relative: bool = False) -> ChildList:
+        """Return the runs that a run started, with theirs to a depth of up to ten, each after its parent.
+
+        At most 200 of one parent, the newest, and 1,000 in all.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> InboxPage:
+        """Return what was sent to a run and its code has not received yet, oldest first.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def evidence(self, run_id: str, *, after: int = 0, limit: int = 100) -> EvidencePage:
+        """Return what a run put on record, oldest first; also of a run that was purged."""
+
+    @abstractmethod
     async def history(
         self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
     ) -> HistoryPage:
@@ -150,6 +194,14 @@ class Desk(ABC):
         """Return dead letters, newest first: those that no person has seen, those that were, or (None) all."""
 
     @abstractmethod
+    async def letter(self, letter_id: str) -> LetterDetail:
+        """Return one dead letter, with its error and its payload.
+
+        Raises:
+            NoSuchLetter: there is none.
+        """
+
+    @abstractmethod
     async def letter_groups(self) -> list[LetterGroup]:
         """Return unseen dead letters, the newest 10,000 of a kind, by their cause, the most frequent first."""
 
@@ -164,6 +216,10 @@ class Desk(ABC):
     @abstractmethod
     async def workers(self) -> list[WorkerView]:
         """Return the workers that there are, and those that died of late."""
+
+    @abstractmethod
+    async def versions(self) -> list[VersionView]:
+        """Return the versions of workflows that workers have or open runs were started with, and how many of each."""
 
     @abstractmethod
     async def queues(self) -> list[QueueView]:
@@ -224,6 +280,10 @@ class Desk(ABC):
     @abstractmethod
     async def verify_audit(self, run_id: str | None = None) -> VerdictView:
         """Check the chain of what was done, or of what one run put on record."""
+
+    @abstractmethod
+    def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
+        """Yield everything that was done, or what one run put on record, as lines of JSON that others can check."""
 
     @abstractmethod
     async def audit(

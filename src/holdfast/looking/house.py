@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -14,7 +14,7 @@ from holdfast.contract.heads import HeadFilter
 from holdfast.contract.house import MOST_VALUES, AuditFilter
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
-from holdfast.errors import BadInput, NoSuchSchedule
+from holdfast.errors import BadInput, NoSuchLetter, NoSuchSchedule
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import (
     AuditPageView,
@@ -25,6 +25,7 @@ from holdfast.looking.views import (
     EventView,
     EventWaiterView,
     HeldBackView,
+    LetterDetail,
     LetterGroup,
     LetterView,
     LimitView,
@@ -37,8 +38,11 @@ from holdfast.looking.views import (
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
+    from holdfast.looking.about.versions import VersionView
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
@@ -93,6 +97,14 @@ class LocalHouse(Desk):
         _check_limit(limit)
         return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
 
+    async def letter(self, letter_id: str) -> LetterDetail:
+        from holdfast.looking.letters import letter_detail
+
+        found = await self._store.letters(LetterFilter(id=letter_id, limit=1))
+        if not found:
+            raise NoSuchLetter(f"there is no dead letter {letter_id!r}")
+        return letter_detail(found[0])
+
     async def letter_groups(self) -> list[LetterGroup]:
         from holdfast.looking.letters import groups_of
 
@@ -131,6 +143,11 @@ class LocalHouse(Desk):
             )
             for row in await self._store.workers()
         ]
+
+    async def versions(self) -> list[VersionView]:
+        from holdfast.looking.about.versions import version_views
+
+        return await version_views(self._store)
 
     async def counts(self) -> list[StatusCount]:
         now = self._now
@@ -217,6 +234,12 @@ class LocalHouse(Desk):
 
         return await verdict_view(self._store, run_id)
 
+    async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
+        from holdfast.looking.control import chain_rows
+
+        async for row in chain_rows(self._store, run_id):
+            yield msgspec.json.encode(row) + b"\n"
+
     async def preview(
         self,
         schedule: str | None = None,
@@ -269,7 +292,7 @@ class LocalHouse(Desk):
                 actor=row.actor,
                 action=row.action,
                 target=row.target,
-                detail=_detail(row.detail),
+                detail=codec.readable(row.detail),
             )
             for row in page.rows
         ]
@@ -299,10 +322,3 @@ def _is_json(text: str) -> bool:
     except BadInput:
         return False
     return True
-
-
-def _detail(text: str) -> Any:
-    try:
-        return codec.decode(text) if text else None
-    except BadInput:
-        return text

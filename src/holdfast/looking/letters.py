@@ -9,7 +9,7 @@ from holdfast.contract.heads import ERROR_HEAD
 from holdfast.contract.house import LetterGroupRow
 from holdfast.contract.rows import LetterRow
 from holdfast.contract.waits import meant_error
-from holdfast.looking.views import ErrorHead, LetterGroup, LetterView
+from holdfast.looking.views import ErrorHead, LetterDetail, LetterGroup, LetterView
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 
@@ -29,6 +29,20 @@ def letter_view(row: LetterRow) -> LetterView:
         error=_error(error) if error is not None else None,
         seen=row.acknowledged is not None,
         outcome=row.outcome,
+    )
+
+
+def letter_detail(row: LetterRow) -> LetterDetail:
+    """Return a dead letter with what it holds."""
+    held = row.payload if row.kind == "event" else row.arguments
+    return LetterDetail(
+        letter=letter_view(row),
+        error=codec.decode(row.error) if row.error is not None else None,
+        payload=codec.readable(held or ""),
+        target_status=row.target_status,
+        sent_at=to_datetime(row.sent) if row.sent is not None else None,
+        compensation=row.compensation,
+        idempotent=row.idempotent,
     )
 
 

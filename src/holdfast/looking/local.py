@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import HeadFilter, HeadPage, RunHead
-from holdfast.contract.rows import LetterFilter, Status
+from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.waits import words_of
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
+from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, gather, gather_one
-from holdfast.looking.house import LocalHouse
 from holdfast.looking.query import OVERDUE, Query, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
@@ -26,9 +28,11 @@ from holdfast.looking.views import (
     Head,
     HistoryPage,
     Page,
+    ResultView,
     RunView,
     SelectionView,
     SourceLine,
+    StepList,
     StepView,
     Why,
 )
@@ -38,21 +42,24 @@ from holdfast.payloads import codec
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.engine.engine import Engine
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.acts import Options
 
 MOST = 200
 """How many runs a page may have."""
 _MOST_ENTRIES = 1_000
 _NAMED = 3
+_OVER = frozenset({*TERMINAL, Status.BLOCKED})
+"""What a caller that waits for a result does not wait on for."""
+_LOOK_AGAIN = 0.2
 
 
 class BadCursor(BadFilter):
     """A cursor that belongs to another filter, or to none."""
 
 
-class LocalDesk(LocalHouse):
+class LocalDesk(LocalActs):
     """The desk on an open store, which may have been opened to look only.
 
     Args:
@@ -154,13 +161,54 @@ class LocalDesk(LocalHouse):
             entries=len(entries),
         )
 
+    async def steps(self, run_id: str) -> StepList:
+        return StepList(run=run_id, items=(await self.run(run_id)).steps)
+
+    async def result(self, run_id: str, *, wait: timedelta = timedelta(0), relative: bool = False) -> ResultView:
+        clock = asyncio.get_running_loop().time
+        end = clock() + wait.total_seconds()
+        while True:
+            over, left = (await self._head(run_id)).status in _OVER, end - clock()
+            if over or left <= 0:
+                break
+            await asyncio.sleep(min(_LOOK_AGAIN, left))
+        view = await self.run(run_id, relative=relative)
+        return ResultView(
+            run=run_id,
+            status=view.head.status,
+            ended=view.head.status in _OVER,
+            said=view.head.why.sentence,
+            output=view.output,
+            error=view.error,
+        )
+
+    async def children(self, run_id: str, *, depth: int = 1, relative: bool = False) -> ChildList:
+        from holdfast.looking.about.runs import ChildList, ChildView, descendants
+
+        await self._head(run_id)
+        found, more = await descendants(self._store, run_id, depth)
+        heads = await self._shown([head for _, head in found], relative)
+        items = [ChildView(depth=level, head=head) for (level, _), head in zip(found, heads, strict=True)]
+        return ChildList(run=run_id, items=items, more=more)
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> InboxPage:
+        from holdfast.looking.about.runs import inbox_page
+
+        _check_limit(limit)
+        return await inbox_page(self._store, await self._head(run_id), after, limit)
+
+    async def evidence(self, run_id: str, *, after: int = 0, limit: int = 100) -> EvidencePage:
+        from holdfast.looking.about.runs import evidence_page
+
+        _check_limit(limit)
+        return await evidence_page(self._store, run_id, after, limit)
+
     async def history(
         self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
     ) -> HistoryPage:
         from holdfast.engine.views.history import readable
 
-        if not 1 <= limit <= _MOST_ENTRIES:
-            raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
+        _check_limit(limit)
         head = await self._head(run_id)
         if archived:
             rows = await self._store.history(head.key, archived=True)
@@ -219,11 +267,6 @@ class LocalDesk(LocalHouse):
         from holdfast.looking.bulk import bulk
 
         return bulk(self._acting(), self._store, selection, options, before=before)
-
-    def _acting(self) -> Engine:
-        if self._engine is None:
-            raise BadInput("this desk only looks: give it an engine to act with, LocalDesk(store, engine=engine)")
-        return self._engine
 
     # What several of them do.
 
@@ -285,6 +328,11 @@ def head_view(head: RunHead, why: Why) -> Head:
         reopened=head.reopens,
         generation=head.generation,
     )
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= _MOST_ENTRIES:
+        raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
 
 
 def _moment(at: Instant | None) -> Any:

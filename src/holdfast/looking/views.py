@@ -244,9 +244,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acted(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of acting on a run: `changed` is False where it was not in a state for it, and `said` says so."""
+    """What came of an act: `changed` is False where what it is about was in no state for it, and `said` says so."""
 
     run: str
+    """The run, or the dead letter, schedule, queue, workflow or limit that it is about."""
     action: str
     changed: bool
     said: str = ""
@@ -255,6 +256,10 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[str] = []
     """Of a retry or rerun: the steps that are done again."""
     children: list[str] = []
+    started: list[str] = []
+    """Of a backfill: the runs that were started."""
+    count: int = 0
+    """Of a publish: how many runs were given the event."""
 
 
 class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +318,19 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorHead | None = None
     seen: bool = False
     outcome: str = ""
+
+
+class LetterDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter with what it holds: the error as it was recorded, and the event or the arguments of the step."""
+
+    letter: LetterView
+    error: dict[str, Any] | None = None
+    payload: Any = None
+    target_status: str = ""
+    """Of an event: what the run was that it was meant for."""
+    sent_at: datetime | None = None
+    compensation: bool = False
+    idempotent: bool = False
 
 
 class LetterGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ class AuditTrail:
                 actor=row.actor,
                 action=row.action,
                 target=row.target,
-                detail=_decoded(row.detail),
+                detail=codec.readable(row.detail),
             )
             for row in rows
         ]
@@ -107,7 +107,7 @@ class AuditTrail:
         """Return what a run put on record, oldest first; also of a run that was purged."""
         return [
             EvidenceRecord(
-                run_id=row.run, n=row.n, id=row.id, kind=row.kind, data=_decoded(row.data), at=to_datetime(row.at)
+                run_id=row.run, n=row.n, id=row.id, kind=row.kind, data=codec.readable(row.data), at=to_datetime(row.at)
             )
             async for row in self._pages(run_id)
             if isinstance(row, EvidenceRow)
@@ -171,13 +171,3 @@ class AuditTrail:
             if len(rows) < _PAGE:
                 return
             after = rows[-1].n
-
-
-def _decoded(text: str) -> Any:
-    """Return the value of stored JSON; a text that is none stands for itself, nothing for None."""
-    if not text:
-        return None
-    try:
-        return codec.decode(text)
-    except BadInput:
-        return text

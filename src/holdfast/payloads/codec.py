@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.inspect import CustomType, Field, Type, type_info
 
-from holdfast.errors import DefinitionError, NumberTooLong, TooDeep, UndecodablePayload
+from holdfast.errors import BadInput, DefinitionError, NumberTooLong, TooDeep, UndecodablePayload
 from holdfast.payloads.encodable import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -85,6 +85,16 @@ def decode(data: bytes | str, type: Any = Any, where: str = "value") -> Any:
         return _decoder_of(type).decode(data)
     except _DECODE_ERRORS as error:
         raise _undecodable(error, where) from error
+
+
+def readable(text: str) -> Any:
+    """Return stored JSON to be shown: a text that is none stands for itself, nothing for None."""
+    if not text:
+        return None
+    try:
+        return decode(text)
+    except BadInput:
+        return text
 
 
 def decoder(type: Any = Any, where: str = "value") -> Callable[[bytes | str], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -118,9 +118,41 @@ class Schedules:
         _check_id(id)
         definition = self._definition(workflow)
         definition.refuse_ambiguous("schedules.put", said, len(args))
-        encoded, _ = definition.encode_input(args, kwargs)
+        timetable = {name: value for name, value in said.items() if name not in ("by", "reason")}
+        return await self._declare(id, definition, definition.encode_input(args, kwargs)[0], timetable, by, reason)
+
+    @patient
+    async def put_for(
+        self,
+        by: str,
+        id: str,
+        workflow: str,
+        arguments: Mapping[str, Any],
+        timetable: Mapping[str, Any],
+        reason: str = "",
+    ) -> Schedule:
+        """Put a schedule for a person, with the arguments of its runs by name, apart from the options of `put`.
+
+        Raises:
+            InvalidSchedule, BadInput: as `put` does.
+        """
+        _check_id(id)
+        definition = self._definition(workflow)
+        encoded, _ = definition.encode_input((), arguments)
+        return await self._declare(id, definition, encoded, timetable, by, reason)
+
+    async def _declare(
+        self,
+        id: str,
+        definition: Workflow[Any, Any],
+        encoded: str,
+        timetable: Mapping[str, Any],
+        by: str | None,
+        reason: str,
+    ) -> Schedule:
         now = self._port.clock.now()
-        wanted = checked_spec(now=now, **{name: value for name, value in said.items() if name not in ("by", "reason")})
+        wanted = checked_spec(now=now, **timetable)
+        cron, every = timetable.get("cron"), timetable.get("every")
         detail = {"reason": reason or None, "workflow": definition.name, "cron": cron, "every": every}
         put = PutSchedule(
             id=id,
@@ -132,7 +164,7 @@ class Schedules:
             at=now,
             audit=audited(self._port, by, "schedule.put", **detail),
         )
-        return await self._put(put, wanted, starting is not None)
+        return await self._put(put, wanted, timetable.get("starting") is not None)
 
     async def _put(self, put: PutSchedule, wanted: ScheduleSpec, anchored: bool) -> Schedule:
         """Write a schedule; it keeps the next tick of the one there is if their timetables are the same."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.act import NOTHING_CHANGED, shared
+from holdfast.cli.act import shared, told
 from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who, zone
 from holdfast.cli.output import emit, payload, say, table
 from holdfast.errors import NoSuchSchedule
 from holdfast.looking.views import Acted, ScheduleView
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
@@ -150,33 +153,19 @@ def trigger_schedule(schedule_id: str, **given: Any) -> int:
     \b
     Example: holdfast schedules trigger nightly --app shop.main:engine
     """
-    actor = who(given["by"])
-
-    async def work(engine: Any) -> str:
-        run: str = await engine.schedules.trigger(schedule_id, by=actor, reason=given["reason"])
-        return run
-
-    run = acting(given["url"], work, code_at_hand(given["app"]))
-    if given["as_json"]:
-        emit("holdfast.acted/1", Acted(run=run, action="trigger", changed=True))
-    else:
-        say(run)
-    return 0
+    actor, code = who(given["by"]), code_at_hand(given["app"])
+    acted = acting(
+        given["url"], lambda desk: desk.trigger_schedule(schedule_id, by=actor, reason=given["reason"]), code
+    )
+    return told(acted, acted.run, given["as_json"])
 
 
 def _change(action: str, schedule_id: str, given: dict[str, Any]) -> int:
-    actor, wanted = who(given["by"]), action == "pause"
+    actor = who(given["by"])
 
-    async def work(engine: Any) -> bool:
-        if (await engine.schedules.get(schedule_id)).paused is wanted:
-            return False
-        await getattr(engine.schedules, action)(schedule_id, by=actor, reason=given["reason"])
-        return True
+    async def work(desk: Desk) -> Acted:
+        act = desk.pause_schedule if action == "pause" else desk.resume_schedule
+        return await act(schedule_id, by=actor, reason=given["reason"])
 
-    changed, word = acting(given["url"], work), "paused" if wanted else "resumed"
-    if given["as_json"]:
-        emit("holdfast.acted/1", Acted(run=schedule_id, action=action, changed=changed))
-    else:
-        said = f"schedule {schedule_id} is {word}" if changed else f"schedule {schedule_id} was "
-        say(said if changed else f"{said}{'paused already' if wanted else 'not paused'}", err=not changed)
-    return 0 if changed else NOTHING_CHANGED
+    word = "paused" if action == "pause" else "resumed"
+    return told(acting(given["url"], work), f"schedule {schedule_id} is {word}", given["as_json"])

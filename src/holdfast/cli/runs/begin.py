@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.act import duration_of, json_of, shared
+from holdfast.cli.act import duration_of, json_of, shared, told
 from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who
 from holdfast.cli.output import emit, harmless, say
 from holdfast.cli.shell.names import RUN, WORKFLOW
 from holdfast.errors import BadInput
-from holdfast.looking.views import Acted, Answer, ResultView
+from holdfast.looking.views import Answer, ResultView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
 
 NOT_ENDED, TIMED_OUT = 6, 124
-_LOOK_AGAIN = 0.2
+_A_WHILE = timedelta(minutes=1)
+"""For how long is waited at once."""
 
 timeout_option = click.option("--timeout", metavar="TIME", help="How long to wait at most: 30s, 5min, 2h, 1d.")
 
@@ -47,24 +47,24 @@ def start_command(workflow: str, payload: str | None, **given: Any) -> int:
     \b
     Example: holdfast start fulfil '{"order": "lamp"}' --id order-88405
     """
-    arguments = _arguments(payload, given["inputs"])
-    options = {
-        "id": given["run_id"], "unique_key": given["key"], "tenant": given["tenant"], "priority": given["priority"],
-        "delay": duration_of("--delay", given["delay"]), "actor": who(given["by"]),
-        "attributes": _pairs("--attribute", given["attributes"]) or None,
-    }  # fmt: skip
-    said = {name: value for name, value in options.items() if value is not None and value != 0}
+    from holdfast.looking.acting.requests import StartRequest
 
-    async def work(engine: Any) -> str:
-        run = await engine.start(workflow, **arguments, **said)
-        started: str = run.id
-        return started
-
-    started = acting(given["url"], work, code_at_hand(given["app"], needed=False))
+    request = StartRequest(
+        workflow=workflow,
+        arguments=_arguments(payload, given["inputs"]),
+        id=given["run_id"],
+        unique_key=given["key"],
+        tenant=given["tenant"],
+        priority=given["priority"],
+        delay=duration_of("--delay", given["delay"]),
+        attributes=_pairs("--attribute", given["attributes"]) or None,
+    )
+    actor, code = who(given["by"]), code_at_hand(given["app"], needed=False)
+    acted = acting(given["url"], lambda desk: desk.start(request, by=actor, reason=given["reason"]), code)
     if given["as_json"]:
-        emit("holdfast.acted/1", Acted(run=started, action="start", changed=True))
+        emit("holdfast.acted/1", acted)
     else:
-        say(started)
+        say(acted.run)
     return 0
 
 
@@ -103,11 +103,7 @@ def result_command(run_id: str, wait: bool, timeout: str | None, as_json: bool, 
     Example: holdfast result order-88405 --wait --timeout 5min
     """
     most = duration_of("--timeout", timeout)
-
-    async def work(desk: Desk) -> ResultView:
-        return await ended(desk, run_id, wait or most is not None, most)
-
-    view = looking(url, work)
+    view = looking(url, lambda desk: _ended(desk, run_id, wait or most is not None, most))
     if as_json:
         emit("holdfast.result/1", view)
     elif view.status == "completed":
@@ -119,19 +115,13 @@ def result_command(run_id: str, wait: bool, timeout: str | None, as_json: bool, 
     return TIMED_OUT if most is not None else NOT_ENDED
 
 
-async def ended(desk: Desk, run_id: str, wait: bool, most: timedelta | None) -> ResultView:
+async def _ended(desk: Desk, run_id: str, wait: bool, most: timedelta | None) -> ResultView:
     """Return how a run ended, once it has, or as it stands when it was waited for long enough."""
-    clock = asyncio.get_running_loop().time
-    end = clock() + most.total_seconds() if most is not None else None
     while True:
-        view = await desk.run(run_id, relative=True)
-        over = view.head.ended_at is not None or view.head.status == "blocked"
-        if over or not wait or (end is not None and clock() >= end):
-            return ResultView(
-                run=run_id, status=view.head.status, ended=over, said=view.head.why.sentence, output=view.output,
-                error=view.error,
-            )  # fmt: skip
-        await asyncio.sleep(_LOOK_AGAIN if end is None else max(min(_LOOK_AGAIN, end - clock()), 0))
+        a_while = (most if most is not None else _A_WHILE) if wait else timedelta(0)
+        view = await desk.result(run_id, wait=a_while, relative=True)
+        if view.ended or not wait or most is not None:
+            return view
 
 
 @click.command("ask", short_help="Send a run a request, and write its reply.")
@@ -139,11 +129,11 @@ async def ended(desk: Desk, run_id: str, wait: bool, most: timedelta | None) -> 
 @click.argument("name")
 @click.argument("payload", metavar="[JSON]", required=False)
 @timeout_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the reply alone.")
-@url_option
+@shared
 def ask_command(
-    run_id: str, name: str, payload: str | None, timeout: str | None, as_json: bool, url: str | None
-) -> int:
+    run_id: str, name: str, payload: str | None, timeout: str | None, reason: str, by: str | None, as_json: bool,
+    url: str | None,
+) -> int:  # fmt: skip
     """Send a run a request and wait for its reply, a minute unless --timeout says otherwise; a worker must be there.
 
     \b
@@ -151,15 +141,13 @@ def ask_command(
     """
     value, most = json_of(payload), duration_of("--timeout", timeout) or timedelta(minutes=1)
 
-    async def work(engine: Any) -> Any:
-        return await engine.get(run_id).ask(name, value, timeout=most)
-
+    actor = who(by)
     try:
-        answer = acting(url, work)
+        answer = acting(url, lambda desk: desk.ask(run_id, name, value, by=actor, reason=reason, timeout=most))
     except TimeoutError:
         say(f"{run_id}: no reply to {name} yet; the request stays, and is not to be sent again", err=True)
         return TIMED_OUT
-    _answered(run_id, name, answer, as_json)
+    _answered(answer, as_json)
     return 0
 
 
@@ -180,18 +168,15 @@ def query_command(
     """
     arguments = _pairs("-i", inputs)
 
-    async def work(engine: Any) -> Any:
-        return await engine.get(run_id).query(name, **arguments)
-
-    _answered(run_id, name, acting(url, work, code_at_hand(app)), as_json)
+    _answered(acting(url, lambda desk: desk.query(run_id, name, arguments), code_at_hand(app)), as_json)
     return 0
 
 
-def _answered(run_id: str, name: str, answer: Any, as_json: bool) -> None:
+def _answered(answer: Answer, as_json: bool) -> None:
     if as_json:
-        emit("holdfast.answer/1", Answer(run=run_id, name=name, answer=answer))
+        emit("holdfast.answer/1", answer)
     else:
-        click.echo(harmless(msgspec.json.encode(answer)))
+        click.echo(harmless(msgspec.json.encode(answer.answer)))
 
 
 @click.command("set", short_help="Give a run attributes, by which it is found.")
@@ -206,14 +191,9 @@ def set_command(
     \b
     Example: holdfast set order-88405 customer=c-2210 size=3
     """
-    wanted, actor = _pairs("set", attributes), who(by)
+    from holdfast.looking.acts import Options
 
-    async def work(engine: Any) -> None:
-        await engine.get(run_id).set_attributes(wanted, by=actor, reason=reason)
-
-    acting(url, work)
-    if as_json:
-        emit("holdfast.acted/1", Acted(run=run_id, action="set", changed=True))
-    else:
-        say(f"{run_id} has {', '.join(f'{name}={value}' for name, value in wanted.items())}")
-    return 0
+    wanted = _pairs("set", attributes)
+    options = Options(by=who(by), reason=reason, attributes=wanted)
+    acted = acting(url, lambda desk: desk.act("attributes", run_id, options))
+    return told(acted, f"{run_id} has {', '.join(f'{name}={value}' for name, value in wanted.items())}", as_json)

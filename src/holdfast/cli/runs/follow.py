@@ -15,7 +15,7 @@ from holdfast.cli.output import emit, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.clock import from_datetime
 from holdfast.looking.times import span
-from holdfast.looking.views import RunView, StepList, StepView
+from holdfast.looking.views import RunView, StepView
 from holdfast.texts import printable
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
     \b
     Example: holdfast steps order-88405
     """
-    view = looking(url, lambda desk: desk.run(run_id))
     if as_json:
-        emit("holdfast.steps/1", StepList(run=run_id, items=view.steps))
-    elif view.steps:
+        emit("holdfast.steps/1", looking(url, lambda desk: desk.steps(run_id)))
+        return
+    view = looking(url, lambda desk: desk.run(run_id))
+    if view.steps:
         titles = ("STEP", "STATUS", "ATTEMPTS", "STARTED", "TOOK", "RESULT OR ERROR")
         table(titles, [step_row(step, view.as_of, zone()) for step in view.steps], spare=(3, 4))
     else:

@@ -69,10 +69,10 @@ class Messaging:
         _raise_refusal(outcome, run_id, name)
         return not (isinstance(outcome, Delivered) and outcome.duplicate)
 
-    async def request(self, run_id: str, name: str, payload: object) -> str:
+    async def request(self, run_id: str, name: str, payload: object, by: str | None = None, reason: str = "") -> str:
         """Send a request and return its id."""
         request = new_id()
-        await self.send(run_id, name, payload, request, False)
+        await self.send(run_id, name, payload, request, False, by=by, reason=reason)
         return request
 
     async def reply_to(self, request: str, run_id: str) -> str | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
 from holdfast.contract.operations import Existing, KeyHeld, Outcome, Refused
-from holdfast.contract.turns import NO_OPTIONS, NewRun, RunOptions, StartRun
+from holdfast.contract.turns import NO_OPTIONS, Audit, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
 from holdfast.engine.client.link import Link
 from holdfast.engine.runs.ends import Rules, in_its_lane, rejected
@@ -134,15 +134,17 @@ class RunStarter:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         said: Mapping[str, Any],
-    ) -> tuple[str, Any]:
-        """Start a run, or find the one that is there; return its id and the type of its result.
+        audit: Audit | None = None,
+    ) -> tuple[str, Any, bool]:
+        """Start a run, or find the one that is there; return its id, the type of its result, and whether it is new.
 
-        `said` has the options that were given another value than their default.
+        `said` has the options that were given another value than their default. With `audit` it is on record that a
+        person started it, and a worker begins it as it would one that another process started.
         """
         asked = StartOptions(**said)
         plain = not said.keys() - _OF_THE_START
         options = NO_OPTIONS if plain else asked.of_run(self._link.clock.now())
-        definition, name, encoded, digest = self._input(workflow, args, kwargs, said)
+        definition, name, encoded, digest = self._input(workflow, args, kwargs, said if audit is None else ())
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
         enclosed = asked.connection is not msgspec.UNSET
@@ -151,7 +153,7 @@ class RunStarter:
         new = check_run_id(asked.id) if asked.id is not None else new_id()
         if not enclosed and asked.id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
-            return _same(new, name, digest, row.workflow, row.digest), result_type
+            return _same(new, name, digest, row.workflow, row.digest), result_type, False
         run = NewRun(
             id=new,
             workflow=name,
@@ -166,29 +168,33 @@ class RunStarter:
         if enclosed:
             outcome = await self._link.enclose(asked.connection, StartRun(run=run))
         else:
-            outcome = await self._insert(worker, in_its_lane(run, self._rules) if options.lane else run, definition)
+            laned = in_its_lane(run, self._rules) if options.lane else run
+            outcome = await self._insert(worker, laned, definition, audit)
         if isinstance(outcome, Existing):
-            return _same(new, name, digest, outcome.workflow, outcome.digest), result_type
+            return _same(new, name, digest, outcome.workflow, outcome.digest), result_type, False
         if isinstance(outcome, KeyHeld):
             if asked.on_conflict == "raise":
                 raise UniqueConflict(outcome.id, name, options.unique_key or "")
-            return outcome.id, result_type
+            return outcome.id, result_type, False
         if isinstance(outcome, Refused) and options.lane is not None:
             raise RunRejected(new, rejected(name, options.lane))
-        return new, result_type
+        return new, result_type, True
 
-    async def _insert(self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None) -> Outcome:
+    async def _insert(
+        self, worker: Worker, run: NewRun, definition: Workflow[Any, Any] | None, audit: Audit | None
+    ) -> Outcome:
         later = run.options.begins is not None and run.options.begins > run.at
-        laned = run.options.lane is not None
+        laned = run.options.lane is not None or audit is not None
         if not self._here or later or laned or definition is None or not self._queues.serves(definition):
-            outcome = await self._link.settle(worker, run, partial(worker.committer.submit, StartRun(run=run)))
+            ask = partial(worker.committer.submit, StartRun(run=run, audit=audit))
+            outcome = await self._link.settle(worker, run, ask)
             worker.look()
             return outcome
         owned = msgspec.structs.replace(run, owner=worker.id)
         # Whether a key is free only the commit knows, and no code must run for a run that is not to be.
         start = worker.arrivals.start if run.options.unique_key is None else worker.arrivals.start_plain
 
-        def ask(done: Done) -> None:
+        def begin(done: Done) -> None:
             def told(outcome: Outcome | Exception) -> None:
                 if isinstance(outcome, StoreError):
                     worker.in_doubt()  # whether the caller still waits or not
@@ -196,7 +202,7 @@ class RunStarter:
 
             start(owned, definition, told)
 
-        return await self._link.settle(worker, owned, partial(soon, ask))
+        return await self._link.settle(worker, owned, partial(soon, begin))
 
     def _input(
         self, workflow: Workflow[Any, Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Iterable[str]

@@ -32,9 +32,12 @@ class PurgeRules:
             return await self._runs(purge)
         if purge.what in ("work", "event"):
             rows = await statements.read("old_letters", [(purge.what, purge.before, limit, int(purge.acknowledged))])
+            ids = tuple(str(letter) for (letter,) in rows)
+            if purge.look:
+                return Done(0, ids)
             for (letter,) in rows:
                 await statements.write("delete_letter", [(letter,)])
-            return Done(len(rows), tuple(str(letter) for (letter,) in rows))
+            return Done(len(rows), ids)
         if purge.what == "queued":
             return await self._queued(purge)
         if purge.what == "keys":
@@ -66,6 +69,8 @@ class PurgeRules:
     async def _queued(self, purge: Purge) -> Done:
         batch = self._batch
         rows = await batch.statements.read("old_events", [(purge.before, purge.limit)])
+        if purge.look:
+            return Done(0, tuple(str(row[2]) for row in rows))
         for n, name, id, payload, at in rows:
             await batch.statements.write("delete_event", [(name, n)])
             if purge.unread.get(str(name)) == "dead_letter":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+from msgspec.structs import replace
+
 from holdfast.clock import Instant
 from holdfast.contract.operations import (
     Acknowledge,
@@ -133,6 +135,7 @@ class PurgeConformance:
         await one(store, turn(run.key, end=ended(unread={"news": "dead_letter"})), Committed)
         await one(store, Acknowledge(letter="l1", at=NOW), Done)
         seen = Purge(what="work", before=LATER, at=LATER, acknowledged=True)
+        assert await one(store, replace(seen, look=True), Done) == Done(0, ("l1",))
         assert await store.apply([seen, seen]) == [Done(1, ("l1",)), Done(0)]
         assert await one(store, Purge(what="work", before=LATER, at=LATER), Done) == Done(1, ("l0",))
         assert {letter.kind for letter in await store.letters(LetterFilter())} == {"event", "work"}
@@ -145,6 +148,7 @@ class PurgeConformance:
         await queued(store, "2", id="e2", name="kept", at=NOW - 1)
         await queued(store, "3", id="e3", at=LATER)
         purge = Purge(what="queued", before=LATER, at=LATER, unread={"kept": "dead_letter"})
+        assert await one(store, replace(purge, look=True), Done) == Done(0, ("e2", "e1"))
         assert await one(store, purge, Done) == Done(2, ("e2", "e1"))
         assert (await store.counts()).events == {"news": 1}
         [letter] = await store.letters(LetterFilter())

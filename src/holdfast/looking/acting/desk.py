@@ -1,0 +1,175 @@
+"""The acts of a desk that are not about one run in a state: each takes who does it and why, and is on record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.looking.views import Acted, Answer
+
+if TYPE_CHECKING:
+    from holdfast.looking.acting.purging import PurgeReport
+    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+
+
+class Acts(ABC):
+    """What a desk does. Every act returns what changed; what was refused changed nothing, and is raised."""
+
+    # Runs.
+
+    @abstractmethod
+    async def start(self, request: StartRequest, *, by: str, reason: str = "") -> Acted:
+        """Start a run; `changed` is False where the run was there before.
+
+        Raises:
+            RunConflict, UniqueConflict, RunRejected, BadInput: as `Engine.start` does.
+        """
+
+    @abstractmethod
+    async def send(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> Acted:
+        """Send a run a message; `changed` is False where one with this id was sent before.
+
+        Raises:
+            NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
+            QueueFull, BadInput: too many wait already, or it cannot be sent.
+        """
+
+    @abstractmethod
+    async def publish(
+        self, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> Acted:
+        """Publish an event; `count` says how many runs were given it.
+
+        Raises:
+            QueueFull, BadInput: too many wait already, or it cannot be published.
+        """
+
+    @abstractmethod
+    async def ask(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", timeout: timedelta
+    ) -> Answer:
+        """Send a run a request and wait for its reply.
+
+        Raises:
+            NoSuchRun, RunTerminal: it will never reply.
+            TimeoutError: no reply came in time; the request stays.
+        """
+
+    @abstractmethod
+    async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> Answer:
+        """Ask the code of a run about its state, by replaying it with the code at hand; nothing is changed.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            UnknownQuery, BadInput: its code is not at hand, does not answer that, or has not come so far.
+        """
+
+    # What is paused as a whole.
+
+    @abstractmethod
+    async def pause_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> Acted:
+        """Let nothing begin of a workflow, a queue or a limit until it is resumed; not `changed` if it was so before.
+
+        Raises:
+            BadInput: there is no such limit, or the name can be none.
+        """
+
+    @abstractmethod
+    async def resume_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> Acted:
+        """Let a paused workflow, queue or limit go on; not `changed` if it was not paused.
+
+        Raises:
+            BadInput: there is no such limit, or the name can be none.
+        """
+
+    # Dead letters.
+
+    @abstractmethod
+    async def acknowledge(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
+        """Note that a dead letter was seen; not `changed` if it was before.
+
+        Raises:
+            NoSuchLetter: there is none.
+        """
+
+    @abstractmethod
+    async def replay(
+        self, letter_id: str, *, by: str, reason: str = "", to: str | None = None, broadcast: bool = False
+    ) -> Acted:
+        """Let the run of a dead letter go on, or deliver its event again; not `changed` if it was dealt with before.
+
+        Raises:
+            NoSuchLetter: there is none.
+            CannotReopen, NoSuchRun, RunTerminal, QueueFull, BadInput: it cannot be done; nothing was changed.
+        """
+
+    @abstractmethod
+    async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
+        """Forget a dead letter; not `changed` if there is none (any more)."""
+
+    # Schedules.
+
+    @abstractmethod
+    async def put_schedule(self, id: str, request: ScheduleRequest, *, by: str, reason: str = "") -> Acted:
+        """Create a schedule or change the one of that id; not `changed` if it was so before.
+
+        Raises:
+            InvalidSchedule, UnknownWorkflow, BadInput: it means nothing, or its workflow is not at hand.
+        """
+
+    @abstractmethod
+    async def pause_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        """Let a schedule start nothing until it is resumed; not `changed` if it was paused before.
+
+        Raises:
+            NoSuchSchedule: there is none.
+        """
+
+    @abstractmethod
+    async def resume_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        """Let a paused schedule go on with the next tick from now; not `changed` if it was not paused.
+
+        Raises:
+            NoSuchSchedule: there is none.
+        """
+
+    @abstractmethod
+    async def trigger_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        """Start a run of a schedule now, and name it; the code of its workflow must be at hand.
+
+        Raises:
+            NoSuchSchedule: there is none.
+            UnknownWorkflow, UndecodablePayload, RunRejected: it cannot be started.
+        """
+
+    @abstractmethod
+    async def backfill_schedule(
+        self, id: str, start: datetime, end: datetime, *, by: str, reason: str = "", limit: int = 1_000
+    ) -> Acted:
+        """Start the runs of past ticks, from `start` on and before `end`, that were not started; `started` names them.
+
+        Raises:
+            NoSuchSchedule: there is none.
+            UnknownWorkflow, UndecodablePayload, BadInput: they cannot be started, or are more than `limit`.
+        """
+
+    @abstractmethod
+    async def delete_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        """Forget a schedule; its runs stay.
+
+        Raises:
+            NoSuchSchedule: there is none.
+        """
+
+    # Deleting.
+
+    @abstractmethod
+    async def purge(self, request: PurgeRequest, *, by: str, reason: str = "", dry_run: bool = True) -> PurgeReport:
+        """Delete what is old enough, or, unless `dry_run` is False, only count it.
+
+        Raises:
+            BadInput: no kind is named, or no age.
+        """

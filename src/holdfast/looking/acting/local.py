@@ -1,0 +1,144 @@
+"""The acts of a desk on a store of this process, done with its engine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import BadInput
+from holdfast.looking.house import LocalHouse
+from holdfast.looking.views import Acted, Answer
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+    from holdfast.looking.acting.purging import PurgeReport
+    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+
+
+class LocalActs(LocalHouse):
+    """The part of a desk on a store that acts on all but runs in a state."""
+
+    def _acting(self) -> Engine:
+        if self._engine is None:
+            raise BadInput("this desk only looks: give it an engine to act with, LocalDesk(store, engine=engine)")
+        return self._engine
+
+    # Runs.
+
+    async def start(self, request: StartRequest, *, by: str, reason: str = "") -> Acted:
+        given = msgspec.structs.asdict(request)
+        workflow, arguments = given.pop("workflow"), given.pop("arguments")
+        usual = msgspec.structs.asdict(type(request)(workflow=""))
+        said: Any = {name: value for name, value in given.items() if value != usual[name]}
+        run_id, new = await self._acting().start_for(by, workflow, arguments, said, reason)
+        return _acted(run_id, "start", new, "it was started before")
+
+    async def send(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> Acted:
+        sent = await self._acting().get(run_id).send(name, payload, id=id, by=by, reason=reason)
+        return _acted(run_id, "send", sent, f"a message with the id {id} was sent before")
+
+    async def publish(
+        self, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> Acted:
+        runs = await self._acting().publish(name, payload, id=id, by=by, reason=reason)
+        said = f"published {name} to {runs:,} run{'' if runs == 1 else 's'}" if runs else f"{name} waits for a run"
+        return Acted(run="", action="publish", changed=True, said=said, count=runs)
+
+    async def ask(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", timeout: timedelta
+    ) -> Answer:
+        reply = await self._acting().get(run_id).ask(name, payload, timeout=timeout, by=by, reason=reason)
+        return Answer(run=run_id, name=name, answer=reply)
+
+    async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> Answer:
+        answer = await self._acting().get(run_id).query(name, **(arguments or {}))
+        return Answer(run=run_id, name=name, answer=answer)
+
+    # What is paused as a whole.
+
+    async def pause_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> Acted:
+        engine = self._acting()
+        if kind == "limit":
+            changed = await engine.limits.pause(name, by=by, reason=reason)
+        else:
+            changed = await engine.flow.pause(**{kind: name}, by=by, reason=reason)
+        return _acted(f"{kind} {name}", "pause", changed, "it was paused already")
+
+    async def resume_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> Acted:
+        engine = self._acting()
+        if kind == "limit":
+            changed = await engine.limits.resume(name, by=by, reason=reason)
+        else:
+            changed = await engine.flow.resume(**{kind: name}, by=by, reason=reason)
+        return _acted(f"{kind} {name}", "resume", changed, "it was not paused")
+
+    # Dead letters.
+
+    async def acknowledge(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
+        changed = await self._acting().dead_letters.acknowledge(letter_id, by, reason)
+        return _acted(letter_id, "acknowledge", changed, "it was dealt with before")
+
+    async def replay(
+        self, letter_id: str, *, by: str, reason: str = "", to: str | None = None, broadcast: bool = False
+    ) -> Acted:
+        letters = self._acting().dead_letters
+        changed = await letters.replay(letter_id, to=to, broadcast=broadcast, by=by, reason=reason)
+        return _acted(letter_id, "replay", changed, "it was dealt with before")
+
+    async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
+        changed = await self._acting().dead_letters.remove(letter_id, by, reason)
+        return _acted(letter_id, "remove", changed, "there is no such letter")
+
+    # Schedules.
+
+    async def put_schedule(self, id: str, request: ScheduleRequest, *, by: str, reason: str = "") -> Acted:
+        schedules, given = self._acting().schedules, msgspec.structs.asdict(request)
+        workflow, arguments = given.pop("workflow"), given.pop("arguments")
+        before = {row.id: row for row in await self._store.schedules()}.get(id)
+        await schedules.put_for(by, id, workflow, arguments, given, reason)
+        after = {row.id: row for row in await self._store.schedules()}.get(id)
+        return _acted(id, "put", before != after, "it was so before")
+
+    async def pause_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        schedules = self._acting().schedules
+        running = not (await schedules.get(id)).paused
+        if running:
+            await schedules.pause(id, by=by, reason=reason)
+        return _acted(id, "pause", running, "it was paused already")
+
+    async def resume_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        schedules = self._acting().schedules
+        paused = (await schedules.get(id)).paused
+        if paused:
+            await schedules.resume(id, by=by, reason=reason)
+        return _acted(id, "resume", paused, "it was not paused")
+
+    async def trigger_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        run = await self._acting().schedules.trigger(id, by=by, reason=reason)
+        return Acted(run=run, action="trigger", changed=True)
+
+    async def backfill_schedule(
+        self, id: str, start: datetime, end: datetime, *, by: str, reason: str = "", limit: int = 1_000
+    ) -> Acted:
+        started = await self._acting().schedules.backfill(id, start, end, limit, by=by, reason=reason)
+        said = "" if started else "no tick of that time was left to start"
+        return Acted(run=id, action="backfill", changed=bool(started), said=said, started=started)
+
+    async def delete_schedule(self, id: str, *, by: str, reason: str = "") -> Acted:
+        await self._acting().schedules.delete(id, by=by, reason=reason)
+        return Acted(run=id, action="delete", changed=True)
+
+    # Deleting.
+
+    async def purge(self, request: PurgeRequest, *, by: str, reason: str = "", dry_run: bool = True) -> PurgeReport:
+        from holdfast.looking.acting.purging import purge
+
+        return await purge(self._acting(), request, by, reason, dry_run)
+
+
+def _acted(about: str, action: str, changed: bool, otherwise: str) -> Acted:
+    return Acted(run=about, action=action, changed=changed, said="" if changed else otherwise)
