@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Engine, activity, workflow
+from holdfast import Engine, Retry, activity, workflow
 from holdfast.web import Principal
 
 
@@ -24,8 +24,18 @@ async def approve(ctx: Any) -> Any:
     return await ctx.receive("approved")
 
 
+@activity(retry=Retry(max_attempts=1))
+async def break_down(secret: str = "") -> None:
+    raise ValueError(f"cannot use {secret}")
+
+
+@workflow
+async def fail(ctx: Any, secret: str = "") -> None:
+    await ctx.step(break_down, secret)
+
+
 def house(database: str = ":memory:", **options: Any) -> Engine:
-    return Engine(database, workflows=[order, approve], **options)
+    return Engine(database, workflows=[order, approve, fail], **options)
 
 
 def viewer(role: Any = "viewer") -> Any:

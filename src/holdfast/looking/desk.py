@@ -58,6 +58,10 @@ class Desk(Acts):
         """Return the same desk for a person in another time zone, None for that of this machine."""
 
     @abstractmethod
+    def discreet(self) -> Desk:
+        """Return the same desk, whose sentences tell no text of users' code: of an error they name the class."""
+
+    @abstractmethod
     async def heads(
         self, which: str = "", *, limit: int = 50, cursor: str | None = None, relative: bool = False
     ) -> Page:

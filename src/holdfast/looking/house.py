@@ -81,10 +81,16 @@ class LocalHouse(Desk):
         self._code = code
         self._zone = zone
         self._ended = EndedCounts(store)
+        self._discreet = False
 
     def in_zone(self, zone: tzinfo | None) -> Self:
         other = copy(self)
         other._zone = zone
+        return other
+
+    def discreet(self) -> Self:
+        other = copy(self)
+        other._discreet = True
         return other
 
     @property

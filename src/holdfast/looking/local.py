@@ -271,7 +271,7 @@ class LocalDesk(LocalActs):
     # What several of them do.
 
     def _times(self, relative: bool) -> Times:
-        return Times(self._now, self._zone, relative)
+        return Times(self._now, self._zone, relative, self._discreet)
 
     async def _head(self, run_id: str) -> RunHead:
         found = await self._store.heads_of([run_id])

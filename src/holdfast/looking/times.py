@@ -11,12 +11,14 @@ _SOON = timedelta(days=1)
 
 
 class Times:
-    """How instants are said: relative to now for people, or by themselves for programs.
+    """How sentences say instants: relative to now for people, or by themselves for programs.
 
-    Without a zone they are said in that of this machine.
+    Without a zone they are said in that of this machine. A `discreet` sentence names the class of an error, and not
+    what it says, nor the progress of a step: both are texts of users' code, and may have payloads in them.
     """
 
-    def __init__(self, now: Instant, zone: tzinfo | None, relative: bool) -> None:
+    def __init__(self, now: Instant, zone: tzinfo | None, relative: bool, discreet: bool = False) -> None:
+        self.discreet = discreet
         self.now = now
         self.zone = zone
         self.relative = relative

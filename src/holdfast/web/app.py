@@ -22,8 +22,9 @@ from holdfast.web import guard
 from holdfast.web.assets import assets
 from holdfast.web.auth import Authenticate, Principal, unauthenticated
 from holdfast.web.problems import TITLES, Problem, problem_of, written
-from holdfast.web.routes import TABLE
-from holdfast.web.routing import SMALL_BODY, ApiAnswer, ApiCall, Route, read_body, read_query
+from holdfast.web.redaction import Redaction, Redactor
+from holdfast.web.routes import routes
+from holdfast.web.routing import SMALL_BODY, ApiAnswer, ApiCall, Route, RouteTable, read_body, read_query
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -40,6 +41,8 @@ def dashboard(
     *,
     authenticate: Authenticate | None = None,
     allowed_hosts: Sequence[str] | None = None,
+    redact: Sequence[str] = (),
+    redact_with: Redactor | None = None,
     dangerously_open: bool = False,
 ) -> Dashboard:
     """Return the dashboard and its HTTP API on an engine, to be mounted under any path.
@@ -52,6 +55,9 @@ def dashboard(
             request of no one it knows.
         allowed_hosts: the names under which browsers reach it, with a port where that is not 80 or 443; by default
             those of this machine.
+        redact: paths of values in payloads that no one sees, as `card` or `headers.authorization`; keys that look like
+            secrets (password, token, ...) are masked in any case.
+        redact_with: a function of the class of a view, the path in a payload and the value: what is shown instead.
         dangerously_open: let anyone in as an admin, without `authenticate`. Each start logs a warning.
     """
     if authenticate is None and not dangerously_open:
@@ -64,7 +70,7 @@ def dashboard(
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
     if dangerously_open:
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
-    return Dashboard(desk, authenticate or _anyone, allowed_hosts)
+    return Dashboard(desk, authenticate or _anyone, allowed_hosts, Redaction(redact, redact_with))
 
 
 def _anyone(request: Request) -> Principal:
@@ -74,10 +80,14 @@ def _anyone(request: Request) -> Principal:
 class Dashboard:
     """An ASGI application; made by `dashboard`."""
 
-    def __init__(self, desk: Desk, authenticate: Authenticate, allowed_hosts: Sequence[str] | None) -> None:
+    def __init__(
+        self, desk: Desk, authenticate: Authenticate, allowed_hosts: Sequence[str] | None, redaction: Redaction
+    ) -> None:
         if isinstance(allowed_hosts, str):
             raise BadInput("allowed_hosts must be a list of names, not a text")
         self._desk = desk
+        self._redaction = redaction
+        self._table = RouteTable(routes())
         self._authenticate = authenticate
         self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
 
@@ -122,7 +132,7 @@ class Dashboard:
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
             return Response(f"{code}: {TITLES[code]}.\n", 200, media_type="text/plain")
-        found = TABLE.find(path)
+        found = self._table.find(path)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = found.routes.get(method)
         if route is None:
@@ -131,8 +141,9 @@ class Dashboard:
         who.need(route.role, route.summary[:1].lower() + route.summary[1:])
         query = read_query(route.query, _pairs(scope))
         body = await _body(route, receive, headers)
-        answer = await route.handler(ApiCall(self._desk, who, found.path, query, body, headers))
-        return _response(answer)
+        desk = self._desk if who.may("reader") else self._desk.discreet()
+        answer = await route.handler(ApiCall(desk, who, found.path, query, body, headers, _root(scope)))
+        return _response(answer, self._redaction.shown(answer.value, who))
 
     async def _who(self, scope: Scope) -> Principal:
         found: Any = self._authenticate(Request(scope))
@@ -229,10 +240,10 @@ async def _body(route: Route, receive: Receive, headers: Mapping[str, str]) -> A
     return read_body(route.body, body)
 
 
-def _response(answer: ApiAnswer) -> Response:
+def _response(answer: ApiAnswer, shown: Any) -> Response:
     if answer.value is None:
         return Response(None, answer.status, answer.headers)
-    return Response(msgspec.json.encode(answer.value), answer.status, answer.headers, "application/json")
+    return Response(msgspec.json.encode(shown), answer.status, answer.headers, "application/json")
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -48,6 +48,8 @@ class ApiCall(msgspec.Struct, frozen=True):
     query: Any
     body: Any
     headers: Mapping[str, str]
+    root: str = ""
+    """Where the application is mounted."""
 
 
 class ApiAnswer(msgspec.Struct, frozen=True):
@@ -73,7 +75,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     role: Role = "viewer"
     query: type[msgspec.Struct] = Nothing
-    body: type[msgspec.Struct] | None = None
+    body: Any = None
+    """The class of what it takes."""
     statuses: tuple[int, ...] = (200,)
     problems: tuple[int, ...] = ()
     """Statuses of errors beside those that any route may answer."""
@@ -149,7 +152,7 @@ def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
         raise Problem(400, "bad-request", f"a parameter does not fit: {error}") from None
 
 
-def read_body(kind: type[S], body: bytes) -> S:
+def read_body(kind: Any, body: bytes) -> Any:
     """Return the body of a request.
 
     Raises:

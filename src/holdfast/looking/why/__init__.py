@@ -16,7 +16,7 @@ from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times
 from holdfast.looking.views import Why
 from holdfast.looking.why.ends import blocked, ended, ending, paused
-from holdfast.looking.why.saying import Code
+from holdfast.looking.why.saying import Code, discreet
 from holdfast.looking.why.waits import waiting
 from holdfast.looking.why.workers import pending, running
 
@@ -31,6 +31,8 @@ def explain(head: RunHead, facts: Facts, times: Times, depth: int = 1) -> Why:
 
 
 def _explained(head: RunHead, facts: Facts, times: Times, depth: int, above: tuple[str, ...]) -> Why:
+    if times.discreet:
+        head = discreet(head)
     said = next(said for rule in _RULES if (said := rule(head, facts, times)) is not None)
     chain: list[Why] = []
     text = said.text

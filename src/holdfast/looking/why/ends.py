@@ -63,7 +63,7 @@ def _failed(head: RunHead, facts: Facts, ended: Instant) -> Say:
         text = f"Took longer than it was given: {error_of(head)}"
         return Say(code="failed.timeout", text=text, since=ended, help=help)
     if kind == "ChildFailed":
-        text = f"Its child failed: {head.error_message or ''}"
+        text = f"Its child failed{f': {head.error_message}' if head.error_message else ''}"
         return Say(code="failed.child", text=text, since=ended, subject={"child": step}, help=help)
     if step:
         attempts = facts.attempts.get(head.id)

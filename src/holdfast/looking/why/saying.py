@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.clock import Instant
 from holdfast.contract.heads import RunHead
-from holdfast.contract.waits import error_head, meant_error
+from holdfast.contract.waits import WaitNote, error_head, meant_error
 from holdfast.looking.views import Help
 
 Code = Literal[
@@ -39,6 +39,28 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
 def helping(say: str, *words: str) -> Help:
     """Return a command that would move a run, and what it does."""
     return Help(say=say, command=" ".join(["holdfast", *map(shlex.quote, words)]))
+
+
+def discreet(head: RunHead) -> RunHead:
+    """Return a run whose errors have lost their texts, but for those that are holdfast's own."""
+    kind, _ = meant_error(head.error_type or "", head.error_message or "")
+    words, _, line = head.wait.partition("\n")
+    if line:
+        notes = msgspec.json.decode(line, type=list[WaitNote])
+        told = [msgspec.structs.replace(note, error="" if note.skipped else _class_in(note.error)) for note in notes]
+        line = f"\n{msgspec.json.encode(told).decode()}"
+    if kind.rpartition(".")[2] not in _OURS:
+        head = msgspec.structs.replace(head, error_type=kind or head.error_type, error_message="")
+    return msgspec.structs.replace(head, wait=f"{words}{line}")
+
+
+_OURS = frozenset({"HistoryMismatch", "StuckRun", "BusyLoop", "Superseded", "Terminated"})
+
+
+def _class_in(error: str) -> str:
+    """Return the class of an error from its head, which is one word before a colon; nothing if it begins otherwise."""
+    name = error.partition(":")[0]
+    return name if name.isidentifier() else ""
 
 
 def error_of(head: RunHead) -> str:

@@ -140,7 +140,7 @@ def _retry(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
         return Say(code="waiting.retry", text=text, since=head.updated, until=head.due)
     number = f"{wait.attempt} time{'s' if wait.attempt != 1 else ''}"
     of = f" of {wait.of}" if wait.of is not None else ""
-    text = f"Step `{wait.step}` failed {number}{of}, next attempt {again}: {wait.error}"
+    text = f"Step `{wait.step}` failed {number}{of}, next attempt {again}{f': {wait.error}' if wait.error else ''}"
     return Say(code="waiting.retry", text=text, since=head.updated, until=wait.until, subject=subject, help=tuple(help))
 
 

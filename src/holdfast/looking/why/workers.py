@@ -107,7 +107,7 @@ def _at_work(head: RunHead, facts: Facts, times: Times) -> Say:
     if step is None:
         text = f"Runs on worker `{head.owner}` {times.ago(head.updated)}"
         return Say(code="running.step", text=text, since=head.updated, subject={"worker": head.owner})
-    progress = f": {step.progress}" if step.progress else ""
+    progress = f": {step.progress}" if step.progress and not times.discreet else ""
     beat = f"; heartbeat {times.back(step.beat)}{progress}" if step.beat else ""
     text = f"Step `{step.path}`, attempt {step.attempt}, {times.ago(step.began)} on `{head.owner}`{beat}"
     return Say(code="running.step", text=text, since=step.began, subject={"step": step.path, "worker": head.owner})

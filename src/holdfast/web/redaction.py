@@ -1,0 +1,132 @@
+"""What of an answer a role may see: payloads, texts of errors, and values that look like secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadInput
+from holdfast.web.auth import Principal
+
+HIDDEN = "hidden"
+"""What a viewer sees of a payload."""
+MASKED = "\u2022" * 6
+"""What anyone sees of a value whose path is marked."""
+
+_PAYLOADS: dict[str, frozenset[str]] = {
+    "RunView": frozenset({"input", "output", "error", "compensation"}),
+    "StepView": frozenset({"progress", "result", "reason"}),
+    "ResultView": frozenset({"output", "error"}),
+    "Answer": frozenset({"answer"}),
+    "EntryView": frozenset({"data"}),
+    "EventView": frozenset({"payload"}),
+    "MessageView": frozenset({"payload"}),
+    "EvidenceView": frozenset({"data"}),
+    "LetterDetail": frozenset({"payload", "error"}),
+    "ScheduleView": frozenset({"input"}),
+    "ErrorHead": frozenset({"message"}),
+}
+"""The fields of views that hold what users' code was given, made or raised."""
+_OPEN_VALUES: dict[str, frozenset[str]] = {"Head": frozenset({"attributes"}), "AuditView": frozenset({"detail"})}
+"""Fields that every role sees, but for values whose path is marked."""
+
+_LOOK_SECRET = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "authorization",
+    "apikey",
+    "privatekey",
+    "accesskey",
+)
+_SECRET_WORDS = frozenset({"card", "iban", "cvc", "cvv", "pin"})
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+
+Redactor = Callable[[str, str, Any], Any]
+"""A function of the view, the path in the payload, and the value there: what is shown instead."""
+
+
+class Redaction:
+    """Which values of payloads are masked for everyone, and what is hidden from viewers.
+
+    Args:
+        paths: as `card`, `*.password` or `headers.authorization`: each names keys at the end of a path, at any depth.
+            Keys that look like secrets are always masked.
+        function: asked for every value that is left.
+    """
+
+    def __init__(self, paths: Iterable[str] = (), function: Redactor | None = None) -> None:
+        if isinstance(paths, str):
+            raise BadInput("redact must be a list of paths, not a text")
+        self._patterns = [tuple(path.split(".")) for path in paths]
+        self._function = function
+
+    def shown(self, value: Any, who: Principal) -> Any:
+        """Return an answer as this one may see it."""
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value, who)
+        if isinstance(value, list):
+            return [self.shown(each, who) for each in value]
+        if isinstance(value, dict):
+            return {name: self.shown(each, who) for name, each in value.items()}
+        return value
+
+    def _struct(self, value: msgspec.Struct, who: Principal) -> dict[str, Any]:
+        kind = type(value).__name__
+        payloads, values = _PAYLOADS.get(kind, frozenset()), _OPEN_VALUES.get(kind, frozenset())
+        found: dict[str, Any] = {}
+        for field in type(value).__struct_fields__:
+            each = getattr(value, field)
+            if field in payloads and not who.may("reader"):
+                found[field] = _hidden(field, each)
+            elif field in payloads or field in values:
+                found[field] = self.masked(each, kind)
+            else:
+                found[field] = self.shown(each, who)
+        return found
+
+    def masked(self, value: Any, kind: str, path: tuple[str, ...] = ()) -> Any:
+        """Return a payload without the values whose paths are marked."""
+        if path and (_looks_secret(path[-1]) or self._is_marked(path)):
+            return value if value is None else MASKED
+        if isinstance(value, dict):
+            return {name: self.masked(each, kind, (*path, str(name))) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.masked(each, kind, path) for each in value]
+        if isinstance(value, msgspec.Struct):
+            return self.masked(msgspec.to_builtins(value), kind, path)
+        return self._function(kind, ".".join(path), value) if self._function is not None else value
+
+    def _is_marked(self, path: tuple[str, ...]) -> bool:
+        return any(_ends_with(path, pattern) for pattern in self._patterns)
+
+
+def _ends_with(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    if len(pattern) > len(path):
+        return False
+    end = path[len(path) - len(pattern) :]
+    return all(fnmatchcase(part, wanted) for part, wanted in zip(end, pattern, strict=True))
+
+
+def _looks_secret(key: str) -> bool:
+    plain = re.sub(r"[^a-z0-9]", "", key.lower())
+    return any(word in plain for word in _LOOK_SECRET) or not _SECRET_WORDS.isdisjoint(
+        word.lower() for word in _WORDS.findall(key)
+    )
+
+
+def _hidden(field: str, value: Any) -> Any:
+    """Return what a viewer sees of a payload: that there is one; of an error its class."""
+    if value is None or value == "":
+        return value
+    if field == "error" and isinstance(value, dict):
+        return {"type": value.get("type", ""), "message": HIDDEN}
+    if field == "compensation":
+        return [{"hidden": True} for _ in value]
+    return HIDDEN

@@ -1,0 +1,134 @@
+"""All but runs: dead letters, workers, queues, limits, events, schedules, the audit trail."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, ScheduleView, WorkerView
+from holdfast.schedules.preview import TickPreview
+from holdfast.web.problems import Problem
+from holdfast.web.routing import ApiAnswer, ApiCall, Nothing
+
+T = TypeVar("T")
+
+
+class ListView(msgspec.Struct, Generic[T], frozen=True):
+    """All there are."""
+
+    items: list[T]
+
+
+class LettersQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters."""
+
+    limit: int = 50
+    seen: Literal["false", "true", "all"] = "false"
+    """Those that no person has seen, those that were seen, or all."""
+
+
+class EventsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events of a name."""
+
+    name: str
+    after: int = 0
+    limit: int = 50
+
+
+class PreviewQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose next ticks: of a schedule by its id, or of a timetable that is none yet."""
+
+    id: str | None = None
+    n: int = 20
+    cron: str | None = None
+    every: timedelta | None = None
+    """As PT1H."""
+    timezone: str = "UTC"
+
+
+class AuditQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which rows of the audit trail."""
+
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 50
+    before: int | None = None
+    """The `next` of the page before."""
+
+
+class VerifyQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which chain is checked."""
+
+    run: str | None = None
+    """What this run put on record; without it the audit trail."""
+
+
+async def letters(call: ApiCall) -> ApiAnswer:
+    seen = {"false": False, "true": True, "all": None}[call.query.seen]
+    return ApiAnswer(ListView[LetterView](await call.desk.letters(limit=call.query.limit, seen=seen)))
+
+
+async def letter_groups(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView[LetterGroup](await call.desk.letter_groups()))
+
+
+async def workers(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView[WorkerView](await call.desk.workers()))
+
+
+async def worker(call: ApiCall) -> ApiAnswer:
+    for each in await call.desk.workers():
+        if each.id == call.path["id"]:
+            return ApiAnswer(each)
+    raise Problem(404, "not-found", f"there is no worker {call.path['id']!r}, or none any more")
+
+
+async def queues(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView[QueueView](await call.desk.queues()))
+
+
+async def limits(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView[LimitView](await call.desk.limits()))
+
+
+async def event_names(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.event_names()))
+
+
+async def events(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.events(call.query.name, after=call.query.after, limit=call.query.limit))
+
+
+async def schedules(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView[ScheduleView](await call.desk.schedules()))
+
+
+async def preview(call: ApiCall) -> ApiAnswer:
+    query: PreviewQuery = call.query
+    ticks = await call.desk.preview(query.id, query.n, cron=query.cron, every=query.every, timezone=query.timezone)
+    return ApiAnswer(ListView[TickPreview](ticks))
+
+
+async def audit(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.audit(**msgspec.structs.asdict(call.query)))
+
+
+async def verify_audit(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.verify_audit(call.query.run))
+
+
+async def database(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.database())
+
+
+async def doctor(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.doctor()))
+
+
+async def held_back(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.held_back(call.path["id"])))

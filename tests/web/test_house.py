@@ -1,0 +1,83 @@
+"""Dead letters, workers, queues, limits, events, schedules and the audit trail over HTTP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.support.asgi import Browser
+from tests.support.waiting import eventually
+from tests.web.shop import approve, fail, house, order, viewer
+
+from holdfast import Engine
+from holdfast.web import dashboard
+
+
+@pytest.fixture
+async def shop():
+    async with house() as engine:
+        yield engine
+
+
+@pytest.fixture
+def page(shop: Engine) -> Browser:
+    return Browser(dashboard(shop, authenticate=viewer("reader")))
+
+
+async def items(page: Browser, path: str):
+    reply = await page.get(f"/api/v1{path}")
+    assert reply.status == 200, reply.json
+    return reply.json["items"]
+
+
+async def test_dead_letters_are_listed_and_grouped(page, shop):
+    await shop.start(fail, id="order-7")
+
+    async def there():
+        return len(await items(page, "/letters")) == 1
+
+    await eventually(there)
+    [letter] = await items(page, "/letters")
+    assert (letter["run"], letter["step"], letter["error"]["type"]) == ("order-7", "break_down", "ValueError")
+    assert await items(page, "/letters?seen=true") == []
+    assert len(await items(page, "/letters?seen=all")) == 1
+    assert [(group["step"], group["count"]) for group in await items(page, "/letters/groups")] == [("break_down", 1)]
+
+
+async def test_the_house_is_shown(page, shop):
+    [worker] = await items(page, "/workers")
+    assert worker["state"] == "alive"
+    assert (await page.get(f"/api/v1/workers/{worker['id']}")).json["id"] == worker["id"]
+    assert (await page.get("/api/v1/workers/none")).status == 404
+    assert await items(page, "/queues") == []
+    assert await items(page, "/limits") == []
+    assert (await page.get("/api/v1/database")).json["kind"] == "sqlite"
+    assert {finding["level"] for finding in await items(page, "/doctor")}
+    await shop.start(approve, id="order-7")
+    assert await items(page, "/runs/order-7/held-back") == []
+
+
+async def test_events_are_listed_by_name(page, shop):
+    await shop.publish("stock", {"item": 7})
+    assert [(each["name"], each["queued"]) for each in await items(page, "/events")] == [("stock", 1)]
+    queued = (await page.get("/api/v1/events/queued?name=stock")).json
+    assert [event["payload"] for event in queued["queued"]] == [{"item": 7}]
+
+
+async def test_schedules_are_listed_with_their_next_ticks(page, shop):
+    await shop.schedules.put("nightly", order, "item", every=timedelta(hours=1))
+    assert [each["id"] for each in await items(page, "/schedules")] == ["nightly"]
+    assert len(await items(page, "/schedules/preview?id=nightly&n=3")) == 3
+    assert len(await items(page, "/schedules/preview?cron=0+9+*+*+*&timezone=Europe/Berlin&n=2")) == 2
+    assert (await page.get("/api/v1/schedules/preview?id=none")).json["type"].endswith("no-such-schedule")
+    assert (await page.get("/api/v1/schedules/preview?cron=61+*+*+*+*")).status == 400
+
+
+async def test_the_audit_trail_is_listed_newest_first_and_checked(page, shop):
+    run = await shop.start(approve, id="order-7")
+    await run.pause(by="lena", reason="bank down")
+    await run.resume(by="kim")
+    assert [row["actor"] for row in await items(page, "/audit")] == ["kim", "lena"]
+    assert [row["action"] for row in await items(page, "/audit?actor=lena")] == ["pause"]
+    assert (await page.get("/api/v1/audit/verify")).json["ok"]
+    assert (await page.get("/api/v1/audit?since=yesterday")).status == 400
