@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from tests.support.transfer_cases import House, approval, order, sleeper
 
 from holdfast.cli.main import main
 from holdfast.contract.rows import AuditRow
+from holdfast.looking import bulk
 from holdfast.looking.acts import FITS
-from holdfast.looking.views import Acted, ActPlan
+from holdfast.looking.views import Acted, BulkProgress, SelectionView
 from holdfast.stores import open_store
 from holdfast.testing import JumpingClock
 
@@ -126,10 +129,13 @@ def test_a_rerun_is_previewed_and_a_wrong_step_named(shop, run):
     assert (wrong.code, "did you mean 'bank'?" in wrong.err) == (6, True)
 
 
+MEANT = "They begin no step until they are resumed; what is under way finishes.\n"
+
+
 def test_many_are_acted_on_by_the_number_of_a_dry_run(shop, run):
     where = ("--where", "workflow:approval")
     looked = run("pause", *where, "--dry-run")
-    assert (looked.code, looked.out) == (0, "3 runs chosen: 3 can be paused\n")
+    assert (looked.code, looked.out) == (0, "3 runs match: 3 can be paused.\n" + MEANT)
     assert statuses("waits-0", "waits-1", "waits-2") == ["suspended"] * 3
     for refused in (("pause", *where), ("pause", *where, "--yes"), ("pause", *where, "--yes", "--expect", "2")):
         answer = run(*refused)
@@ -137,11 +143,12 @@ def test_many_are_acted_on_by_the_number_of_a_dry_run(shop, run):
     assert run("pause", *where, "--yes", "--expect", "3", "--reason", "INC-7").out.endswith("paused 3\n")
     assert statuses("waits-0", "waits-1", "waits-2") == ["paused"] * 3
     again = run("pause", *where, "--yes", "--expect", "3")
-    assert (again.code, again.out) == (6, "3 runs chosen: 0 can be paused; 3 cannot: paused\n")
+    assert (again.code, again.out) == (6, "3 runs match: 0 can be paused, 3 cannot (paused).\n")
     mixed = run("retry", "--where", "status:failed,completed", "--dry-run", "--json")
-    plan = json.loads(mixed.out)
-    assert plan.pop("schema") == "holdfast.plan/1"
-    assert msgspec.convert(plan, ActPlan) == ActPlan(action="retry", matched=2, can=["failed"], cannot={"completed": 1})
+    document = json.loads(mixed.out)
+    assert document.pop("schema") == "holdfast.selection/1"
+    plan = msgspec.convert(document, SelectionView)
+    assert (plan.matched, plan.can, plan.sample, plan.cannot) == (2, 1, ["failed"], {"completed": 1})
 
 
 def test_runs_are_named_on_stdin_and_a_missing_one_stops_everything(shop, run, monkeypatch):
@@ -149,8 +156,38 @@ def test_runs_are_named_on_stdin_and_a_missing_one_stops_everything(shop, run, m
     assert run("cancel", "-", "--yes", "--expect", "2").code == 0
     assert statuses("waits-0", "waits-1") == ["cancelling", "cancelling"]
     missing = run("cancel", "waits-2", "nobody", "--yes", "--expect", "2")
-    assert (missing.code, "there is no run 'nobody'" in missing.err) == (2, True)
+    assert (missing.code, "'nobody'" in missing.err, "nothing was changed" in missing.err) == (3, True, True)
     assert statuses("waits-2") == ["suspended"]
+
+
+def test_many_are_acted_on_page_by_page_and_those_that_fail_are_named(shop, run, monkeypatch):
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    lines = run("cancel", "--where", "workflow:approval", "--yes", "--expect", "3", "--json").out.splitlines()
+    assert [(page["changed"], page["finished"]) for page in map(json.loads, lines)] == [(2, False), (3, True)]
+    wrong = run("rerun", "done", "failed", "--from", "bnak", "--yes", "--expect", "2")
+    assert (wrong.code, wrong.out.splitlines()[-1]) == (6, "run again 0, failed 2")
+    assert [line.split(":")[0] for line in wrong.err.splitlines()[-2:]] == ["  done", "  failed"]
+    part = run("rerun", "done", "failed", "--from", "bank", "--yes", "--expect", "2")
+    assert (part.code, part.out.splitlines()[-1]) == (0, "run again 2")
+
+
+def test_the_first_interrupt_stops_after_the_page_in_hand_and_says_what_was_done(shop, run, monkeypatch):
+    """What was done is said, and the same command does the rest."""
+    monkeypatch.setattr(bulk, "PAGE", 1)
+    act_on = bulk._act_on
+
+    async def interrupted(*given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return await act_on(*given)
+
+    monkeypatch.setattr(bulk, "_act_on", interrupted)
+    stopped = run("pause", "--where", "workflow:approval", "--yes", "--expect", "3")
+    assert (stopped.code, stopped.err.splitlines()[-1]) == (
+        130, "stopped: paused 1 of 3, the same command does the rest",
+    )  # fmt: skip
+    assert sorted(statuses("waits-0", "waits-1", "waits-2")) == ["paused", "suspended", "suspended"]
+    monkeypatch.setattr(bulk, "_act_on", act_on)
+    assert run("pause", "--where", "workflow:approval", "--yes", "--expect", "2").code == 0
 
 
 def test_a_workflow_and_a_queue_are_paused_as_a_whole(shop, run):
@@ -188,9 +225,11 @@ def test_json_of_an_act_fits_its_record(shop, run):
     document = json.loads(run("pause", "sleeps", "--json").out)
     assert document.pop("schema") == "holdfast.acted/1"
     assert msgspec.convert(document, Acted) == Acted(run="sleeps", action="pause", changed=True)
-    many = json.loads(run("cancel", "--where", "workflow:approval", "--yes", "--expect", "3", "--json").out)
-    assert many.pop("schema") == "holdfast.acts/1"
-    assert {each.changed for each in msgspec.convert(many["items"], list[Acted])} == {True}
+    [line] = run("cancel", "--where", "workflow:approval", "--yes", "--expect", "3", "--json").out.splitlines()
+    many = json.loads(line)
+    assert many.pop("schema") == "holdfast.bulk/1"
+    done = msgspec.convert(many, BulkProgress)
+    assert (done.changed, done.finished, done.failed) == (3, True, {})
     assert set(FITS) >= {"cancel", "pause", "resume", "retry", "rerun", "terminate", "recover"}
 
 

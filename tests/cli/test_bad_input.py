@@ -31,7 +31,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
         "there is no terminal to ask at: look with --dry-run, then say --yes --expect",
     ),
     (("cancel", "--where", "is:open", "--yes", "--expect", "99"), 2, "look at them with --dry-run"),
-    (("cancel", "sleeps", "nobody"), 2, "there is no run 'nobody'; nothing was changed"),
+    (("cancel", "sleeps", "nobody"), 3, "there is no run 'nobody'; nothing was changed"),
     (("rerun", "done", "--from", "kep"), 6, "did you mean 'keep'?"),
     (("terminate", "sleeps"), 2, "terminate needs --reason"),
     (("pause", "--queue", "a", "--limit", "b"), 2, "name runs, or one workflow, queue or limit"),

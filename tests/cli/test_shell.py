@@ -206,7 +206,7 @@ def test_a_narrow_terminal_gets_the_last_column_below_the_others(capsys, monkeyp
     rows = [("suspended", "order-88405-of-a-long-name", "fulfil", "13:04:43", "38 min", "Waits for " + "a word " * 12)]
     titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "WHY")
     for columns, below, kept in ((200, False, 6), (80, True, 5), (60, True, 4), (50, True, 3)):
-        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns: columns)
+        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns, **_: columns)
         output.table(titles, rows, spare=(4, 3, 2))
         lines = capsys.readouterr().out.splitlines()
         assert all(len(line) <= columns for line in lines)
@@ -218,7 +218,7 @@ def test_a_narrow_terminal_gets_the_last_column_below_the_others(capsys, monkeyp
 def test_a_sentence_is_broken_between_words_at_a_terminal_only(capsys, monkeypatch):
     output.say_wrapped("  a sentence " * 10)
     assert capsys.readouterr().out.count("\n") == 1
-    monkeypatch.setattr("holdfast.cli.output.width", lambda: 40)
+    monkeypatch.setattr("holdfast.cli.output.width", lambda **_: 40)
     output.say_wrapped("  a sentence " * 10)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 3
@@ -254,7 +254,7 @@ def test_no_mark_reaches_the_terminal_raw(capsys, monkeypatch):
     """FACES 10, line 14: in a line, a table, a wrapped sentence, an error and JSON, which says the same as before."""
     assert len(PAYLOADS) >= 40
     for columns in (80, 1 << 40):
-        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns: columns)
+        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns, **_: columns)
         for each in PAYLOADS:
             output.say(each)
             output.say_wrapped(each)

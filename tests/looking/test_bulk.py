@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 
 from holdfast import Context, workflow
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking import LocalDesk, bulk
 from holdfast.looking.acts import Options
 from holdfast.looking.views import BulkProgress
@@ -126,6 +128,54 @@ async def test_attributes_are_set_on_many_and_terminating_needs_a_reason(engine)
     with pytest.raises(BadInput, match="needs a reason"):
         await last(desk.bulk(ending.selection, Options(by="kim")))
     assert (await last(desk.bulk(ending.selection, KIM))).changed == 4
+
+
+async def test_runs_are_chosen_by_their_ids_too(engine):
+    await waiting(engine, 25)
+    desk = LocalDesk(engine.store, engine=engine)
+    await engine.get("order-3").pause()
+    await engine.settle()
+    ids = [f"order-{number}" for number in range(12)]
+    plan = await desk.select("pause", ids=[*ids, "order-0"])
+    assert (plan.matched, plan.can, plan.cannot) == (12, 11, {"paused": 1})
+    steps = [each async for each in desk.bulk(plan.selection, KIM)]
+    assert [(each.changed, each.next, each.finished) for each in steps] == [(9, 10, False), (11, None, True)]
+    assert (await last(desk.bulk(plan.selection, KIM, before=10))).cannot == {"paused": 2}
+    assert (await desk.select("pause", "order-20")).sample == ["order-20"]  # a word alone is the id of a run
+    with pytest.raises(NoSuchRun, match="nothing was changed"):
+        await desk.select("pause", ids=["order-1", "nobody"])
+    for wrong in (
+        {"ids": ["order-1"], "which": "is:open"},
+        {"ids": ["a b"]},
+        {"ids": [f"o{n}" for n in range(10_001)]},
+    ):
+        with pytest.raises(BadInput):
+            await desk.select("pause", **wrong)
+
+
+async def test_no_caller_can_make_up_a_selection_or_change_one(engine):
+    await waiting(engine, 3)
+    desk = LocalDesk(engine.store, engine=engine)
+    made = (await desk.select("pause", "batch=1")).selection
+    signed = base64.urlsafe_b64decode(made + "=" * (-len(made) % 4))
+    body = signed[32:]
+    assert b'"action":"pause"' in body
+    forged = [
+        body,
+        bytes(32) + body,
+        signed[:32] + body.replace(b"pause", b"cancel"),
+        signed[:32] + body.replace(b'{"batch":"1"}', b"{}").replace(b'"batch":"1"', b""),
+        hmac.digest(b"guessed", body, "sha256") + body,
+        signed[:31],
+    ]
+    for each in forged:
+        with pytest.raises(BadInput, match="no selection that a dry run made here"):
+            await last(desk.bulk(base64.urlsafe_b64encode(each).decode(), KIM))
+    other = LocalDesk(engine.store, engine=engine)
+    with pytest.raises(BadInput, match="no selection"):  # each desk has a secret of its own
+        await last(other.bulk(made, KIM))
+    one, two = (LocalDesk(engine.store, engine=engine, secret=b"shared" * 8) for _ in range(2))
+    assert (await last(two.bulk((await one.select("pause", "batch=1")).selection, KIM))).changed == 1
 
 
 async def test_what_cannot_be_chosen_or_used_is_refused(engine):

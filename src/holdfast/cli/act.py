@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.database import acting, url_option, who, with_engine
+from holdfast.cli.database import acting, url_option, who
+from holdfast.cli.endings import NOTHING_CHANGED
 from holdfast.cli.output import emit, say
+from holdfast.cli.runs.many import PAST, act_on_many
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
-from holdfast.looking.times import span
-from holdfast.looking.views import Acted, ActPlan
+from holdfast.looking.views import Acted
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
@@ -27,11 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(\d+)(s|min|h|d)")
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
-_PAST = {
-    "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
-    "terminate": "terminated", "recover": "recovered", "nudge": "nudged",
-}  # fmt: skip
-NOTHING_CHANGED, IN_PART = 6, 7
 
 
 def shared(command: F) -> F:
@@ -271,7 +266,7 @@ def _act(action: str, given: dict[str, Any], **more: Any) -> int:
     options = Options(by=who(given["by"]), reason=given["reason"], dry_run=given["dry_run"], **more)
     if len(ids) == 1:
         return _one(action, ids[0], options, given)
-    return _many(action, ids, options, given)
+    return act_on_many(action, ids, options, given)
 
 
 def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
@@ -292,90 +287,7 @@ def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
 def _tell(action: str, acted: Acted, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     said = f", {acted.said}" if acted.said else ""
-    say(f"{acted.run} {would or 'is '}{_PAST[action]}{said}")
+    say(f"{acted.run} {would or 'is '}{PAST[action]}{said}")
     for name, items in (("steps that run again", acted.steps), ("children that go on", acted.children)):
         if items:
             say(f"  {name}: {', '.join(items)}")
-
-
-def _many(action: str, ids: list[str], options: Any, given: dict[str, Any]) -> int:
-    async def look(engine: Any) -> ActPlan:
-        from holdfast.looking.acts import chosen, plan
-        from holdfast.looking.query import parse
-
-        store = engine.store
-        if given["where"]:
-            runs = await chosen(store, parse(given["where"], store.clock.now()))
-        else:
-            known = await store.heads_of(ids)
-            missing = [run_id for run_id in ids if run_id not in known]
-            if missing:
-                raise BadInput(f"there is no run {missing[0]!r}; nothing was changed")
-            runs = [known[run_id] for run_id in dict.fromkeys(ids)]
-        return await plan(store, action, runs)
-
-    planned = with_engine(given["url"], look)
-    if options.dry_run and given["as_json"]:
-        emit("holdfast.plan/1", planned)
-        return 0
-    say(_planned(planned), err=given["as_json"])
-    if options.dry_run or not planned.can:
-        return 0 if planned.can else NOTHING_CHANGED
-    _confirm(planned, given)
-    return _do(action, planned, options, given)
-
-
-def _planned(planned: ActPlan) -> str:
-    cannot = "".join(f"; {count:,} cannot: {why}" for why, count in planned.cannot.items())
-    runs = f"{planned.matched:,} run{'' if planned.matched == 1 else 's'}"
-    return f"{runs} chosen: {len(planned.can):,} can be {_PAST[planned.action]}{cannot}"
-
-
-def _confirm(planned: ActPlan, given: dict[str, Any]) -> None:
-    count = len(planned.can)
-    if given["yes"]:
-        if given["expect"] != count and (count > 1 or given["expect"] is not None):
-            raise BadInput(f"this acts on {count:,} runs: look at them with --dry-run, then say --yes --expect {count}")
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(f"there is no terminal to ask at: look with --dry-run, then say --yes --expect {count}")
-    if not click.confirm(f"{planned.action.capitalize()} {count:,} runs?", err=True):
-        raise click.Abort
-
-
-def _do(action: str, planned: ActPlan, options: Any, given: dict[str, Any]) -> int:
-    from holdfast.looking.acts import act_on_many
-
-    done: list[Acted] = []
-
-    async def work(engine: Any) -> None:
-        began = shown = time.monotonic()
-        async for acted in act_on_many(engine, action, planned.can, options):
-            done.append(acted)
-            if sys.stderr.isatty() and time.monotonic() - shown > 1:
-                shown = time.monotonic()
-                rate = len(done) / (shown - began)
-                left = span(round((len(planned.can) - len(done)) / rate * 1e6))
-                click.echo(
-                    f"{_PAST[action]} {len(done):,} of {len(planned.can):,}, {rate:,.0f}/s, {left} left", err=True
-                )
-
-    try:
-        with_engine(given["url"], work)
-    except KeyboardInterrupt:
-        say(
-            f"interrupted: {sum(acted.changed for acted in done):,} of {len(planned.can):,} were {_PAST[action]}",
-            err=True,
-        )
-        return 130
-    changed = [acted for acted in done if acted.changed]
-    failed = [acted for acted in done if not acted.changed]
-    if given["as_json"]:
-        emit("holdfast.acts/1", done)
-    else:
-        say(f"{_PAST[action]} {len(changed):,}{f', not {len(failed):,}' if failed else ''}")
-        for acted in failed[:10]:
-            say(f"  {acted.run}: {f'{acted.error}: ' if acted.error else ''}{acted.said}", err=True)
-    if not failed:
-        return 0
-    return IN_PART if changed else NOTHING_CHANGED

@@ -161,27 +161,23 @@ def code_at_hand(app: str | None, *, needed: bool = True) -> list[Any]:
     return []
 
 
-def acting(url: str | None, work: Callable[[Desk], Awaitable[T]], workflows: Sequence[Any] = ()) -> T:
+def acting(
+    url: str | None,
+    work: Callable[[Desk], Awaitable[T]],
+    workflows: Sequence[Any] = (),
+    *,
+    secret: bytes | None = None,
+) -> T:
     """Open the database as a client that advances no runs, and do something with a desk that acts."""
-
-    async def main(engine: Any) -> T:
-        from holdfast.looking import LocalDesk
-
-        return await work(LocalDesk(engine.store, zone=zone(), engine=engine))
-
-    return with_engine(url, main, workflows)
-
-
-def with_engine(url: str | None, work: Callable[[Any], Awaitable[T]], workflows: Sequence[Any] = ()) -> T:
-    """Open the database as a client that advances no runs, and do something with its engine."""
 
     async def main() -> T:
         from holdfast import Engine
         from holdfast.cli.transfer import open_existing
+        from holdfast.looking import LocalDesk
 
         store = open_existing(database(url).value)
         async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
-            return await work(engine)
+            return await work(LocalDesk(store, zone=zone(), engine=engine, secret=secret))
 
     return asyncio.run(main())
 

@@ -18,6 +18,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 
+NOTHING_CHANGED, IN_PART = 6, 7
 _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((NoSuchRun, NoSuchLetter, NoSuchSchedule), 3),
     ((CannotMove,), 2),

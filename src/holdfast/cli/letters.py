@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.act import IN_PART, NOTHING_CHANGED, shared
+from holdfast.cli.act import shared
 from holdfast.cli.database import acting, looking, url_option, who, zone
+from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
 from holdfast.cli.output import emit, say, table
 from holdfast.errors import HoldfastError, NoSuchLetter, StoreError
 from holdfast.looking.views import Acted, LetterGroup, LetterView

@@ -39,16 +39,16 @@ def say(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def say_wrapped(text: str) -> None:
+def say_wrapped(text: str, *, err: bool = False) -> None:
     """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken."""
     shown = printable(text)
-    for line in hanging(shown, len(shown) - len(shown.lstrip()) + 2):
-        click.echo(line)
+    for line in hanging(shown, len(shown) - len(shown.lstrip()) + 2, err=err):
+        click.echo(line, err=err)
 
 
-def hanging(text: str, indent: int) -> list[str]:
+def hanging(text: str, indent: int, *, err: bool = False) -> list[str]:
     """Return the lines of a text as a terminal has room for them, those after the first indented."""
-    room = width()
+    room = width(err=err)
     return _folded(text, room, "", " " * indent) if indent + _NARROWEST < room < len(text) else [text]
 
 
@@ -94,9 +94,9 @@ def _taken(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * max(len(widths) - 1, 0)
 
 
-def width() -> int:
+def width(*, err: bool = False) -> int:
     """Return how many columns there are to write in: those of the terminal, or as many as are wanted."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else sys.maxsize
 
 
 def _tinted(cell: str) -> str:

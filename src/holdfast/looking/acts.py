@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from holdfast.contract.heads import HeadFilter, RunHead
 from holdfast.contract.rows import TERMINAL, Status
-from holdfast.contract.store import Store
 from holdfast.engine.engine import Engine
 from holdfast.engine.handle import RunHandle
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
-from holdfast.looking.query import Query
-from holdfast.looking.views import Acted, ActPlan
+from holdfast.errors import BadInput
+from holdfast.looking.views import Acted
 
 Action = Literal["cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge", "attributes"]
 ACTIONS: tuple[str, ...] = get_args(Action)
-MOST = 10_000
-"""How many runs one act may choose."""
-_PAGE = 200
 
 _OPEN = frozenset(Status) - TERMINAL
 FITS: dict[str, frozenset[Status]] = {
@@ -106,59 +100,3 @@ def unfit(action: str, status: Status) -> str:
 
 def _fit(action: str, status: Status) -> str:
     return f"it is {status}" if unfit(action, status) else ""
-
-
-async def plan(store: Store, action: str, runs: Sequence[RunHead]) -> ActPlan:
-    """Return what acting on runs would come to, by where they stand now."""
-    cannot: dict[str, int] = {}
-    can: list[str] = []
-    for head in runs:
-        why = _fit(action, head.status)
-        if why:
-            cannot[why.removeprefix("it is ")] = cannot.get(why.removeprefix("it is "), 0) + 1
-        else:
-            can.append(head.id)
-    return ActPlan(action=action, matched=len(runs), can=can, cannot=cannot)
-
-
-async def chosen(store: Store, query: Query) -> list[RunHead]:
-    """Return the runs that a filter chooses, at most MOST; those that are started from now on are not among them.
-
-    Raises:
-        BadInput: the filter chooses everything, or more than MOST.
-    """
-    if query.all or query.attention:
-        raise BadInput(
-            "acting on many needs a filter, such as workflow:... or status:...; it does not act on everything"
-        )
-    if query.word is not None:
-        found = await store.heads_of([query.word])
-        if not found:
-            raise NoSuchRun(query.word)
-        return list(found.values())
-    runs: list[RunHead] = []
-    before: int | None = None
-    while True:
-        which: HeadFilter = msgspec.structs.replace(query.which, limit=_PAGE, before=before)
-        page = await store.heads(which)
-        runs += page.heads
-        if len(runs) > MOST:
-            raise BadInput(f"more than {MOST:,} runs fit this filter: narrow it, for example with created:")
-        if page.next is None:
-            return runs
-        before = page.next
-
-
-async def act_on_many(engine: Engine, action: str, run_ids: Sequence[str], options: Options) -> AsyncIterator[Acted]:
-    """Act on runs one after another, yielding what came of each; once the store is away the rest is not tried.
-
-    What cannot be done to one stops no other. Doing it again finishes what was interrupted: a run that was acted on is
-    not in a state for it any more.
-    """
-    for run_id in run_ids:
-        try:
-            yield await act(engine, action, run_id, options)
-        except StoreError:
-            raise
-        except HoldfastError as error:
-            yield Acted(run=run_id, action=action, changed=False, said=str(error), error=type(error).__name__)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import HeadFilter, HeadPage, RunHead
 from holdfast.contract.store import Store
+from holdfast.definitions import check_run_id
 from holdfast.engine.engine import Engine
-from holdfast.errors import BadInput, HoldfastError, StoreError
+from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreError
 from holdfast.looking.acts import ACTIONS, Options, act, unfit
 from holdfast.looking.query import Query
 from holdfast.looking.views import Acted, BulkProgress, SelectionView
@@ -32,51 +35,51 @@ _AT_ONCE = {"retry": 20, "rerun": 20}
 """How many runs of a page are acted on at the same time where that reads their histories; others all at once, so that
 one transaction has a page."""
 _SAMPLE = 20
+_SIGNATURE = 32
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dry run chose."""
+    """What a dry run chose: by a filter, or by ids."""
 
     action: str
-    which: HeadFilter
+    which: HeadFilter | None = None
     """With the key above those that there were as `before`."""
+    ids: list[str] = []
     at: Instant
 
 
-async def select(store: Store, action: str, query: Query) -> SelectionView:
-    """Return what acting on the runs of a filter would come to; nothing is changed.
+async def select(store: Store, action: str, query: Query | None, ids: Sequence[str], secret: bytes) -> SelectionView:
+    """Return what acting on the runs of a filter, or on those with the ids, would come to; nothing is changed.
 
     Raises:
-        BadInput: there is no such act, or the filter chooses everything.
+        BadInput: there is no such act, the filter chooses everything, or there are too many ids.
+        NoSuchRun: there is no run with one of the ids.
     """
     if action not in ACTIONS:
         raise BadInput(f"there is no act {action!r}; there are {', '.join(ACTIONS)}")
-    if query.all or query.attention or query.word is not None:
-        raise BadInput(
-            "acting on many needs a filter, such as workflow:... or status:...; it does not act on everything"
-        )
     now = store.clock.now()
-    newest = (await store.heads(HeadFilter(limit=1))).heads
-    until = min(query.which.created_until or now + 1, now + 1)
-    which = msgspec.structs.replace(
-        query.which, before=newest[0].key + 1 if newest else 0, created_until=until, limit=PAGE
-    )
-    made = Selection(action=action, which=which, at=now)
+    if query is not None and query.word is not None:
+        ids = [query.word]
+    if query is None or ids:
+        made = await _by_ids(store, action, ids, now)
+    else:
+        made = await _by_filter(store, action, query, now)
     can, cannot, matched, exact = 0, Counter[str](), 0, True
     sample: list[str] = []
-    async for page in _pages(store, which, None):
-        for head in page.heads:
-            why = unfit(action, head.status)
-            cannot[why] += bool(why)
-            can += not why
-            if not why and len(sample) < _SAMPLE:
-                sample.append(head.id)
-        matched += len(page.heads)
-        if matched >= MOST_COUNTED and page.next is not None:
-            exact = False
-            break
+    async with aclosing(_pages(store, made, None)) as pages:
+        async for page in pages:
+            for head in page.heads:
+                why = unfit(action, head.status)
+                cannot[why] += bool(why)
+                can += not why
+                if not why and len(sample) < _SAMPLE:
+                    sample.append(head.id)
+            matched += len(page.heads)
+            if matched >= MOST_COUNTED and page.next is not None:
+                exact = False
+                break
     return SelectionView(
-        selection=_written(made),
+        selection=_signed(made, secret),
         action=action,
         matched=matched,
         exact=exact,
@@ -87,8 +90,35 @@ async def select(store: Store, action: str, query: Query) -> SelectionView:
     )
 
 
+async def _by_filter(store: Store, action: str, query: Query, now: Instant) -> Selection:
+    if query.all or query.attention:
+        raise BadInput(
+            "acting on many needs a filter, such as workflow:... or status:...; it does not act on everything"
+        )
+    newest = (await store.heads(HeadFilter(limit=1))).heads
+    until = min(query.which.created_until or now + 1, now + 1)
+    before = newest[0].key + 1 if newest else 0
+    which = msgspec.structs.replace(query.which, before=before, created_until=until, limit=PAGE)
+    return Selection(action=action, which=which, at=now)
+
+
+async def _by_ids(store: Store, action: str, ids: Sequence[str], now: Instant) -> Selection:
+    wanted = list(dict.fromkeys(ids))
+    if not 1 <= len(wanted) <= MOST_COUNTED:
+        raise BadInput(f"name between 1 and {MOST_COUNTED:,} runs, not {len(wanted):,}")
+    for each in wanted:
+        check_run_id(each)
+    for start in range(0, len(wanted), PAGE):
+        some = wanted[start : start + PAGE]
+        known = await store.heads_of(some)
+        missing = next((each for each in some if each not in known), None)
+        if missing is not None:
+            raise NoSuchRun(missing, "; nothing was changed")
+    return Selection(action=action, ids=wanted, at=now)
+
+
 async def bulk(
-    engine: Engine, store: Store, selection: str, options: Options, *, before: int | None = None
+    engine: Engine, store: Store, selection: str, options: Options, secret: bytes, before: int | None = None
 ) -> AsyncGenerator[BulkProgress, None]:
     """Act on the runs of a selection, newest first, and tell after each page what came of all so far.
 
@@ -99,32 +129,33 @@ async def bulk(
         BadInput: the selection is too old, or none that a dry run made.
         StoreError: the store does not answer; what was told before is done.
     """
-    made = _read(selection, store.clock.now())
+    made = _read(selection, store.clock.now(), secret)
     if made.action == "terminate" and not options.reason:
         raise BadInput("terminating many runs needs a reason")
     changed, cannot, failed = 0, Counter[str](), Counter[str]()
     errors: dict[str, str] = {}
-    async for page in _pages(store, made.which, before):
-        fit = [head for head in page.heads if not unfit(made.action, head.status)]
-        cannot.update(unfit(made.action, head.status) for head in page.heads if head not in fit)
-        for done in await _act_on(engine, made.action, fit, options):
-            if done.changed:
-                changed += 1
-            elif done.error:
-                failed[done.error] += 1
-                if len(errors) < _SAMPLE:
-                    errors[done.run] = done.said
-            else:
-                cannot[done.said.removeprefix("it is ")] += 1
-        yield BulkProgress(
-            action=made.action,
-            changed=changed,
-            cannot=dict(cannot),
-            failed=dict(failed),
-            errors=dict(errors),
-            next=page.next,
-            finished=page.next is None,
-        )
+    async with aclosing(_pages(store, made, before)) as pages:
+        async for page in pages:
+            fit = [head for head in page.heads if not unfit(made.action, head.status)]
+            cannot.update(unfit(made.action, head.status) for head in page.heads if head not in fit)
+            for done in await _act_on(engine, made.action, fit, options):
+                if done.changed:
+                    changed += 1
+                elif done.error:
+                    failed[done.error] += 1
+                    if len(errors) < _SAMPLE:
+                        errors[done.run] = done.said
+                else:
+                    cannot[done.said.removeprefix("it is ")] += 1
+            yield BulkProgress(
+                action=made.action,
+                changed=changed,
+                cannot=dict(cannot),
+                failed=dict(failed),
+                errors=dict(errors),
+                next=page.next,
+                finished=page.next is None,
+            )
 
 
 async def _act_on(engine: Engine, action: str, runs: list[RunHead], options: Options) -> list[Acted]:
@@ -147,23 +178,38 @@ async def _act_on(engine: Engine, action: str, runs: list[RunHead], options: Opt
     return [each for each in found if isinstance(each, Acted)]
 
 
-async def _pages(store: Store, which: HeadFilter, before: int | None) -> AsyncIterator[HeadPage]:
-    below = which.before if before is None else min(before, which.before or before)
+async def _pages(store: Store, made: Selection, before: int | None) -> AsyncGenerator[HeadPage, None]:
+    """Yield the runs of a selection page by page; of ids `next` is how many came before the page that follows."""
+    if made.which is None:
+        for start in range(before or 0, len(made.ids), PAGE):
+            known = await store.heads_of(made.ids[start : start + PAGE])
+            after = start + PAGE
+            yield HeadPage(heads=list(known.values()), next=after if after < len(made.ids) else None)
+        return
+    below = made.which.before if before is None else min(before, made.which.before or before)
     while below is not None:
-        page = await store.heads(msgspec.structs.replace(which, before=below))
+        page = await store.heads(msgspec.structs.replace(made.which, before=below))
         yield page
         below = page.next
 
 
-def _written(made: Selection) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(made)).decode().rstrip("=")
+# A selection goes to a caller and comes back: its signature says that it is one that a dry run has made.
 
 
-def _read(text: str, now: Instant) -> Selection:
+def _signed(made: Selection, secret: bytes) -> str:
+    body = msgspec.json.encode(made)
+    return base64.urlsafe_b64encode(hmac.digest(secret, body, "sha256") + body).decode().rstrip("=")
+
+
+def _read(text: str, now: Instant, secret: bytes) -> Selection:
     try:
-        made = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Selection)
+        signed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        signature, body = signed[:_SIGNATURE], signed[_SIGNATURE:]
+        if not hmac.compare_digest(signature, hmac.digest(secret, body, "sha256")):
+            raise ValueError
+        made = msgspec.json.decode(body, type=Selection)
     except (ValueError, msgspec.MsgspecError):
-        raise BadInput("this is no selection that a dry run made; look again") from None
+        raise BadInput("this is no selection that a dry run made here; look again") from None
     if not 0 <= now - made.at <= LASTS:
         raise BadInput("the selection is older than ten minutes; look again with a dry run")
     return made

@@ -35,7 +35,7 @@ from holdfast.looking.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
@@ -174,11 +174,14 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def select(self, action: str, which: str) -> SelectionView:
-        """Return what acting on all runs of a filter would come to, and what to give to `bulk` to do it.
+    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> SelectionView:
+        """Return what acting on all runs of a filter, or on those with the ids, would come to; nothing is changed.
+
+        Its `selection` is what to give to `bulk` to do it. It is signed, so that no caller can make one up.
 
         Raises:
             BadFilter, BadInput: the filter cannot be read, or chooses everything.
+            NoSuchRun: there is no run with one of the ids.
         """
 
     @abstractmethod
@@ -190,7 +193,7 @@ class Desk(Acts):
         Leave the iteration to stop after the page in hand; `before` goes on from the `next` of what was told last.
 
         Raises:
-            BadInput: the selection is older than ten minutes, or is none.
+            BadInput: the selection is older than ten minutes, or none that this desk has made.
         """
 
     @abstractmethod

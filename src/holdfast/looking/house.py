@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Self
@@ -74,7 +75,13 @@ class LocalHouse(Desk):
     """The part of a desk on a store that is not about single runs."""
 
     def __init__(
-        self, store: Store, *, zone: tzinfo | None = UTC, code: Registry | None = None, engine: Engine | None = None
+        self,
+        store: Store,
+        *,
+        zone: tzinfo | None = UTC,
+        code: Registry | None = None,
+        engine: Engine | None = None,
+        secret: bytes | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -82,6 +89,7 @@ class LocalHouse(Desk):
         self._zone = zone
         self._ended = EndedCounts(store)
         self._discreet = False
+        self._secret = secret if secret is not None else secrets.token_bytes(32)
 
     def in_zone(self, zone: tzinfo | None) -> Self:
         other = copy(self)

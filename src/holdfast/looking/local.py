@@ -40,7 +40,7 @@ from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
@@ -67,6 +67,8 @@ class LocalDesk(LocalActs):
         zone: the time zone of filters and sentences; None for that of this machine.
         code: the workflows at hand (`engine.registry`): then it is told at which line a run waits.
         engine: what acts are done with; without one the desk only looks.
+        secret: what selections are signed with. By itself each desk makes up one, so that a selection is used where it
+            was made; processes that serve the same faces are given the same.
     """
 
     async def heads(
@@ -256,17 +258,20 @@ class LocalDesk(LocalActs):
 
         return await act(self._acting(), action, run_id, options)
 
-    async def select(self, action: str, which: str) -> SelectionView:
+    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> SelectionView:
         from holdfast.looking.bulk import select
 
-        return await select(self._store, action, parse(which, self._now, self._zone))
+        if ids and which:
+            raise BadInput("choose runs by a filter or by ids, not by both")
+        query = None if ids else parse(which, self._now, self._zone)
+        return await select(self._store, action, query, ids, self._secret)
 
     def bulk(
         self, selection: str, options: Options, *, before: int | None = None
     ) -> AsyncGenerator[BulkProgress, None]:
         from holdfast.looking.bulk import bulk
 
-        return bulk(self._acting(), self._store, selection, options, before=before)
+        return bulk(self._acting(), self._store, selection, options, self._secret, before)
 
     # What several of them do.
 

@@ -262,15 +262,6 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
     """Of a publish: how many runs were given the event."""
 
 
-class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What acting on many would come to: which runs can be acted on, and how many cannot, by the reason."""
-
-    action: str
-    matched: int
-    can: list[str]
-    cannot: dict[str, int] = {}
-
-
 class SelectionView(msgspec.Struct, frozen=True, kw_only=True):
     """What acting on many would come to; `selection` is what to give to the act itself, for ten minutes.
 

@@ -1,0 +1,146 @@
+"""Acting on many runs: what a dry run says, whether that is wanted, and how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.database import acting
+from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
+from holdfast.cli.output import emit, say_wrapped
+from holdfast.cli.progress import ProgressLine
+from holdfast.errors import BadInput
+from holdfast.looking.views import BulkProgress, SelectionView
+
+if TYPE_CHECKING:
+    from holdfast.looking import Desk
+    from holdfast.looking.acts import Options
+
+_INTERRUPTED = 130
+PAST = {
+    "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
+    "terminate": "terminated", "recover": "recovered", "nudge": "nudged",
+}  # fmt: skip
+"""What has been done to a run, by the act."""
+_DOING = {
+    "cancel": "cancelling", "pause": "pausing", "resume": "resuming", "retry": "retrying", "rerun": "running again",
+    "terminate": "terminating", "recover": "recovering", "nudge": "nudging",
+}  # fmt: skip
+_MEANS = {
+    "cancel": "Their code is told to stop, and may clean up.",
+    "pause": "They begin no step until they are resumed; what is under way finishes.",
+    "resume": "Paused ones go on where they are, cancelled ones at the first step that is not completed.",
+    "retry": "They go on from the step that failed; finished steps do not run again.",
+    "rerun": "Their steps run again from the one that is named, or all of them.",
+    "terminate": "They end here and now: their code is not told, and nothing is undone.",
+    "recover": "They are tried again with the code that workers have now.",
+    "nudge": "Steps that wait to be tried again are tried now.",
+}
+
+
+def act_on_many(action: str, ids: list[str], options: Options, given: dict[str, Any]) -> int:
+    """Act on runs that are named, or that fit a filter, once it is confirmed how many they are."""
+    secret = secrets.token_bytes(32)  # the dry run and the act are two clients of the database
+    plan = acting(given["url"], lambda desk: desk.select(action, given["where"] or "", ids=ids), secret=secret)
+    if options.dry_run and given["as_json"]:
+        emit("holdfast.selection/1", plan)
+        return 0
+    say_wrapped(_planned(plan), err=given["as_json"])
+    if plan.can and not given["yes"]:
+        say_wrapped(_MEANS[action], err=given["as_json"])
+    if options.dry_run or not plan.can:
+        return 0 if plan.can else NOTHING_CHANGED
+    _confirm(plan, given)
+    return _do(plan, options, given, secret)
+
+
+def _planned(plan: SelectionView) -> str:
+    cannot = sum(plan.cannot.values())
+    why = ", ".join(f"{count:,} {status}" if len(plan.cannot) > 1 else status for status, count in plan.cannot.items())
+    more = "" if plan.exact else "+"
+    one = plan.matched == 1 and plan.exact
+    runs = f"{plan.matched:,}{more} run{' matches' if one else 's match'}"
+    return f"{runs}: {plan.can:,}{more} can be {PAST[plan.action]}{f', {cannot:,} cannot ({why})' if cannot else ''}."
+
+
+def _confirm(plan: SelectionView, given: dict[str, Any]) -> None:
+    count = plan.can
+    if given["yes"]:
+        if not plan.exact:
+            raise BadInput(f"more than {plan.matched:,} runs match: narrow the filter, for example with created:")
+        if given["expect"] != count and (count > 1 or given["expect"] is not None):
+            raise BadInput(f"this acts on {count:,} runs: look at them with --dry-run, then say --yes --expect {count}")
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(f"there is no terminal to ask at: look with --dry-run, then say --yes --expect {count}")
+    runs = f"{count:,}{'' if plan.exact else '+'} run{'' if count == 1 else 's'}"
+    if not click.confirm(f"{plan.action.capitalize()} {runs}?", err=True):
+        raise click.Abort
+
+
+def _do(plan: SelectionView, options: Options, given: dict[str, Any], secret: bytes) -> int:
+    told: list[BulkProgress] = []
+    progress = ProgressLine(_DOING[plan.action], plan.can if plan.exact else None)
+
+    async def work(desk: Desk) -> None:
+        with _interrupted() as stop:
+            async with aclosing(desk.bulk(plan.selection, options)) as pages:
+                async for page in pages:
+                    told.append(page)
+                    progress.show(page.changed)
+                    if given["as_json"]:
+                        emit("holdfast.bulk/1", page, on_one_line=True)
+                    if stop.is_set():
+                        return
+
+    try:
+        acting(given["url"], work, secret=secret)
+    finally:
+        progress.end()
+    done = told[-1] if told else BulkProgress(action=plan.action, changed=0, finished=True)
+    if not given["as_json"] or not done.finished:
+        _told(plan, done, given["as_json"])
+    if not done.finished:
+        return _INTERRUPTED
+    short = sum(done.failed.values()) or done.changed < plan.can
+    return 0 if not short else IN_PART if done.changed else NOTHING_CHANGED
+
+
+def _told(plan: SelectionView, done: BulkProgress, err: bool) -> None:
+    failed, late = sum(done.failed.values()), sum(done.cannot.values()) - sum(plan.cannot.values())
+    said = [f"{PAST[plan.action]} {done.changed:,}"]
+    said += [f"failed {failed:,}"] if failed else []
+    said += [f"{late:,} could not any more"] if done.finished and late > 0 else []
+    if not done.finished:
+        of = f" of {plan.can:,}" if plan.exact else ""
+        said = [f"stopped: {said[0]}{of}", *said[1:], "the same command does the rest"]
+    say_wrapped(", ".join(said), err=err or not done.finished)
+    for run_id, error in list(done.errors.items())[:10]:
+        say_wrapped(f"  {run_id}: {error}", err=True)
+
+
+@contextmanager
+def _interrupted() -> Iterator[asyncio.Event]:
+    """Yield what is set by the first Ctrl-C, so that the page in hand is done; the second one stops at once."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def first() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, first)
+    except (NotImplementedError, RuntimeError, ValueError):
+        yield stop  # there are none here, or this is not the main thread
+        return
+    try:
+        yield stop
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
