@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The desk: what every face shows and does. The engine knows no face.
     "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*", *HISTORIES),
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
-    "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview"),
+    "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
     "cli": ("", *INSIDE, *HISTORIES, *LOOKING),
     "testing": ("*",),
 }

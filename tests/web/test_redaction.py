@@ -35,7 +35,15 @@ async def everything(page: Browser, ids: list[str]) -> dict[str, bytes]:
         for run_id in ids if "{id}" in route.path else [""]:
             path = f"/api/v1{route.path.replace('{id}', run_id)}"
             if route.method == "GET":
-                for more in ("", "?relative=true", "?name=stock", "?newest=true", "?seen=all"):
+                for more in (
+                    "",
+                    "?relative=true",
+                    "?name=stock",
+                    "?newest=true",
+                    "?seen=all",
+                    "?name=iban",
+                    "?q=iban=",
+                ):
                     found[path + more] = (await page.get(path + more)).body
     return found
 

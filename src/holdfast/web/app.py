@@ -142,7 +142,9 @@ class Dashboard:
         query = read_query(route.query, _pairs(scope))
         body = await _body(route, receive, headers)
         desk = self._desk if who.may("reader") else self._desk.discreet()
-        answer = await route.handler(ApiCall(desk, who, found.path, query, body, headers, _root(scope)))
+        answer = await route.handler(
+            ApiCall(desk, who, found.path, query, body, headers, self._redaction, _root(scope))
+        )
         return _response(answer, self._redaction.shown(answer.value, who))
 
     async def _who(self, scope: Scope) -> Principal:

@@ -93,7 +93,7 @@ class Redaction:
 
     def masked(self, value: Any, kind: str, path: tuple[str, ...] = ()) -> Any:
         """Return a payload without the values whose paths are marked."""
-        if path and (_looks_secret(path[-1]) or self._is_marked(path)):
+        if path and self.hides(*path):
             return value if value is None else MASKED
         if isinstance(value, dict):
             return {name: self.masked(each, kind, (*path, str(name))) for name, each in value.items()}
@@ -103,8 +103,9 @@ class Redaction:
             return self.masked(msgspec.to_builtins(value), kind, path)
         return self._function(kind, ".".join(path), value) if self._function is not None else value
 
-    def _is_marked(self, path: tuple[str, ...]) -> bool:
-        return any(_ends_with(path, pattern) for pattern in self._patterns)
+    def hides(self, *path: str) -> bool:
+        """Whether no one sees what is at this path."""
+        return _looks_secret(path[-1]) or any(_ends_with(path, pattern) for pattern in self._patterns)
 
 
 def _ends_with(path: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.histories.recorded import RecordedRun
+from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+from holdfast.looking.about.versions import VersionView
+from holdfast.looking.acting.purging import PurgeReport
+from holdfast.looking.acting.requests import ScheduleRequest
 from holdfast.looking.database import DatabaseView
 from holdfast.looking.doctor import HouseFinding
 from holdfast.looking.views import (
     Acted,
+    Answer,
     AuditPageView,
     Count,
     EventNameView,
     EventPage,
     HeldBackView,
     HistoryPage,
+    LetterDetail,
     LetterGroup,
     LetterView,
     LimitView,
     Page,
     QueueView,
+    ResultView,
     RunView,
     ScheduleView,
     SelectionView,
@@ -28,7 +36,7 @@ from holdfast.looking.views import (
     WorkerView,
 )
 from holdfast.schedules.preview import TickPreview
-from holdfast.web.resources import acts, house, runs, server
+from holdfast.web.resources import acts, doing, house, runs, server, suggest
 from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView
 from holdfast.web.resources.house import ListView
 from holdfast.web.routing import LARGE_BODY, Handler, Route, TellingQuery
@@ -37,7 +45,11 @@ from holdfast.web.routing import LARGE_BODY, Handler, Route, TellingQuery
 def routes() -> list[Route]:
     """Return every route, for one server: acts on many runs are kept by the server that was asked for them."""
     bulks = Bulks()
-    return [*_RUNS, *_ACTS, *_bulk(bulks), *_HOUSE, *_SERVER]
+    return [*_RUNS, *_SIDES, *_DOING, *_ACTS, *_bulk(bulks), *_HOUSE, *_SERVER]
+
+
+def _get(path: str, handler: Handler, answers: Any, summary: str, **more: Any) -> Route:
+    return Route(method="GET", path=path, handler=handler, answers=answers, summary=summary, **more)
 
 
 _RUNS = [
@@ -53,6 +65,7 @@ _RUNS = [
         method="GET",
         path="/counts",
         handler=runs.counts,
+        query=runs.CountQuery,
         answers=runs.CountsView,
         summary="Count the runs of each status",
     ),
@@ -110,6 +123,194 @@ _RUNS = [
     ),
 ]
 
+_SIDES = [
+    _get("/runs/{id}/result", runs.result, ResultView, "Say how a run ended", query=runs.ResultQuery, problems=(404,)),
+    _get(
+        "/runs/{id}/children",
+        runs.children,
+        ChildList,
+        "List the runs that a run started",
+        query=runs.ChildrenQuery,
+        problems=(404,),
+    ),
+    _get(
+        "/runs/{id}/inbox",
+        runs.inbox,
+        InboxPage,
+        "List what a run was sent and has not received",
+        query=runs.AfterQuery,
+        problems=(404,),
+    ),
+    _get("/runs/{id}/evidence", runs.evidence, EvidencePage, "List what a run put on record", query=runs.AfterQuery),
+    _get(
+        "/runs/{id}/audit",
+        runs.audit,
+        AuditPageView,
+        "List what was done to a run, newest first",
+        query=runs.BeforeQuery,
+    ),
+    _get(
+        "/runs/{id}/recording",
+        runs.recording,
+        RecordedRun,
+        "Return a run's input and history, to be replayed",
+        role="admin",
+        problems=(404,),
+    ),
+]
+
+
+def _do(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
+    given: dict[str, Any] = {"answers": Acted, "role": "operator", **more}
+    return Route(method=method, path=path, handler=handler, summary=summary, **given)
+
+
+_GONE_OR_BUSY = (404, 409, 429)
+_DOING = [
+    _do(
+        "POST",
+        "/runs",
+        doing.start,
+        "Start a run",
+        body=doing.StartBody,
+        largest=LARGE_BODY,
+        statuses=(200, 201),
+        problems=(409, 429),
+    ),
+    _do(
+        "POST",
+        "/runs/{id}/messages",
+        doing.send,
+        "Send a run a message",
+        body=doing.MessageBody,
+        largest=LARGE_BODY,
+        problems=_GONE_OR_BUSY,
+    ),
+    _do(
+        "POST",
+        "/runs/{id}/requests",
+        doing.ask,
+        "Send a run a request, and wait for its reply",
+        body=doing.RequestBody,
+        largest=LARGE_BODY,
+        answers=Answer,
+        problems=(*_GONE_OR_BUSY, 504),
+    ),
+    _do(
+        "POST",
+        "/runs/{id}/queries",
+        doing.query,
+        "Ask the code of a run about its state",
+        body=doing.QueryBody,
+        answers=Answer,
+        role="reader",
+        problems=(404, 409),
+    ),
+    _do(
+        "POST",
+        "/events",
+        doing.publish,
+        "Publish an event to the runs that wait for it",
+        body=doing.MessageBody,
+        largest=LARGE_BODY,
+        problems=(429,),
+    ),
+    _do(
+        "GET",
+        "/letters/{id}",
+        doing.letter,
+        "Show one dead letter with what it holds",
+        answers=LetterDetail,
+        role="viewer",
+        problems=(404,),
+    ),
+    _do(
+        "POST",
+        "/letters/{id}/acknowledge",
+        doing.acknowledge,
+        "Note that a dead letter was seen",
+        body=doing.ReasonBody,
+        problems=(404,),
+    ),
+    _do(
+        "POST",
+        "/letters/{id}/replay",
+        doing.replay,
+        "Let the run of a dead letter go on, or deliver its event again",
+        body=doing.ReplayBody,
+        problems=_GONE_OR_BUSY,
+    ),
+    _do("DELETE", "/letters/{id}", doing.remove_letter, "Forget a dead letter", query=doing.ReasonQuery),
+    _do(
+        "POST",
+        "/schedules/pause",
+        doing.on_schedule(lambda desk: desk.pause_schedule),
+        "Let a schedule start nothing",
+        body=doing.ScheduleActBody,
+        problems=(404,),
+    ),
+    _do(
+        "POST",
+        "/schedules/resume",
+        doing.on_schedule(lambda desk: desk.resume_schedule),
+        "Let a paused schedule go on",
+        body=doing.ScheduleActBody,
+        problems=(404,),
+    ),
+    _do(
+        "POST",
+        "/schedules/trigger",
+        doing.on_schedule(lambda desk: desk.trigger_schedule),
+        "Start a run of a schedule now",
+        body=doing.ScheduleActBody,
+        problems=(404, 409, 429),
+    ),
+    _do(
+        "POST",
+        "/schedules/backfill",
+        doing.backfill,
+        "Start the runs of past ticks",
+        body=doing.BackfillBody,
+        problems=(404, 409),
+    ),
+    _do(
+        "PUT",
+        "/schedules",
+        doing.put_schedule,
+        "Put a schedule",
+        query=doing.ScheduleQuery,
+        body=ScheduleRequest,
+        role="admin",
+        largest=LARGE_BODY,
+        problems=(409,),
+    ),
+    _do(
+        "DELETE",
+        "/schedules",
+        doing.delete_schedule,
+        "Forget a schedule; its runs stay",
+        query=doing.ScheduleQuery,
+        role="admin",
+        problems=(404,),
+    ),
+    _do(
+        "POST",
+        "/work/pause",
+        doing.pause_work,
+        "Let nothing begin of a workflow, a queue or a limit",
+        body=doing.WorkBody,
+    ),
+    _do("POST", "/work/resume", doing.resume_work, "Let a paused workflow, queue or limit go on", body=doing.WorkBody),
+    _do(
+        "POST",
+        "/purge",
+        doing.purge,
+        "Delete what is old enough, or count it",
+        body=doing.PurgeBody,
+        role="admin",
+        answers=PurgeReport,
+    ),
+]
 _ACTS = [
     *(
         Route(
@@ -174,15 +375,16 @@ def _bulk(bulks: Bulks) -> list[Route]:
     ]
 
 
-def _get(path: str, handler: Handler, answers: Any, summary: str, **more: Any) -> Route:
-    return Route(method="GET", path=path, handler=handler, answers=answers, summary=summary, **more)
-
-
 _HOUSE = [
     _get("/letters", house.letters, ListView[LetterView], "List dead letters, newest first", query=house.LettersQuery),
     _get("/letters/groups", house.letter_groups, ListView[LetterGroup], "List unseen dead letters by their cause"),
     _get("/workers", house.workers, ListView[WorkerView], "List the workers: alive, silent, dead"),
     _get("/workers/{id}", house.worker, WorkerView, "Show one worker", problems=(404,)),
+    _get("/versions", house.versions, ListView[VersionView], "List the versions of workflows, and who has them"),
+    _get("/suggest", suggest.suggest, ListView[str], "Complete a filter", query=suggest.SuggestQuery),
+    _get("/names/workflows", suggest.workflows, ListView[str], "List names of workflows", query=suggest.PrefixQuery),
+    _get("/names/attributes", suggest.attributes, ListView[str], "List names of attributes", query=suggest.PrefixQuery),
+    _get("/names/values", suggest.values, ListView[str], "List values of an attribute", query=suggest.ValuesQuery),
     _get("/queues", house.queues, ListView[QueueView], "List what waits in queues, and what was taken from them"),
     _get("/limits", house.limits, ListView[LimitView], "List the limits that workers share"),
     _get("/events", house.event_names, ListView[EventNameView], "List the names of events: queued, and waited for"),

@@ -15,6 +15,7 @@ from holdfast.looking.desk import Desk
 from holdfast.payloads.codec import MAX_DEPTH
 from holdfast.web.auth import Principal, Role
 from holdfast.web.problems import Problem
+from holdfast.web.redaction import Redaction
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -48,6 +49,7 @@ class ApiCall(msgspec.Struct, frozen=True):
     query: Any
     body: Any
     headers: Mapping[str, str]
+    redaction: Redaction
     root: str = ""
     """Where the application is mounted."""
 
@@ -104,7 +106,8 @@ class RouteTable:
         for route in routes:
             pattern = _PART.sub(lambda part: f"(?P<{part[1]}>[^/]+)", route.path)
             self._by_pattern.setdefault(pattern, {})[route.method] = route
-        self._patterns = [(re.compile(pattern), routes) for pattern, routes in self._by_pattern.items()]
+        plain_first = sorted(self._by_pattern, key=lambda pattern: "(" in pattern)
+        self._patterns = [(re.compile(pattern), self._by_pattern[pattern]) for pattern in plain_first]
 
     def find(self, path: str) -> FoundRoutes:
         """Return the routes of a path.

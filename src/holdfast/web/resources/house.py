@@ -88,6 +88,10 @@ async def worker(call: ApiCall) -> ApiAnswer:
     raise Problem(404, "not-found", f"there is no worker {call.path['id']!r}, or none any more")
 
 
+async def versions(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.versions()))
+
+
 async def queues(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(ListView[QueueView](await call.desk.queues()))
 

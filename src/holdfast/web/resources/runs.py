@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import timedelta
 
 import msgspec
 
-from holdfast.looking.views import Count, RunView, StatusCount, StepList
+from holdfast.contract.rows import Status
+from holdfast.errors import BadFilter
+from holdfast.looking.views import Count, RunView, StatusCount
 from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, TellingQuery, zone_of
+
+LONGEST_WAIT = timedelta(seconds=60)
 
 
 class ListQuery(TellingQuery, frozen=True, kw_only=True):
@@ -39,10 +43,31 @@ class HistoryQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Those that a retry or rerun cut away."""
 
 
-class CountView(Count, frozen=True, kw_only=True):
-    """How many runs there are, or at least so many; `as_of` is when that was counted."""
+class ResultQuery(TellingQuery, frozen=True, kw_only=True):
+    """How long an end is waited for."""
 
-    as_of: datetime | None = None
+    wait: timedelta = timedelta(0)
+    """Up to a minute, as PT30S."""
+
+
+class ChildrenQuery(TellingQuery, frozen=True, kw_only=True):
+    """Which runs that it started."""
+
+    depth: int = 1
+
+
+class AfterQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of them."""
+
+    after: int = 0
+    limit: int = 100
+
+
+class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of them."""
+
+    before: int | None = None
+    limit: int = 50
 
 
 class CountsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +87,18 @@ async def count(call: ApiCall) -> ApiAnswer:
 
 
 async def counts(call: ApiCall) -> ApiAnswer:
-    return ApiAnswer(CountsView(items=await call.desk.counts()))
+    if not call.query.q:
+        return ApiAnswer(CountsView(items=await call.desk.counts()))
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    as_of = (await desk.heads(call.query.q, limit=1)).as_of
+    found: list[StatusCount] = []
+    for status in Status:
+        try:
+            counted = await desk.count(f"{call.query.q} status:{status}")
+        except BadFilter:
+            counted = Count(n=0, exact=True)  # the filter itself was read above, and leaves this status out
+        found.append(StatusCount(status=str(status), n=counted.n, exact=counted.exact, as_of=as_of))
+    return ApiAnswer(CountsView(items=found))
 
 
 async def run(call: ApiCall) -> ApiAnswer:
@@ -95,8 +131,34 @@ async def why(call: ApiCall) -> ApiAnswer:
 
 
 async def steps(call: ApiCall) -> ApiAnswer:
-    view = await call.desk.run(call.path["id"])
-    return ApiAnswer(StepList(run=view.head.id, items=view.steps))
+    return ApiAnswer(await call.desk.steps(call.path["id"]))
+
+
+async def result(call: ApiCall) -> ApiAnswer:
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    wait = min(call.query.wait, LONGEST_WAIT)
+    return ApiAnswer(await desk.result(call.path["id"], wait=wait, relative=call.query.relative))
+
+
+async def children(call: ApiCall) -> ApiAnswer:
+    desk = call.desk.in_zone(zone_of(call.query.zone))
+    return ApiAnswer(await desk.children(call.path["id"], depth=call.query.depth, relative=call.query.relative))
+
+
+async def inbox(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.inbox(call.path["id"], after=call.query.after, limit=call.query.limit))
+
+
+async def evidence(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.evidence(call.path["id"], after=call.query.after, limit=call.query.limit))
+
+
+async def audit(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.audit(target=call.path["id"], limit=call.query.limit, before=call.query.before))
+
+
+async def recording(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.record(call.path["id"]))
 
 
 async def history(call: ApiCall) -> ApiAnswer:
