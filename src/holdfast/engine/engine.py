@@ -27,8 +27,8 @@ from holdfast.engine.client.messages import Messaging
 from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, RunControl, check_bulk
 from holdfast.engine.client.start import RunStarter
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters, engine_stopped
+from holdfast.engine.ctrl_c import interrupts_held
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.interrupts import interrupts_held
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
 from holdfast.engine.starting import StartsRuns

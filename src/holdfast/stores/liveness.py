@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from enum import StrEnum
 from glob import escape
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
+
+from holdfast.contract.rows import Claim
 from holdfast.system import lock
 
 RECENT_DEATH = 60_000_000
@@ -35,6 +38,11 @@ class Fate(StrEnum):
     def lost(self) -> str:
         """How the runs and attempts of such a worker were lost: crash or lapse."""
         return "crash" if self in (Fate.DIED, Fate.VANISHED) else "lapse"
+
+
+def with_deaths(claims: Iterable[Claim], deaths: int) -> list[Claim]:
+    """Return claims in which those of a worker that died tell how many did of late."""
+    return [claim if claim.died is None else msgspec.structs.replace(claim, deaths=deaths) for claim in claims]
 
 
 class WorkerLock:

@@ -11,10 +11,10 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
 from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
 from holdfast.contract.turns import Lane
+from holdfast.stores.liveness import with_deaths
 from holdfast.stores.postgres.connections import in_pipeline
 from holdfast.stores.postgres.database import BEGIN, Database
 from holdfast.stores.postgres.statements import encoded, found, lane_lock, name_lock
-from holdfast.stores.rules.claims import with_deaths
 from holdfast.stores.rules.flow.line import Line
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import record_of

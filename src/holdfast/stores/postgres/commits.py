@@ -18,7 +18,8 @@ from holdfast.stores.postgres.errors import is_lost
 from holdfast.stores.postgres.locks import Locks, locks_of
 from holdfast.stores.postgres.statements import NotLocked, PostgresStatements, encoded, found
 from holdfast.stores.rules.batch import Batch
-from holdfast.stores.rules.facts import Split, facts_of, outcome_of
+from holdfast.stores.rules.facts import Split, facts_of
+from holdfast.stores.rules.fence import outcome_of
 from holdfast.stores.sql.statements import MAX_PARAMETER
 from holdfast.stores.sql.tables import Row
 

@@ -60,6 +60,7 @@ from holdfast.contract.turns import (
     TurnEffects,
 )
 from holdfast.stores.rules.events import EventRules
+from holdfast.stores.rules.fence import may_write
 from holdfast.stores.rules.flow.lanes import LaneRules
 from holdfast.stores.rules.flow.pauses import pause_work
 from holdfast.stores.rules.inboxes import Inboxes
@@ -79,7 +80,6 @@ DRIVEN = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLING, Status.CO
 
 _KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 """Inbox rows that a failed or cancelled run keeps, for when it is reopened."""
-_NO_LIMITS: dict[str, LimitAnswer] = {}
 
 
 class Batch(Inboxes):
@@ -112,7 +112,7 @@ class Batch(Inboxes):
         match operation:
             case CommitTurn():
                 run = await self.run(operation.key)
-                if run is None or run.ended is not None or run.epoch != operation.epoch:
+                if not may_write(run, operation.epoch):
                     return Fenced(operation.key)
                 if operation.inbox is not None and operation.inbox != run.inbox:
                     return InboxMoved(operation.key)
@@ -288,7 +288,7 @@ class Batch(Inboxes):
         refused: dict[str, str] = {}
         refused_child = await self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
-        given, limits = None, _NO_LIMITS
+        given, limits = None, dict[str, LimitAnswer]()
         if turn.effects is not None:
             given = await self._do_effects(run, turn.effects, turn.at, refused, keys)
             limits = await self.limits.use(run, turn.effects, turn.at, keys)

@@ -9,8 +9,6 @@ from holdfast.contract.limits import LeaveLimits, TakeTasks
 from holdfast.contract.operations import (
     Beat,
     BeatTask,
-    Committed,
-    Fenced,
     FinishTask,
     KeepResult,
     Operation,
@@ -19,6 +17,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.turns import CommitTurn, PublishEvent, StartRun
 from holdfast.stores.rules.batch import Batch
+from holdfast.stores.rules.fence import outcome_of
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row
 
@@ -82,11 +81,6 @@ async def apply(statements: InsertingStatements, operations: Sequence[Operation]
 def facts_of(turns: Iterable[CommitTurn]) -> list[Row]:
     """Return the rows of facts, each with the epoch in which it may be written."""
     return [(turn.key, turn.epoch, *entry) for turn in turns for entry in turn.entries]
-
-
-def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
-    """Return what came of a turn."""
-    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)
 
 
 def only_facts(operation: Operation) -> TypeGuard[CommitTurn]:

@@ -19,6 +19,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import TurnEffects
+from holdfast.stores.rules.fence import may_write
 from holdfast.stores.sql.tables import Row, StoredRun
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class TaskRules:
         """Record that a step that its run's owner runs reported progress."""
         batch = self._batch
         run = await batch.run(beat.key)
-        if run is None or run.ended is not None or run.epoch != beat.epoch:
+        if not may_write(run, beat.epoch):
             return Fenced(beat.key)
         batch.note_side_rows(run)
         await batch.statements.write("put_beat", [(run.key, beat.location, beat.at, beat.detail)])
@@ -87,9 +88,7 @@ class TaskRules:
     async def may_record(self, attempt: Transact) -> StoredRun | None:
         """Return the run of an attempt that is to run in this transaction, None if it is another's by now."""
         run = await self._batch.run(attempt.run)
-        if run is None or run.ended is not None or (run.epoch, run.generation) != (attempt.epoch, attempt.generation):
-            return None
-        return run
+        return run if may_write(run, attempt.epoch) and run.generation == attempt.generation else None
 
     async def record(self, run: StoredRun, attempt: Transact, payload: str, at: Instant) -> Delivered:
         """Tell a run what came of an attempt that ran in this transaction."""

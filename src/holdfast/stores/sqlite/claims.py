@@ -10,7 +10,7 @@ import apsw
 from holdfast.clock import Instant
 from holdfast.contract.rows import Claim, Task
 from holdfast.contract.store import POISON_ERROR, POISON_TRIALS
-from holdfast.stores.rules.claims import with_deaths
+from holdfast.stores.liveness import with_deaths
 from holdfast.stores.sql.tables import record_of
 from holdfast.stores.sqlite.statements import MANY, SQL, json_rows
 

@@ -1,0 +1,24 @@
+"""The fence: a worker writes to a run only in the epoch in which it claimed it, and to none that has ended.
+
+Each claim raises a run's epoch, so what a worker writes that hung or lost its lease meanwhile is refused here. Turns
+that only add facts meet the same condition inside the statement that writes them (`insert_facts`), and the rows it did
+not write are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from holdfast.contract.operations import Committed, Fenced, Outcome
+from holdfast.contract.turns import CommitTurn
+from holdfast.stores.sql.tables import Row, StoredRun
+
+
+def may_write(run: StoredRun | None, epoch: int) -> TypeGuard[StoredRun]:
+    """Whether a worker that claimed a run in an epoch has it still."""
+    return run is not None and run.ended is None and run.epoch == epoch
+
+
+def outcome_of(turn: CommitTurn, fenced: set[Row]) -> Outcome:
+    """Return what came of a turn that only added facts."""
+    return Fenced(turn.key) if (turn.key, turn.epoch) in fenced else Committed(turn.key)
