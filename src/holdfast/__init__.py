@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast import logs, system  # noqa: F401  # what they do is done when they are imported
+from holdfast.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from holdfast.changes import Change
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from holdfast.ops.retention import Retention
     from holdfast.policy import Retry
     from holdfast.replay.location import valid_name
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Break",

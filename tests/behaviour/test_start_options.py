@@ -302,6 +302,29 @@ async def test_one_of_many_that_cannot_be_started_is_told_after_the_others_were(
     assert sorted(run.output for run in await engine.runs()) == [1, 3]
 
 
+@pytest.mark.parametrize("mode", ["memory"])
+async def test_very_many_are_started_by_the_thousand_whichever_of_them_cannot_be(make_engine):
+    """GUARANTEES 6.14 At no time are there coroutines for more than a thousand of them."""
+    engine = await make_engine(quick)
+    most = 0
+
+    def id_of(number: object) -> str:
+        return f"n{number}"
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(asyncio.all_tasks()))
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    with pytest.raises(BadInput, match="number"):
+        await engine.start_many(quick, ["bad", *range(2_100)], id=id_of, delay=HOUR)
+    counting.cancel()
+    assert sum((await engine.stats()).values()) == 2_100
+    assert 1_000 <= most < 1_100
+
+
 # Ids and options.
 
 

@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "holdfast"
 # replay, "replay" its __init__.
 FOUNDATIONS = (
     "errors", "clock", "policy", "definitions", "definitions.*", "changes", "chains", "events", "limits",
-    "texts", "logs", "system", "patience", "rates",
+    "texts", "logs", "system", "patience", "rates", "version",
 )  # fmt: skip
 PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")

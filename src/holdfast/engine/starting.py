@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from operator import is_
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
@@ -13,7 +14,7 @@ from holdfast.definitions import Workflow, options_given
 from holdfast.definitions.takes import Takes0, Takes1, Takes2, Takes3, Takes4, TakesMore
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.link import Linked
-from holdfast.engine.client.start import OnConflict, RunStarter, StartKeywords
+from holdfast.engine.client.start import OnConflict, RunStarter, StartKeywords, StartOptions
 from holdfast.engine.handle import RunHandle
 from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
@@ -24,6 +25,11 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+
+_DEFAULTS = tuple(getattr(StartOptions(), name) for name in StartOptions.__struct_fields__)
+
+_AT_ONCE = 1_000
+"""How many of `start_many` are on their way at a time: ample for a commit, and no pile of coroutines for 100,000."""
 
 
 class StartsRuns(Linked):
@@ -119,7 +125,8 @@ class StartsRuns(Linked):
             RunRejected: the workflow has as many runs as it may, and `on_full="reject"`; nothing was stored.
             BadInput: the arguments do not fit, or the connection is None; nothing was stored.
         """
-        said = options_given(StartsRuns.start, locals())
+        given = (id, unique_key, on_conflict, delay, start_at, timeout, priority, attributes, actor, tenant, connection)
+        said = {} if all(map(is_, given, _DEFAULTS)) else options_given(StartsRuns.start, locals())
         starting = self._starter.start(workflow, args, kwargs, said)
         # Without an id it asks for one thing; in a transaction of the caller's own, its connection says how long.
         several = id is not None and connection is msgspec.UNSET
@@ -164,8 +171,11 @@ class StartsRuns(Linked):
         """
         wanted = [each if isinstance(each, tuple) else (each,) for each in inputs]
         ids = [id(*args) for args in wanted] if id is not None else [None] * len(wanted)
-        starting = [self.start(workflow, *args, id=run_id, **options) for args, run_id in zip(wanted, ids, strict=True)]
-        started = await asyncio.gather(*starting, return_exceptions=True)
+        started: list[RunHandle[Any] | BaseException] = []
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = zip(wanted[first : first + _AT_ONCE], ids[first : first + _AT_ONCE], strict=True)
+            starting = [self.start(workflow, *args, id=run_id, **options) for args, run_id in some]
+            started += await asyncio.gather(*starting, return_exceptions=True)
         for outcome in started:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 
 from holdfast.clock import Clock, to_datetime
 from holdfast.contract.store import Store
@@ -19,6 +18,7 @@ from holdfast.transfer.file import Footer, Header, Reader, Writer
 from holdfast.transfer.importer import Import
 from holdfast.transfer.matching import Terms
 from holdfast.transfer.tables import COLUMNS
+from holdfast.version import __version__
 
 __all__ = ["CannotMove", "Checked", "Report", "Which", "check_file", "export_runs", "import_runs"]
 
@@ -63,7 +63,7 @@ async def export_runs(
     """
     with Writer(file) as writer:
         export = Export(writer, which, progress or _quietly)
-        sha256 = await export.write(Endpoint(store), version("holdfast"), (clock or Clock()).now())
+        sha256 = await export.write(Endpoint(store), __version__, (clock or Clock()).now())
     rows = dict(writer.rows)
     return Report(runs=rows.get("runs", 0), open_runs=export.open, rows=rows, snapshot=export.snapshot, sha256=sha256)
 

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from holdfast.clock import Clock
@@ -31,6 +30,7 @@ from holdfast.transfer.endpoints import Endpoint
 from holdfast.transfer.exporter import Export, Which
 from holdfast.transfer.file import Writer
 from holdfast.transfer.output import NewFile
+from holdfast.version import __version__
 
 Who = tuple[str, str]
 """Who asks for it, and why."""
@@ -123,7 +123,7 @@ async def _export(store: Store, path: Path, replace: bool, progress: Progress) -
         await beside.open()
         try:
             export = Export(writer, Which(), lambda runs, rows: progress(runs, export.total), backup=True)
-            await export.write(Endpoint(beside), version("holdfast"), Clock().now())
+            await export.write(Endpoint(beside), __version__, Clock().now())
         finally:
             await beside.close()
     return writer.rows["runs"], export.open

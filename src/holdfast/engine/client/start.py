@@ -114,6 +114,7 @@ def _encoded(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     return encode_attributes(attributes)
 
 
+_NOTHING_ASKED = StartOptions()
 _OF_THE_START = {"id", "connection"}
 """Options of which the run itself keeps nothing."""
 
@@ -141,9 +142,8 @@ class RunStarter:
         `said` has the options that were given another value than their default. With `audit` it is on record that a
         person started it, and a worker begins it as it would one that another process started.
         """
-        asked = StartOptions(**said)
-        plain = not said.keys() - _OF_THE_START
-        options = NO_OPTIONS if plain else asked.of_run(self._link.clock.now())
+        asked = StartOptions(**said) if said else _NOTHING_ASKED
+        options = asked.of_run(self._link.clock.now()) if said.keys() - _OF_THE_START else NO_OPTIONS
         definition, name, encoded, digest = self._input(workflow, args, kwargs, said if audit is None else ())
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker

@@ -185,6 +185,9 @@ def state_of(resident: Resident, released: bool = False) -> State | None:
 def waits_of(resident: Resident) -> str:
     """Return what a run waits for, in words, with notes of what they leave out."""
     journal, path = resident.execution.journal, resident.execution.journal.names.path
+    steps = resident.queued or resident.retries or resident.held or resident.limited
+    if not (steps or journal.receivers or journal.kids):
+        return "timer" if resident.execution.next_due() is not None else ""
     receivers = list((journal.receivers or {}).values())[:_MAX_WAITS]
     waits = [f"message {','.join(verb.names)}" for verb in receivers]
     waits += [f"child {child}" for child in list(journal.kids or {})[:_MAX_WAITS]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from importlib.metadata import version
 
 import msgspec
 
@@ -15,6 +14,7 @@ from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
+from holdfast.version import __version__
 
 MOST_BODIES = 50
 _SHORT = 1_000_000
@@ -24,7 +24,7 @@ _SHORT = 1_000_000
 def about_worker(registry: Registry, settings: Settings, queues: Queues) -> str:
     """Return what a worker serves."""
     about = WorkerAbout(
-        holdfast=version("holdfast"),
+        holdfast=__version__,
         python=platform.python_version(),
         queues=list(queues.names),
         workflows={workflow.name: workflow.version for workflow in registry.all()},

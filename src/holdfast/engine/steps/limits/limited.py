@@ -375,6 +375,8 @@ class LimitedSteps:
 
     def dropped(self, resident: Resident) -> None:
         """Give back what a run has that is not in memory any more."""
+        if resident not in self._held and resident not in self.pending:
+            return
         now = self.clock.now()
         places = self._held.pop(resident, {}).values()
         for place in places:
