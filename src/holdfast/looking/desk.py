@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+    from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
     from holdfast.looking.database import DatabaseView
@@ -74,6 +75,14 @@ class Desk(Acts):
     @abstractmethod
     async def count(self, which: str = "") -> Count:
         """Count runs, up to 10,000."""
+
+    @abstractmethod
+    async def suggest(self, text: str, at: int | None = None) -> Suggestions:
+        """Return what may be written at a place of a filter (its end, unless it is said), and instead of what.
+
+        Raises:
+            BadInput: the place is not in the text.
+        """
 
     @abstractmethod
     async def counts(self) -> list[StatusCount]:

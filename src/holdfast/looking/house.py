@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
+    from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
@@ -227,6 +228,11 @@ class LocalHouse(Desk):
         texts = await self._store.attribute_values(name, msgspec.json.encode(prefix).decode()[:-1])
         others = await self._store.attribute_values(name, prefix) if not prefix.startswith('"') else []
         return sorted({_written(value) for value in (*texts, *others)})[:MOST_VALUES]
+
+    async def suggest(self, text: str, at: int | None = None) -> Suggestions:
+        from holdfast.looking.about.suggesting import suggest
+
+        return await suggest(self._store, self.attribute_values, text, at)
 
     async def schedules(self) -> list[ScheduleView]:
         from holdfast.looking.control import schedule_views

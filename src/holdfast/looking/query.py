@@ -28,7 +28,7 @@ _ATTRIBUTE = re.compile(r"([^:=\s\"]+)=(.*)", re.DOTALL)
 _AGO = re.compile(r"-(\d+)(s|min|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
-_IS = ("open", "ended", "attention", "overdue")
+IS = ("open", "ended", "attention", "overdue")
 _SYNONYMS = {
     "waiting": "suspended",
     "sleeping": "suspended",
@@ -118,7 +118,7 @@ class _Reading:
         if negated and name not in ("status", "workflow"):
             raise BadFilter(f"{shown(token)}: only status and workflow can be excluded, as in -status:completed")
         if not value:
-            raise BadFilter(f"{shown(token)}: {name}: needs a value, as in {_EXAMPLES[name]}")
+            raise BadFilter(f"{shown(token)}: {name}: needs a value, as in {EXAMPLES[name]}")
         read(self, name, value, negated)
 
     def status(self, name: str, value: str, negated: bool) -> None:
@@ -147,8 +147,8 @@ class _Reading:
         self._once(name, "id_prefix", _unquoted(value[:-1]))
 
     def what(self, name: str, value: str, negated: bool) -> None:
-        if value not in _IS:
-            raise BadFilter(f"is:{value} is not known{_nearest(value, _IS)}; there are {', '.join(_IS)}")
+        if value not in IS:
+            raise BadFilter(f"is:{value} is not known{_nearest(value, IS)}; there are {', '.join(IS)}")
         if value == "attention":
             self._attention = True
         elif value == "overdue":
@@ -216,12 +216,13 @@ _WORDS: dict[str, Callable[[_Reading, str, str, bool], None]] = {
     "version": _Reading.text,
     "key": _Reading.text,
 }
-_EXAMPLES = {
+EXAMPLES = {
     "status": "status:failed,blocked", "workflow": "workflow:fulfil", "id": "id:order-88*", "is": "is:open",
     "created": "created:-24h", "ended": "ended:..-7d", "quiet": "quiet:-2d", "waiting": 'waiting:"message approved"',
     "tenant": "tenant:acme", "actor": "actor:kim", "parent": "parent:order-7", "version": "version:2",
     "key": "key:o-88405",
 }  # fmt: skip
+"""How each word of the language is written."""
 
 
 def _nearest(word: str, known: Any) -> str:

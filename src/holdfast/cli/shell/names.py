@@ -11,14 +11,11 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
+    from holdfast.looking.about.suggesting import Suggestions
 
 _IN_TIME = 0.15
 """How many seconds are spent on names: then there are none."""
 _MOST = 50
-_WORDS = (
-    "status:", "workflow:", "is:open", "is:ended", "is:attention", "is:overdue", "id:", "tenant:", "actor:", "parent:",
-    "version:", "key:", "created:", "ended:", "quiet:", "waiting:",
-)  # fmt: skip
 
 
 class RunIds(click.ParamType[str]):
@@ -40,16 +37,11 @@ class Filters(click.ParamType[str]):
     name = "filter"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from holdfast.contract.rows import Status
+        return _items(_looked(ctx, lambda desk: _suggested(desk.suggest(incomplete))), incomplete)
 
-        word, colon, begun = incomplete.partition(":")
-        if colon and word.lstrip("-") == "status":
-            return _items([f"{word}:{status}" for status in Status], incomplete)
-        if colon and word.lstrip("-") == "workflow":
-            found = _looked(ctx, lambda desk: desk.workflows(begun))
-            return _items([f"{word}:{name}" for name in found], incomplete)
-        attributes = _looked(ctx, lambda desk: desk.attributes(incomplete))
-        return _items([*_WORDS, *(f"{name}=" for name in attributes)], incomplete)
+
+async def _suggested(coming: Awaitable[Suggestions]) -> list[str]:
+    return [each.text for each in (await coming).items]
 
 
 class Workflows(click.ParamType[str]):
