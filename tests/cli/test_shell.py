@@ -154,7 +154,8 @@ COMPLETED = {
     "holdfast wh": ["why"], "holdfast why sl": ["sleeps"], "holdfast list status:fa": ["status:failed"],
     "holdfast list workflow:appr": ["workflow:approval"], "holdfast retry --where custo": ["customer="],
     "holdfast list is:at": ["is:attention"], "holdfast start sle": ["sleeper"], "holdfast why zzz": [],
-    "holdfast list customer=": ["customer=c-2210"], "holdfast schedules tr": ["trigger"], "holdfast list --cur": ["--cursor"],
+    "holdfast list customer=": ["customer=c-2210"], "holdfast schedules tr": ["trigger"],
+    "holdfast list --cur": ["--cursor"],
 }  # fmt: skip
 
 
