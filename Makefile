@@ -19,7 +19,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 5 / 2 )))
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check web browsers speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -43,6 +43,15 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(BIN)/basedpyright
 	@$(BIN)/python tests/types/verify.py
 	@$(ALL_TESTS)
+
+web: $(READY) ## Run all tests of the dashboard in a browser, which `make test` runs a sample of
+	@HOLDFAST_BROWSER=required $(BIN)/python -m pytest -q -n $(WORKERS) -m "web or not web" tests/web
+
+browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$HOLDFAST_CHROMIUM" || { \
+	  sudo=$$(test "$$(id -u)" = 0 || command -v sudo) && export DEBIAN_FRONTEND=noninteractive && \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || { \
+	  echo "apt-get cannot install chromium here; name one: HOLDFAST_CHROMIUM=/path/to/chromium" >&2; exit 1; }
 
 speed: $(READY) ## Judge what things cost by time: run by itself, on a machine that has nothing else to do
 	@$(BIN)/python -m pytest -q -m "speed and not slow" tests

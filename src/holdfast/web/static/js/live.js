@@ -1,0 +1,93 @@
+// Live views: one stream of what changed, opened again by itself, closed while the tab is hidden.
+import { signal, useEffect } from "./base.js";
+import { ROOT } from "./url.js";
+import { heard, zoneName } from "./format.js";
+
+const HIDDEN = 30_000;
+
+/** {state: "off" | "connecting" | "live" | "lost", since, reason}. */
+export const connection = signal({ state: "off", since: Date.now() });
+
+const listeners = new Map();
+let source = null;
+let opened = "";
+let retry = 0;
+let wait = 1000;
+
+function say(state, reason = "") {
+  if (connection.value.state !== state || connection.value.reason !== reason) connection.value = { state, reason, since: Date.now() };
+}
+
+function stop() {
+  source?.close();
+  source = null;
+  opened = "";
+  clearTimeout(retry);
+}
+
+function refresh() {
+  const views = [...listeners.keys()].sort();
+  const query = new URLSearchParams([...views.map((view) => ["view", view]), ["zone", zoneName()], ["relative", "true"]]).toString();
+  if (!views.length) {
+    stop();
+    say("off");
+    return;
+  }
+  if (source && opened === query) return;
+  stop();
+  opened = query;
+  if (connection.value.state !== "lost") say("connecting");
+  const mine = (source = new EventSource(ROOT + "/api/v1/live?" + query));
+  mine.onopen = () => { wait = 1000; say("live"); };
+  mine.onerror = () => {
+    if (mine !== source) return;
+    // The browser tries again by itself unless the server refused: then we do.
+    say("lost", navigator.onLine ? "the server does not answer" : "this device is offline");
+    if (mine.readyState === EventSource.CLOSED) {
+      source = null;
+      opened = "";
+      retry = setTimeout(refresh, wait);
+      wait = Math.min(wait * 2, 15_000);
+    }
+  };
+  for (const name of ["rows", "run", "counts", "letters", "workers", "bulk", "gone", "bye"]) {
+    mine.addEventListener(name, (event) => {
+      say("live");
+      let data;
+      try { data = JSON.parse(event.data); } catch { return; }
+      if (data.as_of) heard(data.as_of);
+      if (name === "bye") { source = null; mine.close(); opened = ""; retry = setTimeout(refresh, 50); return; }
+      for (const each of listeners.get(data.view) ?? []) each(name, data);
+    });
+  }
+}
+
+let asked = 0;
+const soon = () => { clearTimeout(asked); asked = setTimeout(refresh, 30); };
+
+/** Hear what changes of a view while a component is shown. @param {string | null} view @param {(name: string, data: any) => void} hear */
+export function useLive(view, hear) {
+  const ref = { hear };
+  useEffect(() => {
+    if (view === null) return undefined;
+    const call = (name, data) => hear(name, data);
+    if (!listeners.has(view)) listeners.set(view, new Set());
+    listeners.get(view).add(call);
+    soon();
+    return () => {
+      listeners.get(view)?.delete(call);
+      if (!listeners.get(view)?.size) listeners.delete(view);
+      soon();
+    };
+  }, [view]);
+  return ref;
+}
+
+let hide = 0;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hide);
+  if (document.hidden) hide = setTimeout(() => { stop(); say("off"); }, HIDDEN);
+  else soon();
+});
+addEventListener("online", soon);
+addEventListener("pagehide", stop);

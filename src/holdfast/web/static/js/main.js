@@ -1,0 +1,157 @@
+// The shell: who we are, the bar at the top, which screen, keys, and what is shown while the server does not know us.
+import { html, render, useEffect, useRef, useState, signal, kept, keep } from "./base.js";
+import { get, meet, session, signIn, usePicture, Problem } from "./api.js";
+import { connection, useLive } from "./live.js";
+import { go, href, place, runHref, settled } from "./url.js";
+import { ago, coarse, now, setZone, zone, zoneName } from "./format.js";
+import { letters, setLetters, useKeys } from "./keys.js";
+import { Icon, Mark } from "./parts/icons.js";
+import { changed, close, Frame, open, Sheet, sheet, addKind } from "./parts/sheet.js";
+import { Toasts, toast, Trouble } from "./parts/show.js";
+import { Runs } from "./screens/runs.js";
+
+const later = (load, name) => {
+  let found = null;
+  return (props) => {
+    const [Screen, set] = useState(() => found);
+    useEffect(() => { if (!found) load().then((module) => { found = module[name]; set(() => found); }); }, []);
+    return Screen ? html`<${Screen} ...${props} />` : html`<main id="main" aria-busy="true"></main>`;
+  };
+};
+const Run = later(() => import("./screens/run.js"), "Run");
+const Letters = later(() => import("./screens/letters.js"), "Letters");
+const Workers = later(() => import("./screens/workers.js"), "Workers");
+
+const SCREENS = [["/runs", "Runs", "r"], ["/letters", "Dead letters", "l"], ["/workers", "Workers", "w"]];
+
+export function flipTheme() {
+  const root = document.documentElement;
+  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
+  try { localStorage.setItem("holdfast-theme", root.dataset.theme); } catch { /* it holds for this tab */ }
+}
+
+function Connection() {
+  const { state, reason, since } = connection.value;
+  const about = session.value;
+  const behind = state === "lost" ? coarse(now.value - since) : "";
+  const words = { live: "live", connecting: "connecting", off: "not live", lost: `lost ${behind}, retrying: ${reason}` }[state];
+  const dot = { live: "pulse", connecting: "off", off: "off", lost: "lost" }[state];
+  return html`<span class=${"store" + (state === "lost" ? " bad" : "")} data-live=${state} title=${words}><i class=${"dot " + dot}></i>${state === "lost" ? words : { sqlite: "SQLite", postgres: "PostgreSQL" }[about.store] ?? about.store}<span class="vh" role="status">${words}</span></span>`;
+}
+
+function Search() {
+  const field = useRef(null);
+  const [text, set] = useState("");
+  useKeys({ "/": () => (document.querySelector("[data-filter]") ?? field.current).focus() });
+  const find = async (event) => {
+    event.preventDefault();
+    const word = text.trim();
+    if (!word) return;
+    try {
+      const page = await get("/runs", { params: { q: word, limit: 2 } });
+      if (page.items.length === 1 && page.items[0].id === word) go(runHref(word));
+      else go(href("/runs", { q: word }));
+      set("");
+      field.current?.blur();
+    } catch (error) {
+      if (error instanceof Problem) go(href("/runs", { q: word }));
+    }
+  };
+  return html`<form class="search" role="search" onSubmit=${find}><${Icon} name="search" /><input ref=${field} type="text" aria-label="Find a run" placeholder="Find a run" autocomplete="off" spellcheck="false" value=${text} onInput=${(e) => set(e.target.value)} onKeyDown=${(e) => { if (e.key === "Escape") e.target.blur(); }} /><kbd aria-hidden="true">/</kbd></form>`;
+}
+
+function Bar() {
+  const about = session.value;
+  const groups = usePicture("letters-count", (signal) => get("/letters/groups", { signal }));
+  useLive("letters", () => groups.reload());
+  const open = (groups.data?.items ?? []).reduce((n, each) => n + each.count, 0);
+  const path = place.value.path;
+  return html`${about.open && html`<div class="openbar">This dashboard is open to everyone who can reach it: dangerously_open=True</div>`}
+  <header class="top">
+    <a class="brand" href=${href("/runs")} aria-label="holdfast, runs"><${Mark} /><span>holdfast</span></a>
+    <${Connection} />
+    <nav class="nav" aria-label="Main">${SCREENS.map(([to, word]) => html`<a href=${href(to)} aria-current=${path.startsWith(to) ? "page" : undefined}>${word}${to === "/letters" && open > 0 && html`<span class="badge">${open.toLocaleString("en-US")}<span class="vh"> open</span></span>`}</a>`)}</nav>
+    <div class="right"><${Search} />
+      <button class="icon" aria-label="Light or dark" onClick=${flipTheme}><${Icon} name="moon" /></button>
+      <span class="who"><i class="face" aria-hidden="true">${(about.name ?? "?")[0].toUpperCase()}</i><span>${about.name} · ${about.role}</span></span></div>
+  </header>`;
+}
+
+const KEYS = [["/", "search"], ["g r, g l, g w", "runs, dead letters, workers"], ["j k", "move"], ["x", "select"], ["enter", "open"], ["n", "show newer runs"], ["[ ]", "run before, after"], ["s p", "send, pause"], ["a", "all acts"], ["y", "copy the id"], ["c", "copy as a command"], ["f", "fold idle time"], ["t z", "theme, time zone"], ["esc", "close"], ["?", "these keys"]];
+
+function Help() {
+  const [wanted, want] = useState(zone.value);
+  const save = () => {
+    try {
+      if (wanted !== "local") new Intl.DateTimeFormat("en", { timeZone: wanted });
+      setZone(wanted);
+      close();
+    } catch {
+      toast(`There is no time zone ${wanted}`, { icon: "failed" });
+    }
+  };
+  return html`<${Frame} title="Keys and settings" confirm=${save} confirmWord="Save">
+    <dl class="keys">${KEYS.map(([key, does]) => html`<dt>${key.split(/,? /).map((each) => html`<kbd>${each}</kbd> `)}</dt><dd>${does}</dd>`)}</dl>
+    <label class="field"><span>Time zone: local, UTC, or a name as Europe/Berlin</span><input type="text" value=${wanted} onInput=${(e) => want(e.target.value.trim())} /></label>
+    <label class="field check"><input type="checkbox" checked=${letters.value} onChange=${(e) => setLetters(e.target.checked)} /><span>Single letters act</span></label>
+  <//>`;
+}
+addKind("help", Help);
+
+const ZONES = ["local", "UTC"];
+
+function SignIn() {
+  const [token, set] = useState("");
+  const [problem, setProblem] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    try { await signIn(token.trim()); } catch (error) { if (error instanceof Problem) setProblem(error); else throw error; }
+  };
+  return html`<main id="main"><form class="panel signin" onSubmit=${submit}>
+    <h1>Sign in</h1><p>With a token: <code>holdfast token new --role operator --name ${"NAME"}</code> makes one, and <code>holdfast ui</code> prints a link that has one.</p>
+    <label class=${"field" + (problem ? " bad" : "")}><span>Token</span><input type="password" autocomplete="current-password" value=${token} onInput=${(e) => set(e.target.value)} />${problem && html`<span class="wrong" role="alert">${problem.message}</span>`}</label>
+    <button class="btn main" disabled=${!token.trim()}>Sign in</button>
+  </form></main>`;
+}
+
+function Screen() {
+  const { path, params } = place.value;
+  const run = path.match(/^\/runs\/([^/]+)\/?$/);
+  if (run) {
+    let id = run[1];
+    try { id = decodeURIComponent(run[1]); } catch { /* shown as it stands */ }
+    return html`<${Run} key=${id} id=${id} params=${params} />`;
+  }
+  if (path === "/runs" || path === "/runs/") return html`<${Runs} params=${params} />`;
+  if (path.startsWith("/letters")) return html`<${Letters} params=${params} />`;
+  if (path.startsWith("/workers")) return html`<${Workers} params=${params} />`;
+  return html`<main id="main"><section class="panel notice"><h2>There is no such page</h2><p>Nothing of the dashboard stands at <code>${path}</code>.</p><div class="acts"><a class="btn main" href=${href("/runs")}>All runs</a></div></section></main>`;
+}
+
+function App() {
+  const about = session.value;
+  useKeys({
+    "g r": () => go(href("/runs")), "g l": () => go(href("/letters")), "g w": () => go(href("/workers")), "g o": () => go(href("/runs")),
+    "?": () => open({ kind: "help" }), t: flipTheme,
+    z: () => { setZone(ZONES[(ZONES.indexOf(zone.value) + 1) % ZONES.length]); toast("Times in " + zoneName(), { icon: "suspended" }); },
+  });
+  if (place.value.path === "/") { queueMicrotask(() => go(href("/runs"), { replace: true })); return null; }
+  if (about.state === "unknown") return html`<main id="main" aria-busy="true"></main>`;
+  if (about.state === "out") return html`<${SignIn} />`;
+  if (about.state === "away") return html`<main id="main"><${Trouble} problem=${about.problem} retry=${meet} /></main>`;
+  return html`<a class="skip" href="#main">Skip to content</a><${Bar} /><${Screen} /><${Sheet} /><${Toasts} />`;
+}
+
+async function begin() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    history.replaceState(history.state, "", location.pathname + location.search);
+    try { await signIn(given); } catch (error) { if (!(error instanceof Problem)) throw error; session.value = { state: "out" }; }
+  }
+  if (session.value.state === "unknown") await meet();
+}
+
+setInterval(() => { if (session.value.state === "away") meet(); }, 2000);
+document.body.replaceChildren();
+render(html`<${App} />`, document.body);
+begin();

@@ -1,0 +1,66 @@
+// One step: its attempts, what it was given and gave, the last error with its own frames open.
+import { html, useState } from "../base.js";
+import { clock, coarse, now, span } from "../format.js";
+import { ActButton } from "../parts/sheet.js";
+import { Copy, Json, Status, TERMINAL, Time } from "../parts/show.js";
+
+const LIBRARY = /site-packages|[\\/]lib[\\/]python|[\\/]holdfast[\\/](?!web[\\/]browser)|<frozen|<string>/;
+
+/** Take a traceback apart: frames with file, line, function, text. */
+export function framesOf(text) {
+  const frames = [];
+  for (const line of (text ?? "").split("\n")) {
+    const head = line.match(/^\s*File "(.*)", line (\d+)(?:, in (.*))?$/);
+    if (head) frames.push({ file: head[1], line: Number(head[2]), name: head[3] ?? "", text: [], library: LIBRARY.test(head[1]) });
+    else if (frames.length && /^\s{4}/.test(line) && !/^\s*[\^~]+\s*$/.test(line)) frames.at(-1).text.push(line.slice(4));
+  }
+  return frames;
+}
+
+const short = (file) => file.split(/[\\/]/).slice(-2).join("/");
+export const typeName = (type) => String(type ?? "").split(".").pop();
+
+function Frame({ frame }) {
+  return html`<p class="frame"><code title=${frame.file}>${short(frame.file)}</code><span>${frame.name && frame.name + ", "}line ${frame.line}</span></p>
+    ${frame.text.length > 0 && html`<pre tabindex="0" role="group" aria-label=${"Line " + frame.line}><span class="hit"><span class="ln">${frame.line}</span>${frame.text.join("\n")}</span></pre>`}`;
+}
+
+/** An error: what it said, where; frames of libraries are folded. */
+export function ErrorView({ error }) {
+  const [whole, setWhole] = useState(false);
+  const frames = framesOf(error.traceback);
+  const own = frames.filter((each) => !each.library);
+  const hidden = frames.length - own.length;
+  return html`<p class="err wrap">${typeName(error.type)}${error.message ? ": " + error.message : ""}</p>
+    ${whole ? html`<pre tabindex="0" class="json" role="group" aria-label="Traceback">${error.traceback}</pre>` : own.map((frame) => html`<${Frame} frame=${frame} />`)}
+    <p class="trace">${error.cause && html`caused by <code>${typeName(error.cause.type)}</code>${error.cause.message ? ": " + error.cause.message : ""} · `}${!whole && hidden > 0 && `${hidden} ${hidden === 1 ? "frame" : "frames"} of libraries hidden · `}${error.traceback && html`<button class="linklike" onClick=${() => setWhole(!whole)}>${whole ? "own frames" : "whole traceback"}</button>`}</p>`;
+}
+
+function Attempts({ row }) {
+  return html`<table class="att"><caption class="vh">Attempts: number, when it began, how long it took, what came of it</caption><colgroup><col class="c1" /><col class="c2" /><col class="c3" /><col /></colgroup><tbody>
+    ${row.bars.slice(-30).map((bar) => html`<tr><td class="dim">${bar.attempt}</td><td><${Time} at=${new Date(bar.from).toISOString()} millis /></td><td>${bar.to === null ? coarse(now.value - bar.from) : span(bar.to - bar.from)}</td>
+      <td class=${"outcome " + { failed: "s-failed", done: "s-completed", lost: "s-pending", running: "s-running" }[bar.state]} title=${bar.error?.message}>${bar.state === "failed" ? typeName(bar.error?.type) + (bar.error?.message ? ": " + bar.error.message : "") : bar.state === "lost" ? "lost with its worker" + (bar.why ? ": " + bar.why : "") : bar.state}</td></tr>`)}
+    ${row.next && html`<tr><td class="dim">${row.attempts + 1}</td><td>${clock(row.next, { millis: true })}</td><td class="dim">${row.next > now.value ? "in " + coarse(row.next - now.value) : "now"}</td><td class="s-suspended">planned</td></tr>`}</tbody></table>`;
+}
+
+export function StepPanel({ row, step, head }) {
+  const status = step?.status ?? row.status;
+  const waits = ["waiting", "skipped"].includes(status) && !head.ended_at;
+  const error = row.error ?? step?.error;
+  const ended = TERMINAL.includes(head.status);
+  const on = { ids: [head.id] };
+  const kind = { message: "receives a message", child: "child", sleep: "sleep" }[row.kind] ?? row.kind;
+  return html`<section class="panel step" aria-label=${"Step " + row.path}>
+    <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}${step?.reason ? " · " + step.reason : ""}</span>
+      <span class="end">${waits && html`<${ActButton} action="nudge" on=${on} more=${{ step: row.path }} label="Try now" small />`}${row.kind === "step" && html`<${ActButton} action="rerun" on=${on} more=${{ step: row.path }} label="Rerun from here…" small fits=${ended} />`}</span></header>
+    <div class="two"><div>
+      ${row.kind === "step" ? html`<h3>Attempts</h3><${Attempts} row=${row} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
+      ${step?.progress !== null && step?.progress !== undefined && html`<h3>Progress ${step.heartbeat_at && html`<span class="end"><${Time} at=${step.heartbeat_at} short /></span>`}</h3><${Json} value=${step.progress} label="Progress" />`}
+      ${row.kind === "step" && html`<h3>Arguments ${row.arguments && html`<span class="end"><${Copy} text=${JSON.stringify(row.arguments)} what="Arguments">copy<//></span>`}</h3>${row.arguments ? html`<${Json} value=${row.arguments} label="Arguments" />` : html`<p class="dim">Not recorded; <code>@activity(record_arguments=True)</code> records them.</p>`}`}
+    </div><div>
+      ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} />` : null}
+      ${status === "completed" && row.kind === "step" && html`<h3>Result <span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span></h3><${Json} value=${step?.result ?? null} label="Result" />`}
+      ${row.marks.length > 0 && html`<h3>Message</h3><p>${row.marks.map((mark) => html`<code>${mark.what}</code> at ${clock(mark.at, { millis: true })}`)}</p>`}
+      ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}
+    </div></div></section>`;
+}

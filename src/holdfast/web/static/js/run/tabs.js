@@ -1,0 +1,115 @@
+// The other sides of a run: steps, history, messages, children, evidence and audit.
+import { html, useEffect, useRef, useState } from "../base.js";
+import { get, may, usePicture } from "../api.js";
+import { clock, number, plural, span } from "../format.js";
+import { here, runHref } from "../url.js";
+import { Icon } from "../parts/icons.js";
+import { changed, open } from "../parts/sheet.js";
+import { Copy, Json, RunLink, Sentence, Status, Time, Trouble, plain } from "../parts/show.js";
+import { typeName } from "./step.js";
+
+const path = (id, rest) => `/runs/${encodeURIComponent(id)}/${rest}`;
+
+/** Show a picture of a part of the page; what fails takes nothing else with it. */
+export function Part({ picture, empty, children }) {
+  if (picture.problem && !picture.data) return html`<${Trouble} problem=${picture.problem} retry=${picture.reload} />`;
+  if (!picture.data) return html`<p class="empty" aria-busy="true">Reading…</p>`;
+  if (empty) return html`<p class="empty">${empty}</p>`;
+  return html`<div class=${picture.problem ? "stale" : ""}>${children}</div>`;
+}
+
+export function Steps({ steps, rows }) {
+  if (!steps.length) return html`<p class="empty">It has called no step yet. <code>await ctx.step(activity, ...)</code> does.</p>`;
+  return html`<div class="scroller"><table class="tbl"><caption class="vh">Steps</caption><thead><tr><th scope="col">Status</th><th scope="col">Step</th><th scope="col" class="n">Attempts</th><th scope="col">Began</th><th scope="col" class="n">Took</th><th scope="col">Result or error</th></tr></thead><tbody>
+    ${steps.slice(0, 500).map((step) => html`<tr><td><${Status} status=${step.status} /></td><td><a href=${here({ tab: null, step: step.path })}><code>${step.path}</code></a>${step.compensation && html`<span class="small">undoes</span>`}</td><td class="n">${step.attempts}</td><td><${Time} at=${step.started_at} /></td>
+      <td class="n">${step.started_at && step.finished_at ? span(Date.parse(step.finished_at) - Date.parse(step.started_at)) : ""}</td>
+      <td>${step.error && step.status !== "completed" ? html`<span class="s-failed">${typeName(step.error.type)}: ${step.error.message}</span>` : step.status === "completed" ? html`<code>${cut(plain(step.result ?? null))}</code>` : step.reason}</td></tr>`)}</tbody></table></div>
+    ${steps.length > 500 && html`<p class="empty">The first 500 of ${number(steps.length)} steps; History has all.</p>`}`;
+}
+
+const cut = (text, most = 90) => (text.length > most ? text.slice(0, most) + "…" : text);
+const ROW = 34, WINDOW = 40, PAGE = 500;
+const FAILED = /failed|lost|cancel/;
+
+export function History({ id, total }) {
+  const [items, set] = useState([]);
+  const [next, setNext] = useState(0);
+  const [problem, setProblem] = useState(null);
+  const [text, type] = useState("");
+  const [failed, only] = useState(false);
+  const [shown, show] = useState(null);
+  const [top, scroll] = useState(0);
+  const busy = useRef(false);
+  const box = useRef(null);
+  const more = async (from) => {
+    if (busy.current) return;
+    busy.current = true;
+    try {
+      const page = await get(path(id, "history"), { params: { after: from, limit: PAGE } });
+      set((known) => (from ? [...known, ...page.items] : page.items));
+      setNext(page.next);
+      setProblem(null);
+    } catch (error) {
+      setProblem(error);
+    }
+    busy.current = false;
+  };
+  useEffect(() => { more(0); }, [id]);
+  // What was recorded meanwhile is read from where we are.
+  useEffect(() => { if (next === null && items.length && total > items.at(-1).seq) more(items.at(-1).seq); }, [total]);
+  const wanted = text.trim().toLowerCase();
+  const found = items.filter((each) => (!failed || FAILED.test(each.kind)) && (!wanted || each.kind.includes(wanted) || each.path.toLowerCase().includes(wanted) || JSON.stringify(each.data).toLowerCase().includes(wanted)));
+  const first = Math.max(0, Math.floor(top / ROW) - 8);
+  useEffect(() => { if (next && (first + WINDOW) * 1.5 > found.length) more(next); }, [first, next, found.length]);
+  const shownEntry = found.find((each) => each.seq === shown);
+  if (problem && !items.length) return html`<${Trouble} problem=${problem} retry=${() => more(0)} />`;
+  return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => type(e.target.value)} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => only(e.target.checked)} /> failed only</label><span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
+    <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="History">
+      <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
+        ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(JSON.stringify(each.data), 160)}</span></button>`)}</div></div></div>
+    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" /></div>`}`;
+}
+
+export function Messages({ id, rows, waits, ended }) {
+  const inbox = usePicture("inbox " + id, (signal) => get(path(id, "inbox"), { signal }));
+  useEffect(() => { if (changed.value) inbox.reload(); }, [changed.value]);
+  const taken = rows.filter((row) => row.kind === "message" && row.marks.length);
+  const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");
+  const unread = inbox.data?.items ?? [];
+  return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
+    <${Part} picture=${inbox.problem?.status === 404 ? { data: {} } : inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.at ?? each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>
+    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td></tr>`)}</tbody></table>`}
+    ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table>`}`;
+}
+
+export function Children({ id }) {
+  const page = usePicture("children " + id, (signal) => get("/runs", { params: { q: `parent:${JSON.stringify(id)}`, limit: 200 }, sentences: true, signal }));
+  useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
+  const items = page.data?.items ?? [];
+  return html`<${Part} picture=${page} empty=${!items.length && "It has no children. ctx.child(workflow, ...) starts one."}><table class="tbl"><caption class="vh">Children</caption><thead><tr><th scope="col">Status</th><th scope="col">Run</th><th scope="col">Now, and why</th><th scope="col">Started</th></tr></thead><tbody>
+    ${items.map((head) => html`<tr><td><${Status} status=${head.status} /></td><td><${RunLink} id=${head.id} /><span class="small">${head.workflow} · v${head.version}</span></td><td class="why"><${Sentence} why=${head.why} /></td><td><${Time} at=${head.created_at} /></td></tr>`)}</tbody></table>
+    ${page.data?.next && html`<p class="empty"><a href=${"?q=parent:" + id}>More than 200</a></p>`}<//>`;
+}
+
+/** What was done to a run, in words. */
+export function done(row) {
+  const detail = row.detail ?? {};
+  const about = detail.name ?? (detail.attributes ? Object.keys(detail.attributes).join(", ") : "");
+  const verb = { start: "started it", send: "sent", attributes: "set", set_attributes: "set", pause: "paused it", resume: "resumed it", cancel: "cancelled it", terminate: "terminated it", retry: "retried it", rerun: "ran it again", recover: "recovered it", nudge: "nudged it" }[row.action.replace(/^run\./, "")] ?? row.action;
+  return html`<b>${row.actor || "someone"}</b> ${verb} ${about && html`<code>${about}</code>`}${detail.reason ? html` <i>${detail.reason}</i>` : ""}`;
+}
+
+export function Record({ id, audit, facts }) {
+  const verdict = usePicture("verdict " + id, (signal) => get("/audit/verify", { params: { run: id }, signal }));
+  const rows = facts.filter((each) => each.kind === "evidence");
+  const acts = audit.data?.items ?? [];
+  return html`<div class="ptitle"><h2>Done to it</h2><span class="end dim">from the audit trail, newest first</span></div>
+    <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//>
+    <div class="ptitle"><h2>Evidence</h2><span class="end"><${Seal} verdict=${verdict.data} /></span></div>
+    ${rows.length ? html`<table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Id</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td><b>${row.data[0]}</b></td><td><code>${row.data[1]}</code></td></tr>`)}</tbody></table>` : html`<p class="empty">It put nothing on record. <code>ctx.evidence(what, ...)</code> does.</p>`}`;
+}
+
+export function Seal({ verdict }) {
+  if (!verdict) return null;
+  return verdict.ok ? html`<span class="seal"><${Icon} name="completed" />chain verified</span>` : html`<span class="seal s-failed"><${Icon} name="failed" />chain broken at ${verdict.broken_at}</span>`;
+}

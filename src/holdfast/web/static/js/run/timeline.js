@@ -1,0 +1,106 @@
+// The timeline: a row a call, bars for attempts, idle time folded.
+import { html, useMemo, useRef, useState, useLayoutEffect } from "../base.js";
+import { clock, coarse, now, plural, span } from "../format.js";
+import { here, runHref } from "../url.js";
+import { Icon } from "../parts/icons.js";
+import { scaleOf, ticksOf } from "./bars.js";
+
+const HEIGHT = 35, MANY = 60;
+const p = (x) => x.toFixed(2) + "%";
+const CLASS = { done: "b-ok", failed: "b-fail", running: "b-run", lost: "b-lost", wait: "b-wait", child: "b-child" };
+const ICON = { completed: "completed", failed: "failed", waiting: "suspended", skipped: "suspended", running: "running", cancelled: "cancelled" };
+
+function small(row) {
+  if (row.kind === "join" || row.kind === "race") return `${row.kind} of ${row.branches.length}`;
+  if (row.kind !== "step") return { message: "message", child: "child", sleep: "sleep", loop: row.note || "loop", send: "sent", publish: "published" }[row.kind];
+  return row.attempts > 1 ? plural(row.attempts, "attempt") : "";
+}
+
+function said(row, instant) {
+  if (row.next && row.status !== "completed" && row.kind === "step") return `attempt ${row.attempts + 1} in ${coarse(row.next - instant)}`;
+  if (row.kind === "message") return row.marks.length ? `after ${span(row.marks[0].at - row.begun)}` : row.note || "";
+  if (row.kind === "child") return row.status === "running" ? "" : span((row.ended ?? instant) - row.begun);
+  if (row.kind === "step") { const bar = row.bars.at(-1); return bar ? (bar.to === null ? coarse(instant - bar.from) : span(bar.to - bar.from)) : ""; }
+  if (row.kind === "sleep") return row.ended ? span(row.ended - row.begun) : row.next ? `until ${clock(row.next)}` : "";
+  if (row.ended) return span(row.ended - row.begun);
+  return "";
+}
+
+function describe(row, instant) {
+  const tried = row.attempts > 1 ? `, ${plural(row.attempts, "attempt")}` : "";
+  return `${row.name}, ${row.kind}, ${row.status}${tried}${said(row, instant) ? ", " + said(row, instant) : ""}`;
+}
+
+function Bars({ row, scale, instant }) {
+  const out = [];
+  let right = scale.at(row.begun);
+  for (const back of row.backs) out.push(html`<line class="back" x1=${p(scale.at(back.from))} x2=${p(scale.at(back.to ?? instant))} y1="17.5" y2="17.5" />`);
+  for (const bar of row.bars) {
+    const from = scale.at(bar.from), to = scale.at(bar.to ?? Math.max(instant, bar.from));
+    const width = Math.max(to - from, 0.5);
+    out.push(html`<rect class=${CLASS[bar.state]} x=${p(from)} y="10.5" width=${p(width)} height="14" rx="3" />`);
+    if (bar.state === "failed" && width > 3) out.push(html`<svg x=${p(from + width / 2)} y="17.5" overflow="visible"><path class="cross" d="M-3.2 -3.2L3.2 3.2M3.2 -3.2L-3.2 3.2" /></svg>`);
+    right = Math.max(right, from + width);
+  }
+  if (["join", "race", "loop"].includes(row.kind)) {
+    const from = scale.at(row.begun), to = scale.at(row.ended ?? instant);
+    right = to;
+    out.push(html`<line class="b-group" x1=${p(from)} x2=${p(to)} y1="17.5" y2="17.5" /><line class="b-group" x1=${p(from)} x2=${p(from)} y1="12.5" y2="22.5" /><line class="b-group" x1=${p(to)} x2=${p(to)} y1="12.5" y2="22.5" />`);
+  }
+  for (const mark of row.marks) { out.push(html`<svg x=${p(scale.at(mark.at))} y="17.5" overflow="visible"><path class="msg" d="M0 -7L7 0L0 7L-7 0Z" /></svg>`); right = Math.max(right, scale.at(mark.at) + 0.8); }
+  const words = said(row, instant);
+  if (row.next && row.kind === "step" && row.status !== "completed") {
+    const x = scale.at(row.next);
+    out.push(html`<rect class="b-next" x=${p(x)} y="10.5" width="1.4%" height="14" rx="3" />`);
+    if (words) out.push(html`<text class="s" x=${p(x)} dx="-8" y="14" text-anchor="end">${words}</text>`);
+  } else if (words) {
+    out.push(right > 80 ? html`<text x=${p(scale.at(row.begun))} dx="-6" y="21.5" text-anchor="end">${words}</text>` : html`<text x=${p(right)} dx="6" y="21.5">${words}</text>`);
+  }
+  return html`<svg aria-hidden="true">${out}</svg>`;
+}
+
+function Row({ row, scale, instant, selected, select }) {
+  return html`<div class=${"row" + (selected ? " sel" : "")} role="listitem" data-path=${row.path}>
+    <a class="name" style=${{ "--d": row.depth }} href=${row.child ? runHref(row.child) : here({ step: row.path })} data-replace=${row.child ? undefined : ""} aria-current=${selected ? "true" : undefined} aria-label=${describe(row, instant)}><span class=${"s-" + ({ waiting: "suspended", skipped: "suspended" }[row.status] ?? row.status)}><${Icon} name=${ICON[row.status] ?? row.status} /></span><code title=${row.path}>${row.name}</code><small>${small(row)}</small></a>
+    <${Bars} row=${row} scale=${scale} instant=${instant} /></div>`;
+}
+
+const KEY = [["b-ok", "done"], ["b-fail", "failed"], ["b-run", "running"], ["b-lost", "lost with its worker"], ["back", "waiting to try again"], ["b-wait", "waiting"], ["msg", "message"], ["b-child", "child"], ["b-next", "planned"]];
+
+function Key({ rows }) {
+  const used = new Set(rows.flatMap((row) => [...row.bars.map((bar) => CLASS[bar.state]), row.backs.length && "back", row.marks.length && "msg", row.next && "b-next"]));
+  return html`<div class="key">${KEY.filter(([each]) => used.has(each)).map(([each, word]) => html`<span><svg aria-hidden="true">${each === "back" ? html`<line class="back" x1="0" x2="20" y1="5" y2="5" />` : each === "msg" ? html`<path class="msg" d="M10 0L15 5L10 10L5 5Z" />` : html`<rect class=${each} x="1" y="0.7" width="18" height="8.6" rx="2.5" />`}</svg>${word}</span>`)}</div>`;
+}
+
+export function Timeline({ rows, head, fold, selected, partial }) {
+  const open = !head.ended_at;
+  const instant = open ? now.value : Date.parse(head.ended_at);
+  const scale = scaleOf(rows, { begin: Date.parse(head.created_at), now: instant, open, fold });
+  const here = open ? scale.at(instant) : null;
+  const ticks = ticksOf(scale);
+  const clear = ticks.filter((tick) => here === null || Math.abs(tick.x + (tick.since ? 0 : 3) - here) > 6);
+  const box = useRef(null);
+  const [top, scroll] = useState(0);
+  const windowed = rows.length > MANY;
+  const first = windowed ? Math.max(0, Math.floor(top / HEIGHT) - 10) : 0;
+  const shown = windowed ? rows.slice(first, first + 50) : rows;
+  useLayoutEffect(() => {
+    if (!windowed || !selected) return;
+    const at = rows.findIndex((row) => row.path === selected) * HEIGHT;
+    if (at >= 0 && box.current && (at < box.current.scrollTop || at > box.current.scrollTop + box.current.clientHeight - HEIGHT)) box.current.scrollTop = at - 100;
+  }, [selected, windowed]);
+  const undoing = rows.findIndex((row) => row.undoing);
+  const list = (from, to) => shown.slice(Math.max(0, from - first), Math.max(0, to - first)).map((row) => html`<${Row} key=${row.path} row=${row} scale=${scale} instant=${instant} selected=${row.path === selected} />`);
+  return html`<div class="tl"><svg class="defs" aria-hidden="true"><defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h1" width="7" height="7" /><line class="h2" x1="0" y1="0" x2="0" y2="7" stroke-width="2" /></pattern><pattern id="lost" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h3" width="5" height="5" /><line class="h4" x1="0" y1="0" x2="0" y2="5" stroke-width="2" /></pattern></defs></svg>
+    <div class="axis"><span>Call</span><svg role="presentation">${clear.map((tick) => html`<text class=${tick.since || tick.x > 2 ? "plus" : ""} x=${p(tick.x)} y="20" text-anchor=${tick.since ? "middle" : "start"}>${tick.since ? "+" + coarse2(tick.since) : clock(tick.at)}</text>`)}
+      ${scale.folds.map((each) => html`<text class="s fold" x=${p(each.x + each.width / 2)} y="20" text-anchor="middle">${coarse(each.to - each.from)}</text>`)}
+      ${open && html`<svg x=${p(scale.at(instant))} overflow="visible"><rect class="nowbox" x="-17" y="7" width="34" height="18" rx="9" /><text class="nowtext" x="0" y="20" text-anchor="middle">now</text></svg>`}</svg></div>
+    ${partial && html`<p class="partial">${partial}</p>`}
+    <div class=${"rows" + (windowed ? " windowed" : "")} ref=${box} onScroll=${windowed ? (e) => scroll(e.target.scrollTop) : undefined} tabindex=${windowed ? 0 : undefined} role=${windowed ? "region" : undefined} aria-label=${windowed ? "Calls" : undefined}>
+      <svg class="grid" aria-hidden="true">${scale.folds.map((each) => html`<rect class="f" x=${p(each.x)} y="0" width=${p(each.width)} height="100%" />`)}${ticks.map((tick) => html`<line x1=${p(tick.x)} x2=${p(tick.x)} y1="0" y2="100%" />`)}${open && html`<line class="now" x1=${p(scale.at(instant))} x2=${p(scale.at(instant))} y1="0" y2="100%" />`}</svg>
+      <div role="list" aria-label="What happened when" style=${windowed ? { height: rows.length * HEIGHT + "px", paddingTop: first * HEIGHT + "px" } : undefined}>
+        ${undoing < 0 ? list(0, rows.length) : html`${list(0, undoing)}${!windowed && html`<div class="undoline" role="presentation">undoing</div>`}${list(undoing, rows.length)}`}</div></div>
+    <${Key} rows=${rows} /></div>`;
+}
+
+const coarse2 = (millis) => (millis < 1000 ? millis + " ms" : coarse(millis));

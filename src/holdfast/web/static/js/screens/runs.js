@@ -1,0 +1,238 @@
+// The list of runs: found by a filter, each with why it is where it is; one or many are acted on.
+import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState, kept, keep, quoted } from "../base.js";
+import { get, may, Problem, session, usePicture } from "../api.js";
+import { connection, useLive } from "../live.js";
+import { go, here, href, place, runHref, settled, ROOT } from "../url.js";
+import { coarse, counted, now, number, plural, span, zoneName, clock } from "../format.js";
+import { useKeys } from "../keys.js";
+import { ACTS } from "../parts/acts.js";
+import { Filter, tokensOf, without } from "../parts/filter.js";
+import { Icon } from "../parts/icons.js";
+import { addKind, ActButton, changed, close, Frame, open, openAct, sheet } from "../parts/sheet.js";
+import { Chips, copy, plain, RunLink, Sentence, Status, statusWord, STATUSES, TERMINAL, Time, Trouble } from "../parts/show.js";
+
+const PAGE = 50;
+const COLUMNS = { attributes: "Attributes", started: "Started", took: "Took", tenant: "Tenant", actor: "Actor", version: "Version", priority: "Priority", worker: "Worker", updated: "Changed", parent: "Parent" };
+const USUAL = "attributes,started,took";
+
+/** Which runs are selected, under which filter; `all` are all that match. */
+const selected = signal({ q: "", ids: new Set(), all: false });
+const current = signal(null);
+/** The page that was last shown, so that a run knows its neighbours. */
+export const listed = signal({ q: "", ids: [], more: false });
+
+export function Took({ head }) {
+  if (head.ended_at) return span(Date.parse(head.ended_at) - Date.parse(head.created_at));
+  if (head.status === "pending") return null;
+  return coarse(now.value - Date.parse(head.created_at));
+}
+
+function Cell({ column, head }) {
+  if (column === "attributes") return html`<td class="c-attr"><div class="attrs"><${Chips} values=${head.attributes} /></div></td>`;
+  if (column === "started") return html`<td class="time c-time"><${Time} at=${head.created_at} both /></td>`;
+  if (column === "took") return html`<td class="time n c-took"><${Took} head=${head} /></td>`;
+  if (column === "updated") return html`<td class="time c-other"><${Time} at=${head.updated_at} both /></td>`;
+  if (column === "parent") return html`<td class="c-other">${head.parent && html`<${RunLink} id=${head.parent} />`}</td>`;
+  const value = column.startsWith("=") ? head.attributes?.[column.slice(1)] : head[column];
+  return html`<td class="c-other num">${value === null || value === undefined ? "" : plain(value)}</td>`;
+}
+
+function Row({ head, columns, here: is, chosen, gone, toggle }) {
+  const mark = [chosen && "sel", is && "cur", TERMINAL.includes(head.status) && "done", gone && "gone"].filter(Boolean).join(" ");
+  return html`<tr class=${mark} data-run=${head.id}>
+    <td class="box"><input type="checkbox" aria-label=${"Select " + head.id} checked=${chosen} onClick=${(e) => toggle(head.id, e.shiftKey)} /></td>
+    <td class="c-st"><${Status} status=${head.status} /></td>
+    <td class="c-id"><a class="id" href=${runHref(head.id)} title=${head.id} onFocus=${() => { current.value = head.id; }}>${head.id}</a><span class="wf">${head.workflow}${head.version && ` · v${head.version}`}</span></td>
+    <td class="c-why"><span class="why"><${Sentence} why=${head.why} /></span></td>
+    ${columns.map((each) => html`<${Cell} column=${each} head=${head} />`)}
+  </tr>`;
+}
+
+/** Count the runs of a filter by status; what the filter leaves out is nothing. */
+async function countsOf(q, signal) {
+  const items = await Promise.all(STATUSES.map(async (status) => {
+    try {
+      return { status, ...(await get("/counts/runs", { params: { q: `${q} status:${status}`, zone: zoneName() }, signal })) };
+    } catch (problem) {
+      if (problem instanceof Problem && problem.code === "bad-filter") return { status, n: 0, exact: true };
+      throw problem;
+    }
+  }));
+  return { items };
+}
+
+/** How many there are of each status: of all, or of those that a filter leaves. */
+function Strip({ q }) {
+  const rest = without(q, "status").trim();
+  const counts = usePicture("counts " + rest, (signal) => (rest ? countsOf(rest, signal) : get("/counts", { signal })));
+  useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.items) counts.put({ items: data.items }); else counts.reload(); });
+  useEffect(() => { if (changed.value) counts.reload(); }, [changed.value]);
+  const by = Object.fromEntries((counts.data?.items ?? []).map((each) => [each.status, each]));
+  const chosen = tokensOf(q).find((each) => each.startsWith("status:"))?.slice(7).split(",") ?? [];
+  const to = (status) => here({ q: (rest + (status ? " status:" + status : "")).trim(), cursor: null, from: null });
+  const known = Object.keys(by).length > 0;
+  const all = known && { n: Math.min(Object.values(by).reduce((n, each) => n + each.n, 0), 10_000), exact: Object.values(by).every((each) => each.exact) && Object.values(by).reduce((n, each) => n + each.n, 0) <= 10_000 };
+  const shown = STATUSES.filter((each) => each !== "cancelling" || by.cancelling?.n);
+  return html`<div class=${"stat" + (counts.problem ? " stale" : "")} role="group" aria-label="By status" tabindex="0">
+    <a href=${to("")} aria-current=${chosen.length ? undefined : "true"}><span class="st">All</span><b>${all ? counted(all) : "…"}</b></a>
+    ${shown.map((each) => html`<a href=${to(each)} aria-current=${chosen.includes(each) ? "true" : undefined}><${Status} status=${each} /><b>${known ? counted(by[each] ?? { n: 0, exact: true }) : "…"}</b></a>`)}
+  </div>`;
+}
+
+function Views({ q }) {
+  const attention = usePicture("attention", (signal) => get("/counts/runs", { params: { q: "is:attention" }, signal }));
+  const saved = kept("views", []);
+  const views = [["Needs attention", "is:attention", attention.data], ["Waiting over a day", "status:suspended quiet:-1d"], ["Mine", "actor:" + quotedWord(session.value.name)], ...saved];
+  return html`<span class="views">${views.map(([name, filter, count]) => html`<a class="btn small quiet" href=${href("/runs", { q: filter })} aria-current=${filter === q ? "true" : undefined}>${name}${count?.n > 0 && html` <span class="badge">${counted(count)}</span>`}</a>`)}</span>`;
+}
+
+const quotedWord = (text) => (/^[\w.@-]+$/.test(text ?? "") ? text : JSON.stringify(text ?? ""));
+
+function SaveView({ q }) {
+  const [name, set] = useState("");
+  const save = () => { keep("views", [...kept("views", []).filter(([each]) => each !== name), [name.trim(), q]].slice(-12)); close(); go(here({}), { replace: true }); };
+  return html`<${Frame} title="Save this view" confirm=${save} confirmWord="Save" disabled=${!name.trim()}>
+    <p>The filter <code>${q || "all runs"}</code> under a name, in this browser. The address of the page is the view, too: it can be shared.</p>
+    <label class="field"><span>Name</span><input type="text" autocomplete="off" value=${name} onInput=${(e) => set(e.target.value)} /></label>
+  <//>`;
+}
+addKind("view", SaveView);
+
+function Columns({ chosen }) {
+  const [shown, show] = useState(false);
+  const [name, type] = useState("");
+  const box = useRef(null);
+  const set = (list) => go(here({ cols: list.join(",") === USUAL ? null : list.join(",") || "none" }), { replace: true });
+  const flip = (each) => set(chosen.includes(each) ? chosen.filter((one) => one !== each) : [...chosen, each]);
+  useEffect(() => {
+    const away = (event) => { if (!box.current?.contains(event.target)) show(false); };
+    if (shown) document.addEventListener("pointerdown", away);
+    return () => document.removeEventListener("pointerdown", away);
+  }, [shown]);
+  return html`<span class="drop" ref=${box} onKeyDown=${(e) => { if (e.key === "Escape") { show(false); e.stopPropagation(); box.current.querySelector("button").focus(); } }}><button class="btn small quiet" aria-expanded=${shown} onClick=${() => show(!shown)}>Columns</button>
+    ${shown && html`<div class="menu up" role="group" aria-label="Columns">${[...Object.keys(COLUMNS), ...chosen.filter((each) => each.startsWith("="))].map((each) => html`<label><input type="checkbox" checked=${chosen.includes(each)} onChange=${() => flip(each)} />${COLUMNS[each] ?? each.slice(1)}</label>`)}<hr />
+      <label class="field"><input type="text" aria-label="An attribute as a column" placeholder="an attribute" value=${name} onInput=${(e) => type(e.target.value)} onKeyDown=${(e) => { if (e.key === "Enter" && name.trim()) { flip("=" + name.trim()); type(""); } }} /></label></div>`}</span>`;
+}
+
+const PROGRAM = `import asyncio
+from holdfast import Context, Engine, activity, workflow
+
+@activity
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+
+@workflow
+async def welcome(ctx: Context, name: str) -> str:
+    return await ctx.step(greet, name)
+
+async def main() -> None:
+    async with Engine("sqlite:///shop.db", workflows=[welcome]) as engine:
+        run = await engine.start(welcome, "Ada")
+        print(await run.result())
+
+asyncio.run(main())`;
+
+function Empty({ q }) {
+  if (q) {
+    return html`<div class="notice"><h2>No run fits</h2><p>Nothing matches <code>${q}</code>. A word alone is an id, the beginning of ids, or a workflow; <code>customer=c-2210</code> finds by an attribute.</p>
+      <div class="acts"><a class="btn" href=${href("/runs")}>All runs</a></div></div>`;
+  }
+  return html`<div class="notice"><h2>There are no runs yet</h2><p>They appear here as soon as a program starts one, for example this:</p><pre tabindex="0">${PROGRAM}</pre></div>`;
+}
+
+function Bulk({ q, page }) {
+  const mine = selected.value;
+  if (mine.q !== q || (!mine.ids.size && !mine.all)) return null;
+  const on = mine.all ? { q } : { ids: [...mine.ids] };
+  const narrow = q.trim() && !/\bis:attention\b/.test(q);
+  const clear = () => { selected.value = { q, ids: new Set(), all: false }; };
+  return html`<div class="bulk" role="toolbar" aria-label="With the selected runs"><span class="how"><b>${mine.all ? "All that match" : plural(mine.ids.size, "selected", "selected")}</b>${!mine.all && narrow && page?.next && html` <span class="dim">· <button class="linklike" onClick=${() => { selected.value = { ...mine, all: true }; }}>all that match</button></span>`}</span><span class="sep"></span>
+    ${["retry", "pause", "cancel", "terminate"].map((each) => html`<${ActButton} action=${each} on=${on} small />`)}
+    <${More} on=${on} />
+    <button class="btn small quiet" onClick=${() => copy(mine.all ? `holdfast list ${quoted(q)}` : `holdfast show ${[...mine.ids].map(quoted).join(" ")}`, "Command")}><${Icon} name="terminal" />CLI</button>
+    <button class="icon" aria-label="Clear the selection" onClick=${clear}><${Icon} name="close" /></button></div>`;
+}
+
+function More({ on }) {
+  const [shown, show] = useState(false);
+  return html`<span class="drop" onKeyDown=${(e) => { if (e.key === "Escape" && shown) { show(false); e.stopPropagation(); } }}><button class="btn small" aria-expanded=${shown} onClick=${() => show(!shown)}>More <${Icon} name="down" /></button>
+    ${shown && html`<div class="menu up">${["resume", "rerun", "recover", "nudge"].map((each) => html`<button disabled=${!may(ACTS[each].role)} onClick=${() => { show(false); openAct(each, on); }}><${Icon} name=${each} />${ACTS[each].verb}…</button>`)}</div>`}</span>`;
+}
+
+export function Runs({ params }) {
+  const q = params.get("q") ?? "";
+  const cursor = params.get("cursor");
+  const from = Number(params.get("from") ?? 0) || 0;
+  const columns = useMemo(() => { const given = params.get("cols"); return given === "none" ? [] : (given ?? USUAL).split(",").filter((each) => COLUMNS[each] || each.startsWith("=")); }, [params.get("cols")]);
+  const page = usePicture(`runs ${q} ${cursor ?? ""} ${zoneName()}`, async (signal) => {
+    const begun = performance.now();
+    const found = await get("/runs", { params: { q, limit: PAGE, cursor }, sentences: true, signal });
+    return { ...found, took: performance.now() - begun, newer: 0, gone: [] };
+  });
+  const items = page.data?.items ?? [];
+  useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), (name, data) => hearRows(page, data));
+  useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
+  useEffect(() => { if (page.fresh) listed.value = { q, ids: items.map((each) => each.id), more: Boolean(page.data?.next) }; }, [page.data]);
+  useEffect(() => { document.title = (q ? q + " - " : "") + "runs - holdfast"; }, [q]);
+  useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh, page.data]);
+  const mine = selected.value.q === q ? selected.value : { q, ids: new Set(), all: false };
+  const last = useRef(null);
+  const toggle = (id, span) => {
+    const ids = new Set(mine.ids);
+    const adding = !ids.has(id);
+    const [a, b] = [items.findIndex((each) => each.id === last.current), items.findIndex((each) => each.id === id)];
+    const range = span && a >= 0 ? items.slice(Math.min(a, b), Math.max(a, b) + 1) : [items[b]];
+    for (const each of range) if (adding) ids.add(each.id); else ids.delete(each.id);
+    last.current = id;
+    selected.value = { q, ids, all: false };
+  };
+  const all = items.length > 0 && items.every((each) => mine.ids.has(each.id));
+  const toggleAll = () => { selected.value = { q, ids: all ? new Set() : new Set(items.map((each) => each.id)), all: false }; };
+  const set = (text) => go(here({ q: text, cursor: null, from: null }));
+  const step = (by) => {
+    const at = items.findIndex((each) => each.id === current.value);
+    const to = items[Math.max(0, Math.min(items.length - 1, at < 0 ? 0 : at + by))];
+    if (to) document.querySelector(`tr[data-run="${CSS.escape(to.id)}"] a.id`)?.focus();
+  };
+  const newer = () => (cursor ? go(here({ cursor: null, from: null })) : page.reload());
+  const command = "holdfast list" + tokensOf(q).map((each) => " " + quoted(each)).join("");
+  useKeys({
+    j: () => step(1), k: () => step(-1), arrowdown: () => step(1), arrowup: () => step(-1), n: newer,
+    x: () => current.value && items.some((each) => each.id === current.value) && toggle(current.value, false),
+    enter: () => current.value && go(runHref(current.value)),
+    c: () => copy(command, "Command"), y: () => current.value && copy(current.value, "Id"),
+    p: () => mine.ids.size && openAct("pause", { ids: [...mine.ids] }),
+    a: () => document.querySelector(".bulk button")?.focus(),
+    escape: () => { selected.value = { q, ids: new Set(), all: false }; },
+  });
+  const data = page.data;
+  const away = page.problem && page.problem.passing && data;
+  return html`<main id="main" tabindex="-1" class="s-runs">
+    <div class="head"><h1>Runs</h1>
+      <div class="end"><button class="btn quiet" onClick=${() => copy(command, "Command")}><${Icon} name="terminal" />Copy as CLI</button><button class="btn quiet" onClick=${() => open({ kind: "view", q })}>Save view</button></div></div>
+    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} /></section>
+    ${page.problem && !away && html`<div class="gap"><${Trouble} problem=${page.problem} retry=${page.reload} /></div>`}
+    ${away && html`<p class="lost" role="status">${page.problem.message} This is the picture of ${coarse(now.value - page.at)} ago.</p>`}
+    ${!(page.problem && !away) && html`<section class=${"panel list" + (away || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>
+      ${(data?.newer > 0 || cursor) && html`<button class="fresh" onClick=${newer}>${cursor ? "Back to the newest" : plural(data.newer, "newer run") + " · show them"} <kbd>n</kbd></button>`}
+      ${data && items.length === 0 && !data.partial ? html`<${Empty} q=${q} />` : html`<table><caption class="vh">Runs${q ? " that fit " + q : ""}, newest first</caption>
+        <thead><tr><th class="box" scope="col"><input type="checkbox" aria-label="Select all on this page" checked=${all} onClick=${toggleAll} /></th><th scope="col" class="c-st">Status</th><th scope="col" class="c-id">Run</th><th scope="col" class="c-why">Now, and why</th>
+          ${columns.map((each) => html`<th scope="col" class=${{ attributes: "c-attr", started: "c-time", took: "n c-took" }[each] ?? "c-other"}>${COLUMNS[each] ?? each.slice(1)}</th>`)}</tr></thead>
+        <tbody>${items.map((head) => html`<${Row} key=${head.id} head=${head} columns=${columns} here=${current.value === head.id} chosen=${mine.ids.has(head.id) || mine.all} gone=${data.gone?.includes(head.id)} toggle=${toggle} />`)}</tbody></table>`}
+      ${data && (items.length > 0 || data.partial) && html`<div class="pager"><span class="num">${items.length ? `${number(from + 1)} to ${number(from + items.length)}` : "None yet"}${data.searched_to ? `, searched back to ${clock(data.searched_to)}` : ""}${data.took ? ` in ${number(Math.max(1, Math.round(data.took)))} ms` : ""}</span>
+        <span class="end"><${Columns} chosen=${columns} />${data.next && html`<a class="btn small" href=${here({ cursor: data.next, from: from + items.length })}>${data.partial ? "Keep looking" : "Older"} <${Icon} name="right" /></a>`}</span></div>`}
+    </section>`}
+    <${Bulk} q=${q} page=${data} />
+    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>x</kbd> select</span><span><kbd>enter</kbd> open</span><span><kbd>/</kbd> search</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}${connection.value.state === "live" ? " · live" : ""}</span></footer>
+  </main>`;
+}
+
+/** Take in what a live view said: rows change in place, those that left fade, newer ones are only counted. */
+export function hearRows(page, data) {
+  page.put((known) => {
+    if (!known) return undefined;
+    const by = new Map((data.rows ?? data.items ?? []).map((head) => [head.id, head]));
+    const items = known.items.map((head) => by.get(head.id) ?? head);
+    return { ...known, items, newer: data.newer ?? known.newer, gone: [...new Set([...(known.gone ?? []), ...(data.left ?? data.gone ?? [])])] };
+  });
+}

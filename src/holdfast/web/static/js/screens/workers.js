@@ -1,0 +1,58 @@
+// Workers, queues and limits: who advances what, what waits, and what holds it back.
+import { html, useEffect, useLayoutEffect } from "../base.js";
+import { get, usePicture } from "../api.js";
+import { useLive } from "../live.js";
+import { here, href, settled } from "../url.js";
+import { coarse, now, number, plural, zoneName } from "../format.js";
+import { useKeys } from "../keys.js";
+import { Icon } from "../parts/icons.js";
+import { changed } from "../parts/sheet.js";
+import { copy, RunLink, Time } from "../parts/show.js";
+import { Part } from "../run/tabs.js";
+
+const STATE = { alive: ["completed", "s-completed"], silent: ["paused", "s-paused"], dead: ["failed", "s-failed"] };
+
+const State = ({ state }) => html`<span class=${"st " + (STATE[state]?.[1] ?? "s-pending")}><${Icon} name=${STATE[state]?.[0] ?? "pending"} />${state}</span>`;
+
+function Queues({ queues, workers }) {
+  const items = queues.data?.items ?? [];
+  const alive = (workers.data?.items ?? []).filter((each) => each.state === "alive");
+  return html`<section class="panel" aria-label="Queues"><div class="ptitle"><h2>Queues</h2></div><${Part} picture=${queues} empty=${!items.length && "Nothing waits in a queue. @activity(queue=\"gpu\") puts attempts into one."}><div class="scroller"><table class="tbl"><caption class="vh">Queues</caption><thead><tr><th scope="col">Queue</th><th scope="col">Activity</th><th scope="col" class="n">Waiting</th><th scope="col" class="n">Taken</th><th scope="col">Oldest</th><th scope="col">Served by</th></tr></thead><tbody>
+    ${items.map((each) => { const serve = alive.filter((worker) => worker.queues.includes(each.queue)).length; return html`<tr><td><code>${each.queue}</code>${each.paused && html` <span class="s-paused">paused</span>`}</td><td><code>${each.activity}</code></td><td class="n">${number(each.waiting)}${each.waiting >= 10_000 ? "+" : ""}</td><td class="n">${number(each.taken)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td>${serve ? plural(serve, "worker") : html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it</span>`}</td></tr>`; })}</tbody></table></div><//></section>`;
+}
+
+function Limits({ limits }) {
+  const items = limits.data?.items ?? [];
+  return html`<section class="panel" aria-label="Limits"><div class="ptitle"><h2>Limits</h2></div><${Part} picture=${limits} empty=${!items.length && "There is no limit. Engine(limits=[Limit(name=\"openai\", at_once=10)]) makes one."}><div class="scroller"><table class="tbl"><caption class="vh">Limits</caption><thead><tr><th scope="col">Limit</th><th scope="col">Allows</th><th scope="col" class="n">Used</th><th scope="col" class="n">Waiting</th><th scope="col">Next turn</th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><code>${each.name}</code>${each.paused && html` <span class="s-paused">paused</span>`}${each.keys?.length > 0 && html`<span class="small">${plural(each.keys.length, "key")} in use</span>`}</td><td>${each.allows}${each.overridden && html` <span class="small">overridden</span>`}</td><td class="n">${number(each.used)}</td><td class="n">${each.waiting > 0 ? html`<a href=${href("/runs", { q: `waiting:"limit ${each.name}"` })}>${number(each.waiting)}</a>` : 0}</td><td>${each.next_turn && html`<${Time} at=${each.next_turn} />`}</td></tr>`)}</tbody></table></div><//></section>`;
+}
+
+function Bodies({ worker }) {
+  return html`<section class="panel" aria-label="What it runs"><div class="ptitle"><h2>Bodies of <code>${worker.id}</code>, oldest first</h2><span class="end"><a class="btn small quiet" href=${here({ worker: null })}>All workers</a></span></div>
+    ${worker.bodies.length ? html`<div class="scroller"><table class="tbl"><caption class="vh">Step bodies that run</caption><thead><tr><th scope="col">Run</th><th scope="col">Step</th><th scope="col" class="n">Attempt</th><th scope="col" class="n">For</th></tr></thead><tbody>${worker.bodies.map((body) => html`<tr><td><${RunLink} id=${body.run} /></td><td><code>${body.step}</code></td><td class="n">${body.attempt}</td><td class="n">${coarse(now.value - Date.parse(body.since))}</td></tr>`)}</tbody></table></div>` : html`<p class="empty">No body ran when it was last heard of.</p>`}
+    <dl class="about"><dt>Python</dt><dd>${worker.python}</dd><dt>holdfast</dt><dd>${worker.holdfast}</dd><dt>Workflows</dt><dd>${Object.entries(worker.workflows).map(([name, version]) => html`<span class="chip">${name} <b>v${version}</b></span> `)}</dd></dl></section>`;
+}
+
+export function Workers({ params }) {
+  const workers = usePicture("workers", (signal) => get("/workers", { signal }));
+  const queues = usePicture("queues", (signal) => get("/queues", { signal }));
+  const limits = usePicture("limits", (signal) => get("/limits", { signal }));
+  const again = () => { workers.reload(); queues.reload(); limits.reload(); };
+  useLive("workers", again);
+  useEffect(() => { if (changed.value) again(); }, [changed.value]);
+  useEffect(() => { document.title = "workers - holdfast"; }, []);
+  useLayoutEffect(() => { if (workers.data) settled(); }, [Boolean(workers.data)]);
+  const items = workers.data?.items ?? [];
+  const chosen = items.find((each) => each.id === params.get("worker"));
+  const alive = items.filter((each) => each.state === "alive");
+  useKeys({ c: () => copy("holdfast workers", "Command") });
+  return html`<main id="main" tabindex="-1" class="s-workers stack">
+    <div class="phead"><h1>Workers</h1><span class="count num">${workers.data ? `${number(alive.length)} alive, ${number(alive.reduce((n, each) => n + each.steps, 0))} bodies running` : ""}</span><div class="end"><button class="btn quiet" onClick=${() => copy("holdfast workers", "Command")}><${Icon} name="terminal" />Copy as CLI</button></div></div>
+    ${chosen && html`<${Bodies} worker=${chosen} />`}
+    <section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive. async with Engine(database, workflows=[...]) is one; holdfast start only asks for a run."}><div class="scroller"><table class="tbl"><caption class="vh">Workers</caption><thead><tr><th scope="col">State</th><th scope="col">Worker</th><th scope="col">Host</th><th scope="col">Since</th><th scope="col">Heard of</th><th scope="col">Queues</th><th scope="col" class="n">Bodies</th><th scope="col" class="n">Runs in memory</th></tr></thead><tbody>
+      ${items.map((each) => html`<tr><td><${State} state=${each.state} /></td><td><a href=${here({ worker: each.id })}><code>${each.id}</code></a><span class="small">${plural(Object.keys(each.workflows).length, "workflow")}</span></td><td>${each.host}<span class="small">pid ${each.pid}</span></td><td><${Time} at=${each.joined_at} /></td><td><${Time} at=${each.heard_at} short /></td><td>${each.queues.map((queue) => html`<span class="chip">${queue}</span> `)}</td><td class="n">${number(each.steps)}${each.max_steps ? ` of ${number(each.max_steps)}` : ""}</td><td class="n">${number(each.runs)}</td></tr>`)}</tbody></table></div><//></section>
+    <${Queues} queues=${queues} workers=${workers} />
+    <${Limits} limits=${limits} />
+    <footer class="foot"><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+  </main>`;
+}

@@ -1,0 +1,102 @@
+"""A shop that is open, served under a path, and a browser that looks at it: all in the loop of one test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.web.browser import shop as shops
+from tests.web.browser.looking import Looker, Site
+
+PATIENCE = 90_000
+"""Milliseconds that a browser waits for what takes a few: a machine may be busy, and only a failure takes as long."""
+
+
+def chromium() -> str:
+    """Return the browser; without one the test is skipped, or fails where HOLDFAST_BROWSER=required."""
+    found = os.environ.get("HOLDFAST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        reason = "there is no Chromium: `make browsers` installs it, or HOLDFAST_CHROMIUM names it"
+        if os.environ.get("HOLDFAST_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[shops.Shop]:
+    async with AsyncExitStack() as stack:
+        yield await shops.opened(stack)
+
+
+@pytest.fixture
+async def blocked_shop(tmp_path: Path) -> AsyncIterator[shops.Shop]:
+    """A shop in which a run is blocked, because it was begun with other code."""
+    async with AsyncExitStack() as stack:
+        yield await shops.block(stack, f"sqlite:///{tmp_path / 'shop.db'}")
+
+
+@pytest.fixture
+async def site(shop: shops.Shop) -> AsyncIterator[Site]:
+    """Serve the shop under a path, as an application would that mounts it; kim is an admin unless a test says else."""
+    async with served(shop) as site:
+        yield site
+
+
+@asynccontextmanager
+async def served(shop: shops.Shop) -> AsyncIterator[Site]:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from holdfast.web import Principal, dashboard
+
+    site = Site(Principal("kim", "admin"))
+    app = Starlette(routes=[Mount("/workflows", dashboard(shop.engine, authenticate=lambda request: site.who))])
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
+    )
+    site.root = f"http://127.0.0.1:{listening.getsockname()[1]}/workflows"
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield site
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+@pytest.fixture
+async def looker(site: Site) -> AsyncIterator[Looker]:
+    """A browser with one page, which fails the test if anything was refused by the policy, or thrown."""
+    path = chromium()
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        context = await browser.new_context(
+            viewport={"width": 1440, "height": 1000}, timezone_id="Europe/Berlin", reduced_motion="reduce"
+        )
+        context.set_default_timeout(PATIENCE)
+        await context.grant_permissions(["clipboard-read", "clipboard-write"])
+        looker = Looker(site, await context.new_page())
+        try:
+            yield looker
+            looker.check()
+        finally:
+            await browser.close()
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest) -> Any:
+    from playwright.async_api import expect
+
+    expect.set_options(timeout=PATIENCE)

@@ -1,0 +1,49 @@
+"""The list of runs in a browser: found, read, selected and acted on, by clicking and by keyboard alone."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+from tests.web.browser import shop as shops
+
+
+async def test_runs_are_listed_with_why_and_found_by_a_filter(shop, site, looker):
+    await shops.order(shop, 88391, 1_200, region="north")
+    await shops.order(shop, 88392, 1_200, region="south")
+    await shop.settle()
+    await looker.open("/runs")
+    await expect(await looker.row("order-88391")).to_contain_text("Waits for message approved")
+    await looker.page.get_by_role("combobox", name="Filter").fill("region=south")
+    await looker.press("Enter")
+    await expect(looker("tbody tr")).to_have_count(1)
+    await looker.row("order-88392")
+    assert "q=region%3Dsouth" in looker.page.url
+    await looker.page.get_by_role("button", name="Remove region=south").click()
+    await expect(looker("tbody tr")).to_have_count(2)
+    await looker.page.go_back()
+    await expect(looker("tbody tr")).to_have_count(1)
+    assert await looker.violations() == []
+    assert sum(looker.scripts.values()) < 60 * 1024, looker.scripts
+
+
+@pytest.mark.web
+async def test_what_the_filter_does_not_know_is_told_and_an_empty_list_says_what_would_be_there(shop, site, looker):
+    await looker.open("/runs?q=statis%3Afailed")
+    await expect(looker("[role=alert]")).to_contain_text("did you mean status?")
+    await looker.open("/runs?q=customer%3Dnobody")
+    await expect(await looker.sees(".notice")).to_contain_text("No run fits")
+
+
+@pytest.mark.web
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 420])
+@pytest.mark.parametrize("screen", ["/runs", "/runs/order-88391"])
+async def test_a_screen_has_nothing_that_axe_finds_wrong(shop, site, looker, theme, width, screen):
+    await shops.fill(shop)
+    await looker.page.set_viewport_size({"width": width, "height": 900})
+    await looker.page.emulate_media(color_scheme=theme)
+    await looker.open(screen)
+    await looker.sees(".panel")
+    await looker.page.wait_for_load_state("networkidle")
+    assert await looker.violations() == []
+    assert not await looker.overflows()
