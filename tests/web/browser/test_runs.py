@@ -6,6 +6,9 @@ import pytest
 from playwright.async_api import expect
 from tests.web.browser import shop as shops
 
+from holdfast.contract.rows import Status
+from holdfast.looking import LocalDesk
+
 
 async def test_runs_are_listed_with_why_and_found_by_a_filter(shop, site, looker):
     await shops.order(shop, 88391, 1_200, region="north")
@@ -26,6 +29,28 @@ async def test_runs_are_listed_with_why_and_found_by_a_filter(shop, site, looker
     assert sum(looker.scripts.values()) < 60 * 1024, looker.scripts
 
 
+async def test_many_are_paused_by_keyboard_alone_after_a_dry_run(shop, site, looker):
+    for number in (88391, 88392, 88393):
+        await shops.order(shop, number, 1_200)
+    await shop.settle()
+    await shop.engine.get("order-88393").cancel(by="kim")
+    await shop.settle()
+    await looker.open("/runs")
+    await looker.row("order-88391")
+    await looker.press("j", "x", "j", "x", "j", "x", "p")
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.locator("[data-plan]")).to_contain_text("2 can, 1 cannot: cancelled")
+    reason = sheet.get_by_label("Reason")
+    await reason.fill("bank down")
+    await reason.press("Enter")
+    await expect(looker(".toast").first).to_contain_text("2 runs paused")
+    for number in (88391, 88392):
+        await shop.until(f"order-{number}", lambda head: head.status is Status.PAUSED)
+        await expect(await looker.row(f"order-{number}")).to_contain_text("Paused by kim")
+    noted = (await LocalDesk(shop.engine.store).audit(target="order-88391")).items[0]
+    assert (noted.actor, noted.action, noted.detail["reason"]) == ("kim", "pause", "bank down")
+
+
 @pytest.mark.web
 async def test_what_the_filter_does_not_know_is_told_and_an_empty_list_says_what_would_be_there(shop, site, looker):
     await looker.open("/runs?q=statis%3Afailed")
@@ -37,7 +62,7 @@ async def test_what_the_filter_does_not_know_is_told_and_an_empty_list_says_what
 @pytest.mark.web
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 420])
-@pytest.mark.parametrize("screen", ["/runs", "/runs/order-88391"])
+@pytest.mark.parametrize("screen", ["/runs", "/runs/order-88391", "/letters", "/workers"])
 async def test_a_screen_has_nothing_that_axe_finds_wrong(shop, site, looker, theme, width, screen):
     await shops.fill(shop)
     await looker.page.set_viewport_size({"width": width, "height": 900})
