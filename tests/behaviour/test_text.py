@@ -40,6 +40,9 @@ async def hear(ctx: Context) -> str:
 SAMPLES: dict[str, Any] = {
     "workflow": hear,
     "inputs": [()],
+    "arguments": {},
+    "options": {},
+    "timetable": {"cron": "@daily"},
     "run_id": "there",
     "name": "question",
     "action": "pause",
@@ -102,8 +105,9 @@ def parameters() -> Iterator[Case]:
 
 
 def _is_other(parameter: inspect.Parameter) -> bool:
-    """Whether it takes a callback, several names, or arguments of a workflow."""
-    return parameter.name in ("on_purged", "steps") or parameter.kind is parameter.VAR_POSITIONAL
+    """Whether it takes a callback, several names, arguments of a workflow, or options by name."""
+    other = parameter.name in ("on_purged", "steps", "arguments", "options", "timetable")
+    return other or parameter.kind is parameter.VAR_POSITIONAL
 
 
 CASES = list(parameters())
