@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -154,7 +155,8 @@ class Journal:
         """Forget what was only the past: from here on the turn asks for new things."""
         self.silent = False
         turn = self.turn
-        turn.started = [verb for verb in turn.started if not is_done(verb)]
+        started = {verb: None for verb in turn.started if not is_done(verb)}
+        turn.started = [*(verb for verb in self.open.values() if verb.recalled and verb not in started), *started]
         turn.abandoned = ()
         if self.past.empty:
             self.past = NOTHING_LEFT
@@ -204,7 +206,7 @@ class Journal:
                     # In its place among the facts, so that what ran beside the loop is where it was then.
                     facts.append(row)
         self.next_seq = rows[-1].seq + 1
-        self.recorded_at = max(row.at for row in rows)
+        self.recorded_at = max(map(_AT, rows))
         if reopened:
             past.pauses = pauses_of(rows)
         if self.run.conclusion is not None:
@@ -223,10 +225,6 @@ class Journal:
     def replaying(self) -> bool:
         """Whether recorded facts remain to be applied."""
         return bool(self.past.facts)
-
-    def tries(self, location: str) -> list[EntryRow]:
-        """Take the recorded attempts of a step, beyond its first beginning."""
-        return self.past.tries.pop(location, [])
 
     def gate(self, loop: str) -> Gate | None:
         """Return what brings a loop to its recorded state, None if it has none."""
@@ -481,6 +479,7 @@ class Journal:
 
 _STEP_BEGUN = entries.StepBegun.kind
 _row: Any = tuple.__new__  # a NamedTuple without its own constructor: made twice for each step
+_AT = attrgetter("at")
 PREFIXES = {
     "receive": "receive ",
     "send": "send ",

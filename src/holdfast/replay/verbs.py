@@ -50,6 +50,8 @@ class Verb(asyncio.Future[Any]):
     """What it becomes when it ends before the code has awaited it: the same, but that notes what the code does."""
     attempt = 0
     """Which attempt is under way or was the last; steps count them."""
+    recalled = False
+    """Whether history knew this step already."""
     counted = True
     """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
 
