@@ -319,10 +319,13 @@ class Committer:
         except Exception as error:
             outcomes = [error] * len(batch)
         except BaseException:
-            if not self._loop.is_closed():  # then no caller is left to tell
-                self._loop.call_soon(self._committed, batch, _cut_off(batch))
+            self._tell(batch, _cut_off(batch))
             raise
-        self._loop.call_soon(self._committed, batch, outcomes)
+        self._tell(batch, outcomes)
+
+    def _tell(self, batch: Batch, outcomes: list[Any]) -> None:
+        if not self._loop.is_closed():  # then no caller is left to tell
+            self._loop.call_soon(self._committed, batch, outcomes)
 
     async def _one_by_one(self, batch: Batch) -> list[Outcome | Exception]:
         """Apply operations each by itself, but none of a holder after one of it, or a message to it, that failed."""
