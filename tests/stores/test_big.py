@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.support.sqlite_cases import opened
 
 from holdfast.errors import BadFilter
-from holdfast.looking import LocalDesk
-from holdfast.looking.query import parse
+from holdfast.looking import LocalDesk, local
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql import heads
+from holdfast.stores.sql.store import SQLStore
 from holdfast.stores.sqlite.store import SQLiteStore
 
 FEW, MANY = 4_000, 20_000
-BUDGET = 1_500
+BUDGET = 600
 LOOK_AT_ALL = ("two broad conditions that nothing meets", "broad conditions, no index", "count of all")
 """Questions that read as much as the budget allows, which is more than there is here."""
 
@@ -90,37 +91,88 @@ async def test_no_question_to_a_server_looks_at_more_rows_than_it_may(big, empty
         await store.close()
 
 
-WORDS = [
-    "status:failed", "status:blocked", "status:completed", "is:open", "is:ended", "workflow:flow-1", "workflow:rare",
-    "workflow:flow-2,flow-3", "-workflow:flow-1", "tenant:acme", "actor:actor-7", "customer=77", "region=1",
-    "id:order-7*", "id:order-1234*", "created:..2023-11-20", "created:2023-11-20..2023-11-22", "created:2023-12-01..",
-    "version:9", "ended:..2023-11-18", "quiet:2023-11-25", 'waiting:"message approved"', "parent:none", "key:none",
-]  # fmt: skip
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few thousand runs be what a million is otherwise."""
+    for module, name, value in (
+        (heads, "SCAN_BUDGET", BUDGET), (local, "SCAN_BUDGET", BUDGET), (heads, "_PROBE", 101), (heads, "_SORTED", 301),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
 
 
-async def test_random_filters_look_at_no_more_rows_than_the_budget_allows(big, tmp_path, monkeypatch):
-    """Each of the filter language, any two of them, and more; a page with why each run is where it is."""
-    monkeypatch.setattr(heads, "SCAN_BUDGET", BUDGET)
+def asked_at_random(big: Any, store: SQLStore, runner: asyncio.Runner, steps: list[int] | None = None) -> int:
+    """Ask a desk by each word, by any two, and by two hundred filters at random; return how many it answered."""
+    desk, asked, partial = LocalDesk(store), 0, 0
+
+    async def ask(text: str) -> None:
+        nonlocal asked, partial
+        before, worked = store.looked_at, len(steps or ())
+        try:
+            page = await desk.heads(text, limit=5)
+        except BadFilter:
+            return  # they exclude each other
+        looked = store.looked_at - before
+        assert looked <= BUDGET, text
+        assert all(head.why.sentence for head in page.items)
+        if steps is not None:
+            # What the store counts is what is read: a row takes some tens of steps, and a page's sentences are bounded.
+            assert sum(steps[worked:]) <= 60 * looked + 60_000, text
+        before = store.looked_at
+        counted = await desk.count(text)
+        assert store.looked_at - before <= BUDGET, text
+        assert counted.n >= len(page.items) or "attention" in text, text
+        asked, partial = asked + 1, partial + page.partial
+
+    @settings(max_examples=200)
+    @given(st.lists(st.sampled_from(big.FILTERS), min_size=3, max_size=5, unique=True))
+    def at_random(words: list[str]) -> None:
+        runner.run(ask(" ".join(words)))
+
+    for text in big.filters(0):
+        runner.run(ask(text))
+    at_random()
+    assert partial
+    return asked
+
+
+def test_no_filter_looks_at_more_rows_than_the_budget_allows(big, tmp_path, monkeypatch):
+    """FACES 10, line 1: each of the filter language, any two of them, and 200 at random, with sentences and counts."""
+    small(monkeypatch)
+    with asyncio.Runner() as runner:
+        store = runner.run(opened(tmp_path / "big.db", durability="process"))
+        try:
+            big.fill(store, FEW)
+            with counting(store) as steps:
+                assert asked_at_random(big, store, runner, steps) > 400
+        finally:
+            runner.run(store.close())
+
+
+@pytest.mark.slow
+def test_no_filter_lets_a_server_look_at_more_rows_than_the_budget_allows(big, empty_database, monkeypatch):
+    small(monkeypatch)
+    with asyncio.Runner() as runner:
+        store = PostgresStore(empty_database)
+        runner.run(store.open())
+        try:
+            big.fill(store, FEW)
+            assert asked_at_random(big, store, runner) > 400
+        finally:
+            runner.run(store.close())
+
+
+async def test_a_run_that_is_overdue_is_found_however_many_ended_after_it(big, tmp_path, monkeypatch):
+    """What is due, or waits, is open: the search goes down the open runs and not down all."""
+    small(monkeypatch)
     store = await opened(tmp_path / "big.db", durability="process")
     try:
         big.fill(store, FEW)
-        desk, dice = LocalDesk(store), random.Random(11)
-        several = [dice.sample(WORDS, dice.randrange(3, 5)) for _ in range(100)]
-        asked = partial_pages = 0
-        for words in [*([word] for word in WORDS), *map(list, combinations(WORDS, 2)), *several]:
-            try:
-                which = parse(" ".join(words), store.clock.now()).which
-            except BadFilter:
-                continue  # they exclude each other
-            page = await store.heads(which)
-            assert page.scanned <= BUDGET, words
-            asked += 1
-            partial_pages += page.partial
-            if asked % 10 == 0:
-                shown = await desk.heads(" ".join(words))
-                assert [head.id for head in shown.items] == [head.id for head in page.heads]
-                assert all(head.why.sentence for head in shown.items)
-        assert asked > 200
-        assert partial_pages
+        with apsw.Connection(store.path) as side:
+            side.execute("UPDATE runs SET due = 1, wait = 'retry' WHERE key = 20")
+        side.close()
+        desk = LocalDesk(store)
+        for text in ("is:overdue", "is:attention", "waiting:retry"):
+            page = await desk.heads(text)
+            assert "order-20" in [head.id for head in page.items], text
+            assert not page.partial
     finally:
         await store.close()

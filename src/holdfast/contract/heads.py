@@ -85,6 +85,8 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
     """It wants a worker since then or earlier."""
     limit: int = 50
     before: int | None = None
+    budget: int = SCAN_BUDGET
+    """How many rows may be looked at, if that is fewer than SCAN_BUDGET."""
 
 
 class HeadPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ class HeadPage(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     """Whether the budget ended the search: there may be more than were found, below `next`."""
     scanned: int = 0
-    """How many rows were looked at."""
+    """How many rows were looked at, to choose the index to go down among them."""
     searched_to: Instant | None = None
     """When the oldest run that was looked at was created, if the search is not over."""
 
@@ -106,6 +108,8 @@ class Counted(NamedTuple):
 
     n: int
     exact: bool
+    scanned: int = 0
+    """How many rows were looked at."""
 
 
 class WorkerAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -141,7 +141,7 @@ async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
         await _steps(store, head, facts)
     if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
-        n, exact = await store.count(which)
+        n, exact, _ = await store.count(which)
         facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
 
 

@@ -169,7 +169,7 @@ class LocalHouse(Desk):
         counted: dict[Status, tuple[int, bool, Instant]] = {}
         for status in Status:
             if status not in TERMINAL:
-                n, exact = await self._store.count(HeadFilter(statuses=(status,)))
+                n, exact, _ = await self._store.count(HeadFilter(statuses=(status,)))
                 counted[status] = (n, exact, now)
         ended, as_of = await self._ended.look()
         for status in sorted(TERMINAL):

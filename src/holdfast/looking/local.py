@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import Instant, to_datetime
-from holdfast.contract.heads import HeadFilter, HeadPage, RunHead
+from holdfast.contract.heads import SCAN_BUDGET, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.waits import words_of
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
@@ -96,22 +96,27 @@ class LocalDesk(LocalActs):
         exact = await self._store.heads_of([query.word])
         if exact:
             return HeadPage(heads=list(exact.values()), next=None)
-        by_id = await self._store.heads(msgspec.structs.replace(which, id_prefix=query.word))
+        half = SCAN_BUDGET // 2
+        by_id = await self._store.heads(msgspec.structs.replace(which, id_prefix=query.word, budget=half))
         if by_id.heads or by_id.partial or which.workflows:
             return by_id
-        return await self._store.heads(msgspec.structs.replace(which, workflows=(query.word,)))
+        return await self._store.heads(msgspec.structs.replace(which, workflows=(query.word,), budget=half))
 
     async def _attention(self, query: Query, limit: int, relative: bool) -> Page:
         """Return the newest runs that a person should look at: three bounded searches, merged."""
         which, now = msgspec.structs.replace(query.which, limit=limit), self._now
         late = now - int(OVERDUE.total_seconds() * 1e6)
         found: dict[int, RunHead] = {}
+        scanned = 0
         for each in (
-            msgspec.structs.replace(which, statuses=(Status.BLOCKED,)),
+            msgspec.structs.replace(which, statuses=(Status.BLOCKED,), budget=SCAN_BUDGET // 2),
             msgspec.structs.replace(which, due_until=late),
         ):
             if not which.statuses or set(each.statuses or which.statuses) & set(which.statuses):
-                found |= {head.key: head for head in (await self._store.heads(each)).heads}
+                left = min(each.budget, SCAN_BUDGET - scanned)
+                page = await self._store.heads(msgspec.structs.replace(each, budget=left))
+                scanned += page.scanned
+                found |= {head.key: head for head in page.heads}
         letters = await self._store.letters(LetterFilter(kind="work", acknowledged=False, limit=limit))
         failed = await self._store.heads_of([letter.run for letter in letters if not letter.outcome])
         found |= {head.key: head for head in failed.values() if head.status is Status.FAILED}
@@ -126,7 +131,8 @@ class LocalDesk(LocalActs):
         if query.word is not None:
             found = await self._searched(query, MOST, None)
             return Count(n=len(found.heads), exact=found.next is None)
-        return Count(**(await self._store.count(query.which))._asdict())
+        counted = await self._store.count(query.which)
+        return Count(n=counted.n, exact=counted.exact)
 
     async def why(self, run_id: str, *, relative: bool = False) -> Why:
         head = await self._head(run_id)

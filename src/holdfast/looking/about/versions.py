@@ -38,7 +38,7 @@ async def version_views(store: Store) -> list[VersionView]:
         which = HeadFilter(workflows=(workflow,), statuses=open_ones, limit=_LOOKED_AT)
         newest = {head.version for head in (await store.heads(which)).heads}
         for version in sorted(newest | {each for name, each in served if name == workflow}):
-            n, exact = await store.count(msgspec.structs.replace(which, version=version))
+            n, exact, _ = await store.count(msgspec.structs.replace(which, version=version))
             found.append(
                 VersionView(
                     workflow=workflow,

@@ -12,6 +12,13 @@ class Conditions:
         self._clauses: list[str] = []
         self.values: list[Value] = [limit]
 
+    @classmethod
+    def beside(cls, other: Conditions) -> Conditions:
+        """Return further conditions, for another part of the statement, whose values are numbered with those."""
+        made = cls(0)
+        made.values = other.values
+        return made
+
     def value(self, value: Value) -> str:
         """Return the parameter that stands for a value."""
         self.values.append(value)

@@ -51,6 +51,9 @@ _STATES = {Fate.ALIVE: "alive", Fate.HANGS: "silent", Fate.LAPSED: "silent"}
 class SQLLooks(Store):
     """The reading side of a store, on the statements of queries/heads.sql and queries/house.sql."""
 
+    looked_at = 0
+    """How many rows all searches and counts of runs have looked at."""
+
     @abstractmethod
     async def look(self, look: Look[T], *, together: bool = False, patient: bool = False) -> T:
         """Read what is committed; with `together` all of it as of one moment, where it takes several statements.
@@ -67,10 +70,14 @@ class SQLLooks(Store):
         return await self.look(lambda db: db.read(statement, rows))
 
     async def heads(self, which: HeadFilter) -> HeadPage:
-        return await searching.search(self._look_on, which)
+        page = await searching.search(self._look_on, which)
+        self.looked_at += page.scanned
+        return page
 
     async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
-        return await searching.count(self._look_on, which, most)
+        counted = await searching.count(self._look_on, which, most)
+        self.looked_at += counted.scanned
+        return counted
 
     async def _look_on(self, look: Look[T]) -> T:
         """Look, and let other tasks have their turn: a search looks several times."""

@@ -17,6 +17,9 @@ T = TypeVar("T")
 class Statements(Protocol):
     """Named statements of one transaction, each run for every row of parameters."""
 
+    weighs_indexes: bool
+    """Whether the database chooses among indexes by what it thinks of their sizes, and not by the words alone."""
+
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         """Return what a statement finds."""
 

@@ -83,7 +83,7 @@ class HeadConformance:
         async def found(**conditions: object) -> list[str]:
             which = HeadFilter(**conditions)  # type: ignore[arg-type]  # its fields
             heads = (await store.heads(which)).heads
-            assert (await store.count(which)) == (len(heads), True)
+            assert (await store.count(which))[:2] == (len(heads), True)
             return [head.id for head in heads]
 
         assert await found(statuses=(Status.COMPLETED,)) == ["done-1"]
@@ -113,10 +113,10 @@ class HeadConformance:
     async def test_a_count_stops_where_it_is_told_to(self, store: Store) -> None:
         for _ in range(5):
             await started(store, owner=None)
-        assert await store.count(HeadFilter(), most=5) == (5, True)
-        assert await store.count(HeadFilter(), most=4) == (4, False)
-        assert await store.count(HeadFilter(workflows=("order",)), most=4) == (4, False)
-        assert await store.count(HeadFilter(workflows=("none",))) == (0, True)
+        assert (await store.count(HeadFilter(), most=5))[:2] == (5, True)
+        assert (await store.count(HeadFilter(), most=4))[:2] == (4, False)
+        assert (await store.count(HeadFilter(workflows=("order",)), most=4))[:2] == (4, False)
+        assert (await store.count(HeadFilter(workflows=("none",))))[:2] == (0, True)
 
     async def test_a_history_is_read_in_parts(self, store: Store) -> None:
         run = await started(store)
