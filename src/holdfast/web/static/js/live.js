@@ -1,9 +1,11 @@
-// Live views: one stream of what changed, opened again by itself, closed while the tab is hidden.
-import { signal, useEffect } from "./base.js";
+// Live views: one stream of what changed, opened again by itself, closed while the tab is hidden. While there is none,
+// because the server is away or a proxy cuts streams, views are read again every few seconds.
+import { signal, useEffect, useRef } from "./base.js";
 import { ROOT } from "./url.js";
 import { heard, zoneName } from "./format.js";
 
 const HIDDEN = 30_000;
+const LOOK = 4_000;
 
 /** {state: "off" | "connecting" | "live" | "lost", since, reason}. */
 export const connection = signal({ state: "off", since: Date.now() });
@@ -62,15 +64,21 @@ function refresh() {
   }
 }
 
+setInterval(() => {
+  if (connection.value.state !== "lost" || document.hidden) return;
+  for (const [view, each] of listeners) for (const hear of each) hear("look", { view });
+}, LOOK);
+
 let asked = 0;
 const soon = () => { clearTimeout(asked); asked = setTimeout(refresh, 30); };
 
 /** Hear what changes of a view while a component is shown. @param {string | null} view @param {(name: string, data: any) => void} hear */
 export function useLive(view, hear) {
-  const ref = { hear };
+  const ref = useRef(hear);
+  ref.current = hear;
   useEffect(() => {
     if (view === null) return undefined;
-    const call = (name, data) => hear(name, data);
+    const call = (name, data) => ref.current(name, data);
     if (!listeners.has(view)) listeners.set(view, new Set());
     listeners.get(view).add(call);
     soon();
@@ -80,7 +88,6 @@ export function useLive(view, hear) {
       soon();
     };
   }, [view]);
-  return ref;
 }
 
 let hide = 0;

@@ -34,9 +34,9 @@ function Connection() {
   const { state, reason, since } = connection.value;
   const about = session.value;
   const behind = state === "lost" ? coarse(now.value - since) : "";
-  const words = { live: "live", connecting: "connecting", off: "not live", lost: `lost ${behind}, retrying: ${reason}` }[state];
+  const words = { live: "live", connecting: "connecting", off: "not live", lost: `no live stream for ${behind}, retrying: ${reason}` }[state];
   const dot = { live: "pulse", connecting: "off", off: "off", lost: "lost" }[state];
-  return html`<span class=${"store" + (state === "lost" ? " bad" : "")} data-live=${state} title=${words}><i class=${"dot " + dot}></i>${state === "lost" ? words : { sqlite: "SQLite", postgres: "PostgreSQL" }[about.store] ?? about.store}<span class="vh" role="status">${words}</span></span>`;
+  return html`<span class=${"store" + (state === "lost" ? " bad" : "")} data-live=${state} title=${words}><i class=${"dot " + dot}></i>${state === "lost" ? "not live" : { sqlite: "SQLite", postgres: "PostgreSQL" }[about.store] ?? about.store}<span class="vh" role="status">${words}</span></span>`;
 }
 
 function Search() {

@@ -1,5 +1,5 @@
 // How single things are shown: statuses, times, sentences, JSON, problems.
-import { html, signal, useState } from "../base.js";
+import { html, signal, useLayoutEffect, useRef, useState } from "../base.js";
 import { absolute, ago, clock, coarse, now, zone } from "../format.js";
 import { runHref } from "../url.js";
 import { Icon } from "./icons.js";
@@ -94,6 +94,16 @@ export function Json({ value, label }) {
   if (text.length > LONGEST) out.push(text);
   else shown(value, 0, out, { left: 2000 });
   return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${out}</pre>`;
+}
+
+/** A table; where it is narrow each row is a card, and each cell is labelled by the head of its column. */
+export function Wide({ children }) {
+  const box = useRef(null);
+  useLayoutEffect(() => {
+    const heads = [...box.current.querySelectorAll("thead th")].map((each) => (each.querySelector(".vh") ? "" : each.textContent));
+    for (const row of box.current.querySelectorAll("tbody tr")) [...row.children].forEach((cell, i) => { if (heads[i]) cell.dataset.label = heads[i]; });
+  });
+  return html`<div class="scroller" ref=${box}>${children}</div>`;
 }
 
 export const Chips = ({ values }) => Object.entries(values ?? {}).map(([name, value]) =>

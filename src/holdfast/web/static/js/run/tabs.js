@@ -5,7 +5,7 @@ import { clock, number, plural, span } from "../format.js";
 import { here, runHref } from "../url.js";
 import { Icon } from "../parts/icons.js";
 import { changed, open } from "../parts/sheet.js";
-import { Copy, Json, RunLink, Sentence, Status, Time, Trouble, plain } from "../parts/show.js";
+import { Copy, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
 import { typeName } from "./step.js";
 
 const path = (id, rest) => `/runs/${encodeURIComponent(id)}/${rest}`;
@@ -20,10 +20,10 @@ export function Part({ picture, empty, children }) {
 
 export function Steps({ steps, rows }) {
   if (!steps.length) return html`<p class="empty">It has called no step yet. <code>await ctx.step(activity, ...)</code> does.</p>`;
-  return html`<div class="scroller"><table class="tbl"><caption class="vh">Steps</caption><thead><tr><th scope="col">Status</th><th scope="col">Step</th><th scope="col" class="n">Attempts</th><th scope="col">Began</th><th scope="col" class="n">Took</th><th scope="col">Result or error</th></tr></thead><tbody>
+  return html`<${Wide}><table class="tbl"><caption class="vh">Steps</caption><thead><tr><th scope="col">Status</th><th scope="col">Step</th><th scope="col" class="n">Attempts</th><th scope="col">Began</th><th scope="col" class="n">Took</th><th scope="col">Result or error</th></tr></thead><tbody>
     ${steps.slice(0, 500).map((step) => html`<tr><td><${Status} status=${step.status} /></td><td><a href=${here({ tab: null, step: step.path })}><code>${step.path}</code></a>${step.compensation && html`<span class="small">undoes</span>`}</td><td class="n">${step.attempts}</td><td><${Time} at=${step.started_at} /></td>
       <td class="n">${step.started_at && step.finished_at ? span(Date.parse(step.finished_at) - Date.parse(step.started_at)) : ""}</td>
-      <td>${step.error && step.status !== "completed" ? html`<span class="s-failed">${typeName(step.error.type)}: ${step.error.message}</span>` : step.status === "completed" ? html`<code>${cut(plain(step.result ?? null))}</code>` : step.reason}</td></tr>`)}</tbody></table></div>
+      <td>${step.error && step.status !== "completed" ? html`<span class="s-failed">${typeName(step.error.type)}: ${step.error.message}</span>` : step.status === "completed" ? html`<code>${cut(plain(step.result ?? null))}</code>` : step.reason}</td></tr>`)}</tbody></table><//>
     ${steps.length > 500 && html`<p class="empty">The first 500 of ${number(steps.length)} steps; History has all.</p>`}`;
 }
 
@@ -77,17 +77,17 @@ export function Messages({ id, rows, waits, ended }) {
   const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
-    <${Part} picture=${inbox.problem?.status === 404 ? { data: {} } : inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.at ?? each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>
-    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td></tr>`)}</tbody></table>`}
-    ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table>`}`;
+    <${Part} picture=${inbox.problem?.status === 404 ? { data: {} } : inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.at ?? each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
+    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td></tr>`)}</tbody></table><//>`}
+    ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
 }
 
 export function Children({ id }) {
   const page = usePicture("children " + id, (signal) => get("/runs", { params: { q: `parent:${JSON.stringify(id)}`, limit: 200 }, sentences: true, signal }));
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   const items = page.data?.items ?? [];
-  return html`<${Part} picture=${page} empty=${!items.length && "It has no children. ctx.child(workflow, ...) starts one."}><table class="tbl"><caption class="vh">Children</caption><thead><tr><th scope="col">Status</th><th scope="col">Run</th><th scope="col">Now, and why</th><th scope="col">Started</th></tr></thead><tbody>
-    ${items.map((head) => html`<tr><td><${Status} status=${head.status} /></td><td><${RunLink} id=${head.id} /><span class="small">${head.workflow} · v${head.version}</span></td><td class="why"><${Sentence} why=${head.why} /></td><td><${Time} at=${head.created_at} /></td></tr>`)}</tbody></table>
+  return html`<${Part} picture=${page} empty=${!items.length && "It has no children. ctx.child(workflow, ...) starts one."}><${Wide}><table class="tbl"><caption class="vh">Children</caption><thead><tr><th scope="col">Status</th><th scope="col">Run</th><th scope="col">Now, and why</th><th scope="col">Started</th></tr></thead><tbody>
+    ${items.map((head) => html`<tr><td><${Status} status=${head.status} /></td><td><${RunLink} id=${head.id} /><span class="small">${head.workflow} · v${head.version}</span></td><td class="why"><${Sentence} why=${head.why} /></td><td><${Time} at=${head.created_at} /></td></tr>`)}</tbody></table><//>
     ${page.data?.next && html`<p class="empty"><a href=${"?q=parent:" + id}>More than 200</a></p>`}<//>`;
 }
 
@@ -104,9 +104,9 @@ export function Record({ id, audit, facts }) {
   const rows = facts.filter((each) => each.kind === "evidence");
   const acts = audit.data?.items ?? [];
   return html`<div class="ptitle"><h2>Done to it</h2><span class="end dim">from the audit trail, newest first</span></div>
-    <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//>
+    <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><${Wide}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//><//>
     <div class="ptitle"><h2>Evidence</h2><span class="end"><${Seal} verdict=${verdict.data} /></span></div>
-    ${rows.length ? html`<table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Id</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td><b>${row.data[0]}</b></td><td><code>${row.data[1]}</code></td></tr>`)}</tbody></table>` : html`<p class="empty">It put nothing on record. <code>ctx.evidence(what, ...)</code> does.</p>`}`;
+    ${rows.length ? html`<${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Id</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td><b>${row.data[0]}</b></td><td><code>${row.data[1]}</code></td></tr>`)}</tbody></table><//>` : html`<p class="empty">It put nothing on record. <code>ctx.evidence(what, ...)</code> does.</p>`}`;
 }
 
 export function Seal({ verdict }) {

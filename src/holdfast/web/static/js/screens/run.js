@@ -98,7 +98,7 @@ export function Run({ id, params }) {
   const known = useRef(null);
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, data?.entries ?? 0, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
-  useLive("run/" + id, () => again());
+  useLive("run/" + id, (name, data) => { if (data.value?.head) { run.put(data.value); why.reload(); audit.reload(); facts.reload(); } else again(); });
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   const head = data?.head;
   useEffect(() => { document.title = `${id} ${head ? head.status : ""} - holdfast`; }, [id, head?.status]);

@@ -65,7 +65,7 @@ async function countsOf(q, signal) {
 function Strip({ q }) {
   const rest = without(q, "status").trim();
   const counts = usePicture("counts " + rest, (signal) => (rest ? countsOf(rest, signal) : get("/counts", { signal })));
-  useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.items) counts.put({ items: data.items }); else counts.reload(); });
+  useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.value) counts.put(data.value); else counts.reload(); });
   useEffect(() => { if (changed.value) counts.reload(); }, [changed.value]);
   const by = Object.fromEntries((counts.data?.items ?? []).map((each) => [each.status, each]));
   const chosen = tokensOf(q).find((each) => each.startsWith("status:"))?.slice(7).split(",") ?? [];
@@ -170,7 +170,11 @@ export function Runs({ params }) {
     return { ...found, took: performance.now() - begun, newer: 0, gone: [] };
   });
   const items = page.data?.items ?? [];
-  useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), (name, data) => hearRows(page, data));
+  useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), async (name, data) => {
+    if (data.value) page.put((known) => merged(known, data.value));
+    else if (name === "look" && page.data) page.put(await renewed(page.data, q));
+    else page.reload();
+  });
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   useEffect(() => { if (page.fresh) listed.value = { q, ids: items.map((each) => each.id), more: Boolean(page.data?.next) }; }, [page.data]);
   useEffect(() => { document.title = (q ? q + " - " : "") + "runs - holdfast"; }, [q]);
@@ -227,12 +231,24 @@ export function Runs({ params }) {
   </main>`;
 }
 
-/** Take in what a live view said: rows change in place, those that left fade, newer ones are only counted. */
-export function hearRows(page, data) {
-  page.put((known) => {
-    if (!known) return undefined;
-    const by = new Map((data.rows ?? data.items ?? []).map((head) => [head.id, head]));
-    const items = known.items.map((head) => by.get(head.id) ?? head);
-    return { ...known, items, newer: data.newer ?? known.newer, gone: [...new Set([...(known.gone ?? []), ...(data.left ?? data.gone ?? [])])] };
-  });
+/** Put a newer picture of the first page into the one that is shown: rows change in place, those that left fade, newer
+ * ones are only counted, so that nothing moves under the pointer. */
+export function merged(known, fresh) {
+  if (!known) return { ...fresh, newer: 0, gone: [] };
+  const by = new Map(fresh.items.map((head) => [head.id, head]));
+  const shown = new Set(known.items.map((head) => head.id));
+  const newer = fresh.items.filter((head) => !shown.has(head.id) && (!known.items.length || head.created_at >= known.items[0].created_at)).length;
+  const last = fresh.items.at(-1)?.created_at ?? "";
+  const gone = known.items.filter((head) => !by.has(head.id) && (!fresh.next || head.created_at > last)).map((head) => head.id);
+  if (!known.items.length) return { ...fresh, newer: 0, gone: [] };
+  return { ...known, as_of: fresh.as_of, items: known.items.map((head) => by.get(head.id) ?? head), newer, gone };
+}
+
+async function renewed(known, q) {
+  try {
+    return merged(known, await get("/runs", { params: { q, limit: PAGE }, sentences: true }));
+  } catch (problem) {
+    if (problem instanceof Problem) return undefined;
+    throw problem;
+  }
 }

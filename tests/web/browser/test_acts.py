@@ -1,0 +1,142 @@
+"""Every act on a run in a browser, by clicking and by keyboard alone; each leaves one row of the audit trail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+from tests.web.browser import shop as shops
+
+from holdfast.contract.rows import Status
+from holdfast.looking import LocalDesk
+from holdfast.web import Principal
+
+pytestmark = pytest.mark.web
+
+
+async def waiting(shop: shops.Shop) -> str:
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    return "order-88391"
+
+
+async def paused(shop: shops.Shop) -> str:
+    run_id = await waiting(shop)
+    await shop.engine.get(run_id).pause(by="lena")
+    await shop.settle()
+    return run_id
+
+
+async def failed(shop: shops.Shop) -> str:
+    await shops.order(shop, 88409, -1)
+    await shop.settle()
+    for _ in range(5):
+        await shop.engine.advance(20 * shops.SECOND)
+    return "order-88409"
+
+
+async def completed(shop: shops.Shop) -> str:
+    await shop.engine.start(shops.quick, {"order": "o-1"}, id="order-1")
+    await shop.settle()
+    return "order-1"
+
+
+async def retrying(shop: shops.Shop) -> str:
+    await shops.the_order(shop)
+    return "order-88405"
+
+
+CASES: dict[str, tuple[Any, str]] = {
+    "cancel": (waiting, "Cancel"),
+    "pause": (waiting, "Pause"),
+    "resume": (paused, "Resume"),
+    "retry": (failed, "Retry"),
+    "rerun": (completed, "Rerun"),
+    "terminate": (waiting, "Terminate"),
+    "nudge": (retrying, "Try now"),
+}
+
+
+async def noted(shop: shops.Shop, run_id: str, action: str) -> list[tuple[str, str]]:
+    rows = (await LocalDesk(shop.engine.store).audit(target=run_id, action=action)).items
+    return [(row.actor, row.detail.get("reason", "")) for row in rows if row.actor == "kim"]
+
+
+@pytest.mark.parametrize("by", ["mouse", "keyboard"])
+@pytest.mark.parametrize("action", CASES)
+async def test_an_act_says_what_it_does_and_leaves_one_row_of_the_audit_trail(shop, site, looker, action, by):
+    make, word = CASES[action]
+    run_id = await make(shop)
+    await looker.open(f"/runs/{run_id}")
+    await looker.sees(".whybox")
+    await choose(looker, word, by)
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.locator("pre")).to_contain_text(f"holdfast {action} {run_id}")
+    reason = sheet.get_by_label("Reason")
+    await reason.fill("INC-7")
+    confirm = sheet.get_by_role("button", name=word, exact=True)
+    await expect(confirm).to_be_enabled()
+    if by == "mouse":
+        await confirm.click()
+    else:
+        await reason.press("Enter")
+    await expect(looker(".toast").first).to_contain_text(run_id)
+    assert await noted(shop, run_id, action) == [("kim", "INC-7")]
+
+
+async def choose(looker: Any, word: str, by: str) -> None:
+    """Open the sheet of an act: by its button if it has one, else from the menu of all acts."""
+    head = looker(".head .end")
+    button = head.get_by_role("button", name=f"{word}…", exact=True)
+    if await button.count() == 0:
+        await (head.get_by_role("button", name="More").click() if by == "mouse" else looker.press("a"))
+        button = head.get_by_role("menuitem", name=f"{word}…", exact=True)
+    if by == "mouse":
+        await button.click()
+    else:
+        await button.focus()
+        await looker.press("Enter")
+
+
+async def test_a_paused_run_is_resumed_by_undo(shop, site, looker):
+    run_id = await waiting(shop)
+    await looker.open(f"/runs/{run_id}")
+    await looker.sees(".whybox")
+    await looker.press("p")
+    await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
+    await looker(".toast").get_by_role("button", name="Undo").click()
+    await shop.until(run_id, lambda head: head.status is not Status.PAUSED)
+    await expect(looker(".head .pill")).to_have_text("Waiting")
+
+
+async def test_what_a_role_may_not_do_is_shown_disabled_with_the_role_it_needs(shop, site, looker):
+    run_id = await waiting(shop)
+    site.who = Principal("vera", "viewer")
+    await looker.open(f"/runs/{run_id}")
+    await looker.sees(".whybox")
+    pause = looker(".head .end").get_by_role("button", name="Pause…")
+    await expect(pause).to_be_disabled()
+    await expect(pause).to_have_attribute("title", "Needs the role operator")
+
+
+async def test_escape_closes_a_sheet_and_gives_the_focus_back(shop, site, looker):
+    run_id = await waiting(shop)
+    await looker.open(f"/runs/{run_id}")
+    cancel = looker(".head .end").get_by_role("button", name="Cancel…")
+    await cancel.click()
+    await looker.sees(".sheet")
+    await looker.press("Escape")
+    await expect(looker(".sheet")).to_have_count(0)
+    await expect(cancel).to_be_focused()
+
+
+async def test_attributes_are_edited(shop, site, looker):
+    run_id = await waiting(shop)
+    await looker.open(f"/runs/{run_id}")
+    await looker(".side").get_by_role("button", name="edit").click()
+    sheet = await looker.sees(".sheet")
+    await sheet.get_by_label("Attributes").fill('{"customer": "c-1", "vip": true}')
+    await sheet.get_by_role("button", name="Set 2 attributes").click()
+    await expect(looker(".side .chips")).to_contain_text("vip true")
+    assert (await shop.engine.get(run_id).describe()).attributes == {"customer": "c-1", "vip": True}
