@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*", *HISTORIES),
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
     "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
-    "cli": ("", *INSIDE, *HISTORIES, *LOOKING),
+    "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*"),
     "testing": ("*",),
 }
 
@@ -92,6 +92,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "psycopg": ("stores.*", "testing.*"),
     "pydantic": ("payloads.encodable",),
     "starlette": ("web", "web.*"),
+    "uvicorn": ("web.standalone",),
     "pytest": ("testing", "testing.*"),
     "hypothesis": ("testing", "testing.*"),
 }

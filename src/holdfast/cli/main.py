@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "watch": _Where("runs.follow:watch_command", "Show a run and its steps until it has ended."),
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
         "stats": _Where("shell.summary:stats_command", "Say how the house is in ten lines, as `holdfast` alone does."),
+        "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },
     "Act": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,12 @@ from holdfast.errors import BadInput
 from holdfast.looking import Desk, LocalDesk
 from holdfast.web import guard
 from holdfast.web.assets import assets
-from holdfast.web.auth import Authenticate, Principal, unauthenticated
+from holdfast.web.auth import Authenticate, HostSignIn, Principal, SignIn, unauthenticated
 from holdfast.web.problems import TITLES, Problem, problem_of, written
 from holdfast.web.redaction import Redaction, Redactor
 from holdfast.web.routes import routes
 from holdfast.web.routing import SMALL_BODY, ApiAnswer, ApiCall, Route, RouteTable, read_body, read_query
+from holdfast.web.sessions import SessionBody, SessionSignIn
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -70,7 +70,7 @@ def dashboard(
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
     if dangerously_open:
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
-    return Dashboard(desk, authenticate or _anyone, allowed_hosts, Redaction(redact, redact_with))
+    return Dashboard(desk, HostSignIn(authenticate or _anyone), allowed_hosts, Redaction(redact, redact_with))
 
 
 def _anyone(request: Request) -> Principal:
@@ -80,15 +80,13 @@ def _anyone(request: Request) -> Principal:
 class Dashboard:
     """An ASGI application; made by `dashboard`."""
 
-    def __init__(
-        self, desk: Desk, authenticate: Authenticate, allowed_hosts: Sequence[str] | None, redaction: Redaction
-    ) -> None:
+    def __init__(self, desk: Desk, gate: SignIn, allowed_hosts: Sequence[str] | None, redaction: Redaction) -> None:
         if isinstance(allowed_hosts, str):
             raise BadInput("allowed_hosts must be a list of names, not a text")
         self._desk = desk
         self._redaction = redaction
         self._table = RouteTable(routes())
-        self._authenticate = authenticate
+        self._gate = gate
         self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,6 +126,8 @@ class Dashboard:
         return await self._api(scope, receive, path.removeprefix(_API) or "/", headers)
 
     async def _api(self, scope: Scope, receive: Receive, path: str, headers: Headers) -> Response:
+        if path == "/session" and isinstance(self._gate, SessionSignIn):
+            return await _session(self._gate, Request(scope, receive), headers)
         who = await self._who(scope)
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
@@ -148,13 +148,24 @@ class Dashboard:
         return _response(answer, self._redaction.shown(answer.value, who))
 
     async def _who(self, scope: Scope) -> Principal:
-        found: Any = self._authenticate(Request(scope))
-        who = await found if inspect.isawaitable(found) else found
+        who = await self._gate.who(Request(scope))
         if who is None:
             raise unauthenticated("sign in first, or send a token: Authorization: Bearer hf_...")
-        if not isinstance(who, Principal):
-            raise TypeError(f"authenticate must return a Principal or None, not {type(who).__name__}")
         return who
+
+
+async def _session(gate: SessionSignIn, request: Request, headers: Mapping[str, str]) -> Response:
+    """Open a session by a token, or close the one of this browser."""
+    https, root = request.scope.get("scheme") == "https", _root(request.scope)
+    if request.method == "POST":
+        if not guard.is_json(headers):
+            raise Problem(415, "not-json", "a body must be application/json in UTF-8, and not compressed")
+        body: SessionBody = read_body(SessionBody, await guard.read_limited(request.receive, SMALL_BODY))
+        address = request.client.host if request.client is not None else ""
+        return Response(None, 204, {"Set-Cookie": gate.open(body.token, address, request, https, root)})
+    if request.method == "DELETE":
+        return Response(None, 204, {"Set-Cookie": gate.close(request, https, root)})
+    raise Problem(405, "method-not-allowed", "here there is DELETE, POST", headers={"Allow": "DELETE, POST"})
 
 
 class _Answering:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -48,8 +50,30 @@ class Principal(msgspec.Struct, frozen=True):
             )
 
 
+class SignIn(ABC):
+    """Knows who asks."""
+
+    @abstractmethod
+    async def who(self, request: Request) -> Principal | None:
+        """Return who asks, None for no one that it knows."""
+
+
 Authenticate: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 """A function of the application that the dashboard is mounted into: who asks, None for no one it knows."""
+
+
+class HostSignIn(SignIn):
+    """The gate of an application that the dashboard is mounted into."""
+
+    def __init__(self, authenticate: Authenticate) -> None:
+        self._authenticate = authenticate
+
+    async def who(self, request: Request) -> Principal | None:
+        found: Any = self._authenticate(request)
+        who = await found if inspect.isawaitable(found) else found
+        if who is not None and not isinstance(who, Principal):
+            raise TypeError(f"authenticate must return a Principal or None, not {type(who).__name__}")
+        return who
 
 
 def unauthenticated(detail: str) -> Problem:

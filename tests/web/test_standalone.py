@@ -1,0 +1,155 @@
+"""Sessions, and the dashboard by itself: one link lets one browser in, and only on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from tests.support.asgi import Browser
+from tests.web.shop import house
+
+from holdfast.looking import LocalDesk
+from holdfast.web.app import Dashboard
+from holdfast.web.auth import Principal
+from holdfast.web.redaction import Redaction
+from holdfast.web.sessions import MOST_FAILURES, SessionSignIn
+from holdfast.web.standalone import CannotServe, listen
+
+
+@pytest.fixture
+async def gate_and_page():
+    async with house() as engine:
+        gate = SessionSignIn()
+        yield gate, Browser(Dashboard(LocalDesk(engine.store, engine=engine), gate, None, Redaction()))
+
+
+async def test_a_token_opens_one_session(gate_and_page):
+    gate, page = gate_and_page
+    token = gate.one_time_token(Principal("kim", "operator"))
+    opened = await page.post("/api/v1/session", {"token": token})
+    cookie = opened.headers["set-cookie"]
+    assert opened.status == 204
+    assert cookie.endswith("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict")
+    seen = await page.get("/api/v1/", cookie=cookie.partition(";")[0])
+    assert (seen.json["name"], seen.json["role"]) == ("kim", "operator")
+    again = await page.post("/api/v1/session", {"token": token})
+    assert (again.status, again.json["type"]) == (401, "/api/v1/problems/unauthenticated")
+    assert token not in again.body.decode()
+    closed = await page.send("DELETE", "/api/v1/session", b"", {"cookie": cookie.partition(";")[0]})
+    assert "Max-Age=0" in closed.headers["set-cookie"]
+    assert (await page.get("/api/v1/", cookie=cookie.partition(";")[0])).status == 401
+
+
+async def test_only_hashes_of_tokens_and_cookies_are_kept(gate_and_page):
+    gate, page = gate_and_page
+    token = gate.one_time_token(Principal("kim"))
+    assert token not in str(vars(gate))
+    cookie = (await page.post("/api/v1/session", {"token": token})).headers["set-cookie"]
+    secret = cookie.partition(";")[0].partition("=")[2]
+    assert len(secret) == 43
+    assert secret not in str(vars(gate))
+
+
+async def test_over_https_the_cookie_is_for_this_host_alone(gate_and_page):
+    gate, page = gate_and_page
+    page = Browser(page.app, scheme="https")
+    opened = await page.post("/api/v1/session", {"token": gate.one_time_token(Principal("kim"))})
+    assert opened.headers["set-cookie"].startswith("__Host-holdfast=")
+    assert "; Path=/; Secure; " in opened.headers["set-cookie"]
+
+
+async def test_tokens_cannot_be_guessed_for_long(gate_and_page):
+    gate, page = gate_and_page
+    for _ in range(MOST_FAILURES):
+        assert (await page.post("/api/v1/session", {"token": "hf_guess"})).status == 401
+    refused = await page.post("/api/v1/session", {"token": gate.one_time_token(Principal("kim"))})
+    assert (refused.status, int(refused.headers["retry-after"]) > 0) == (429, True)
+
+
+async def test_another_site_opens_no_session(gate_and_page):
+    gate, page = gate_and_page
+    token = gate.one_time_token(Principal("kim"))
+    for headers in ({"origin": "https://evil.example"}, {"content-type": "text/plain"}, {"x-holdfast": None}):
+        body = msgspec.json.encode({"token": token})
+        assert (await page.send("POST", "/api/v1/session", body, headers)).status == 403
+    assert (await page.get("/api/v1/session")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("bind", "said"),
+    [
+        ("0.0.0.0:7780", "on this machine only"),
+        ("192.168.1.5:7780", "on this machine only"),
+        ("[::]:7780", "on this machine only"),
+        ("example.com:7780", "write an address"),
+        ("127.0.0.1", "write address:port"),
+        ("127.0.0.1:99999", "write address:port"),
+    ],
+)
+def test_it_listens_on_this_machine_only(bind, said):
+    with pytest.raises(CannotServe, match=said):
+        listen(bind)
+
+
+def test_a_port_in_use_is_said():
+    with listen("127.0.0.1:0") as first:
+        first.listen()
+        with pytest.raises(CannotServe, match="in use"):
+            listen(f"127.0.0.1:{first.getsockname()[1]}")
+
+
+def test_the_command_makes_the_database_and_serves_it(tmp_path: Path):
+    """As a person sees it: a link, which opens one session; nothing without it; an interrupt ends it."""
+    database = tmp_path / "new.db"
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "ui",
+        "--no-open",
+        "--bind",
+        "127.0.0.1:0",
+        "--url",
+        f"sqlite:///{database}",
+    ]
+    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert serving.stdout is not None
+        assert serving.stderr is not None
+        link = serving.stdout.readline().strip()
+        token = re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=(hf_[\w-]{43})", link)
+        assert token is not None, serving.stderr.read() if serving.poll() is not None else link
+        assert database.exists()
+        host = urlsplit(link).netloc
+        assert _ask(host, "GET", "/")[0] == 200
+        assert _ask(host, "GET", "/api/v1/runs")[0] == 401
+        body = f'{{"token": "{token[1]}"}}'
+        headers = {"Content-Type": "application/json", "X-Holdfast": "1", "Origin": f"http://{host}"}
+        status, answer = _ask(host, "POST", "/api/v1/session", headers, body)
+        assert status == 204
+        cookie = str(answer["set-cookie"]).partition(";")[0]
+        assert _ask(host, "GET", "/api/v1/runs", {"Cookie": cookie})[0] == 200
+        assert _ask(host, "GET", "/api/v1/runs", {"Cookie": cookie, "Host": "evil.example"})[0] == 421
+    finally:
+        serving.send_signal(signal.SIGINT)
+        out, err = serving.communicate(timeout=60)
+    assert serving.returncode == 0, err
+    assert token[1] not in out + err
+
+
+def _ask(host: str, method: str, path: str, headers: dict[str, str] | None = None, body: str | None = None):
+    connection = http.client.HTTPConnection(host, timeout=60)
+    try:
+        connection.request(method, path, body, headers or {})
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status, reply.headers
+    finally:
+        connection.close()
