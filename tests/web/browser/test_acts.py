@@ -140,3 +140,48 @@ async def test_attributes_are_edited(shop, site, looker):
     await sheet.get_by_role("button", name="Set 2 attributes").click()
     await expect(looker(".side .chips")).to_contain_text("vip true")
     assert (await shop.engine.get(run_id).describe()).attributes == {"customer": "c-1", "vip": True}
+
+
+async def test_a_message_is_sent_to_a_run_that_waits_for_it(shop, site, looker):
+    run_id = await waiting(shop)
+    await looker.open(f"/runs/{run_id}?tab=messages")
+    await looker.sees("#tabpanel .empty")
+    await looker.press("s")
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.get_by_label("Name")).to_have_value("approved")
+    await sheet.get_by_label("Payload").fill("{")
+    await expect(sheet.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    await sheet.get_by_label("Payload").fill('{"by": "kim"}')
+    await sheet.get_by_role("button", name="Send", exact=True).click()
+    await expect(looker(".toast").first).to_contain_text("Message approved sent")
+    await shop.until(run_id, lambda head: "approved" not in (head.wait or ""))
+
+
+async def test_a_group_of_dead_letters_is_replayed_one_first_then_all(shop, site, looker):
+    for number in (88407, 88408, 88409):
+        await shops.order(shop, number, -1)
+    await shop.settle()
+    for _ in range(5):
+        await shop.engine.advance(20 * shops.SECOND)
+    await looker.open("/letters")
+    await (await looker.sees("button", "Replay 3…")).click()
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.locator("[data-plan]")).to_contain_text("3 letters of fulfil, step charge, CardDeclined")
+    await sheet.get_by_label("Reason").fill("the bank is back")
+    await sheet.get_by_role("button", name="Try one first").click()
+    await expect(looker(".toast").first).to_contain_text("1 letter replayed")
+    await expect(looker(".tbl").first).to_contain_text("2")
+    await sheet.get_by_role("button", name="Close").last.click()
+    await (await looker.sees("button", "Replay 2…")).click()
+    await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
+    await expect(looker(".toast").last).to_contain_text("2 letters replayed")
+    await expect(looker(".notice")).to_contain_text("No dead letters")
+
+
+async def test_a_viewer_sees_the_page_without_payloads(shop, site, looker):
+    await shops.the_order(shop)
+    site.who = Principal("vera", "viewer")
+    await looker.open("/runs/order-88405")
+    await expect(await looker.sees(".side")).to_contain_text("hidden")
+    await expect(looker(".row")).to_have_count(8)
+    assert "kettle" not in await looker.page.content()

@@ -24,16 +24,16 @@ export function rowsOf(entries) {
       each.arguments = list[2];
       each.bars.push({ from: at, to: null, state: "running", attempt: list[1] ?? 1 });
     } else if (kind === "attempt" && known) {
-      known.attempts = list[0];
+      known.attempts = list[0] ?? known.attempts + 1;
       known.status = "running";
       for (const back of known.backs) if (back.to === null || back.to > at) back.to = at;
       known.next = null;
-      known.bars.push({ from: at, to: null, state: "running", attempt: list[0] });
+      known.bars.push({ from: at, to: null, state: "running", attempt: known.attempts });
     } else if (kind === "attempt failed" && known) {
       close(known, at, "failed", { error: list[1] });
       known.error = list[1];
       known.status = "waiting";
-      known.next = micros(list[2]);
+      known.next = list[2] === undefined ? null : micros(list[2]);
       known.backs.push({ from: at, to: known.next });
     } else if (kind === "attempt lost" && known) {
       close(known, at, "lost", { why: list[1] });
@@ -43,7 +43,7 @@ export function rowsOf(entries) {
       if (known.bars.at(-1)?.to === null) known.bars.pop();
       known.status = "skipped";
       known.note = list[0];
-      known.next = micros(list[1]);
+      known.next = list[1] === undefined ? null : micros(list[1]);
       known.backs.push({ from: at, to: known.next });
     } else if (kind === "step completed" && known) {
       close(known, at, "done");
@@ -57,7 +57,7 @@ export function rowsOf(entries) {
     } else if (kind === "sleep") {
       const each = row(path, "sleep", at);
       each.status = "waiting";
-      each.next = micros(list[0]);
+      each.next = list[0] === undefined ? null : micros(list[0]);
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "timer fired" && known) {
       close(known, at, "wait");

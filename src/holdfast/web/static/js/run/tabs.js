@@ -77,7 +77,7 @@ export function Messages({ id, rows, waits, ended }) {
   const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
-    <${Part} picture=${inbox.problem?.status === 404 ? { data: {} } : inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.at ?? each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
+    <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
     ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td></tr>`)}</tbody></table><//>`}
     ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
 }
@@ -99,14 +99,15 @@ export function done(row) {
   return html`<b>${row.actor || "someone"}</b> ${verb} ${about && html`<code>${about}</code>`}${detail.reason ? html` <i>${detail.reason}</i>` : ""}`;
 }
 
-export function Record({ id, audit, facts }) {
+export function Record({ id, audit }) {
+  const evidence = usePicture("evidence " + id, (signal) => get(path(id, "evidence"), { signal }));
   const verdict = usePicture("verdict " + id, (signal) => get("/audit/verify", { params: { run: id }, signal }));
-  const rows = facts.filter((each) => each.kind === "evidence");
+  const rows = evidence.data?.items ?? [];
   const acts = audit.data?.items ?? [];
   return html`<div class="ptitle"><h2>Done to it</h2><span class="end dim">from the audit trail, newest first</span></div>
     <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><${Wide}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//><//>
-    <div class="ptitle"><h2>Evidence</h2><span class="end"><${Seal} verdict=${verdict.data} /></span></div>
-    ${rows.length ? html`<${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Id</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td><b>${row.data[0]}</b></td><td><code>${row.data[1]}</code></td></tr>`)}</tbody></table><//>` : html`<p class="empty">It put nothing on record. <code>ctx.evidence(what, ...)</code> does.</p>`}`;
+    <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && html`<${Seal} verdict=${verdict.data} />`}</span></div>
+    <${Part} picture=${evidence} empty=${!rows.length && "It put nothing on record. Its code does so with ctx.evidence."}><${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Data</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.recorded_at} /></td><td><b>${row.kind}</b><span class="small">${row.id}</span></td><td><code>${cut(JSON.stringify(row.data ?? null), 400)}</code></td></tr>`)}</tbody></table><//><//>`;
 }
 
 export function Seal({ verdict }) {

@@ -19,7 +19,7 @@ const LETTER_ACTS = {
 };
 
 async function actOn(action, letter, reason) {
-  if (action === "remove") return ask("DELETE", "/letters/" + encodeURIComponent(letter.id), { body: { reason } });
+  if (action === "remove") return ask("DELETE", "/letters/" + encodeURIComponent(letter.id), { params: { reason } });
   return post(`/letters/${encodeURIComponent(letter.id)}/${action}`, { reason });
 }
 

@@ -93,7 +93,7 @@ export function Run({ id, params }) {
   const path = `/runs/${encodeURIComponent(id)}`;
   const run = usePicture(`run ${id} ${zoneName()}`, (signal) => get(path, { sentences: true, signal }));
   const why = usePicture(`why ${id} ${zoneName()}`, (signal) => get(path + "/why", { sentences: true, signal }));
-  const audit = usePicture("audit " + id, (signal) => get("/audit", { params: { target: id, limit: 50 }, signal }));
+  const audit = usePicture("audit " + id, (signal) => get(path + "/audit", { signal }));
   const data = run.data?.head?.id === id ? run.data : null;
   const known = useRef(null);
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, data?.entries ?? 0, known.current, signal)));
@@ -155,7 +155,7 @@ export function Run({ id, params }) {
         ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} />`}
         ${tab === "messages" && html`<${Messages} id=${id} rows=${drawn.rows} waits=${waits} ended=${Boolean(head.ended_at)} />`}
         ${tab === "children" && html`<${Children} id=${id} />`}
-        ${tab === "record" && html`<${Record} id=${id} audit=${audit} facts=${facts.data?.items ?? []} />`}</div>
+        ${tab === "record" && html`<${Record} id=${id} audit=${audit} />`}</div>
       </section>
       ${tab === "" && row && html`<${StepPanel} key=${row.path} row=${row} step=${steps.find((each) => each.path === row.path)} head=${head} />`}
     </div><${Aside} run=${data} undos=${drawn.undos} audit=${audit} /></div>

@@ -48,23 +48,10 @@ function Row({ head, columns, here: is, chosen, gone, toggle }) {
   </tr>`;
 }
 
-/** Count the runs of a filter by status; what the filter leaves out is nothing. */
-async function countsOf(q, signal) {
-  const items = await Promise.all(STATUSES.map(async (status) => {
-    try {
-      return { status, ...(await get("/counts/runs", { params: { q: `${q} status:${status}`, zone: zoneName() }, signal })) };
-    } catch (problem) {
-      if (problem instanceof Problem && problem.code === "bad-filter") return { status, n: 0, exact: true };
-      throw problem;
-    }
-  }));
-  return { items };
-}
-
 /** How many there are of each status: of all, or of those that a filter leaves. */
 function Strip({ q }) {
   const rest = without(q, "status").trim();
-  const counts = usePicture("counts " + rest, (signal) => (rest ? countsOf(rest, signal) : get("/counts", { signal })));
+  const counts = usePicture("counts " + rest, (signal) => get("/counts", { params: rest ? { q: rest, zone: zoneName() } : {}, signal }));
   useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.value) counts.put(data.value); else counts.reload(); });
   useEffect(() => { if (changed.value) counts.reload(); }, [changed.value]);
   const by = Object.fromEntries((counts.data?.items ?? []).map((each) => [each.status, each]));
