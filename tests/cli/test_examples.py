@@ -23,8 +23,8 @@ FOR = {
     "send": "waiting", "resume": "paused", "recover": "blocked", "check": "waiting",
 }  # fmt: skip
 """What `order-88405` is when a command is run; it has failed for all others."""
-ENDS = {"result": 1, "watch": 1, "doctor": 1, "schedules resume": 6}
-"""Commands that do not end with 0: the run has failed, the house has something to look at, nothing was paused."""
+ENDS = {"result": 1, "watch": 1, "doctor": 1, "schedules resume": 6, "purge": 6, "letters purge": 6}
+"""Commands that do not end with 0: the run has failed, there is something to look at, nothing was paused, or is old."""
 RUN_ELSEWHERE = ("holdfast demo", "holdfast new shop", "holdfast ui", "holdfast ui --no-open --bind 127.0.0.1:0")
 """Those of the first five minutes are run by tests/cli/test_begin.py and the tests of examples, `ui` by tests/web."""
 
@@ -84,6 +84,8 @@ def _run(example: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         words = [letter if word in ("LETTER", "019a8b1c-0000-7000-8000-000000000000") else word for word in words]
     if "--where" in words and "--dry-run" not in words:
         words = [*words[: words.index("--where") + 2], "--yes", "--expect", "1"]  # as a person who has looked
+    if words[0] == "tail":
+        words = [*words, "--for", "0s"]  # as a person who stops it
     if words[0] == "ask":
         with working("sqlite:///holdfast.db"):
             ended = Answer(capsys, *words)

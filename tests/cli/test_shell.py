@@ -20,6 +20,7 @@ from holdfast.cli.shell.schemas import records, schema_of
 
 SNAPSHOT = Path(__file__).with_name("schemas.json")
 APP = "tests.support.command_cases:WORKFLOWS"
+AGE = ("--older-than", "1d", "--dry-run")
 JSON: dict[str, tuple[str, ...]] = {
     "list": (), "show": ("failed",), "why": ("sleeps",), "history": ("done",), "steps": ("done",), "result": ("done",),
     "watch": ("failed",), "stats": (), "workers": (), "start": ("sleeper", '{"days": 3}'), "cancel": ("sleeps",),
@@ -30,7 +31,13 @@ JSON: dict[str, tuple[str, ...]] = {
     "letters replay": ("LETTER",), "schedules list": (), "schedules show": ("nightly",), "schedules next": ("nightly",),
     "schedules pause": ("nightly",), "schedules resume": ("nightly",), "schedules trigger": ("nightly", "--app", APP),
     "queues": (), "limits list": (), "limits show": ("openai",), "limits why": ("trains",), "events": (),
-    "audit list": (), "audit verify": (), "doctor": (), "db status": (), "config": (),
+    "audit list": (), "audit verify": (), "doctor": (), "children": ("waits",), "evidence": ("account",),
+    "tail": ("--for", "0s", "--limit", "1"), "letters show": ("LETTER",), "letters purge": AGE, "graph": ("order",),
+    "purge": ("completed", *AGE), "bench": ("--runs", "1"),
+    "schedules put": ("hourly", "sleeper", "-i", "days=1", "--every", "1h", "--app", APP),
+    "letters remove": ("LETTER",), "db status": (), "config": (),
+    "schedules backfill": ("nightly", "--from", "2026-11-01", "--until", "2026-11-02", "--app", APP),
+    "schedules delete": ("nightly",),
 }  # fmt: skip
 MORE = [
     ("list", "--count"), ("events", "parcel"), ("events", "approval"), ("list", "is:attention"), ("why", "failed"),

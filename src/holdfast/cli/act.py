@@ -207,7 +207,8 @@ def told(acted: Acted, said: str, as_json: bool) -> int:
     if as_json:
         emit("holdfast.acted/1", acted)
     elif acted.changed:
-        say(said)
+        for line in said.split("\n"):
+            say(line)
     else:
         say(f"{acted.run}: nothing changed: {acted.said}", err=True)
     return 0 if acted.changed else NOTHING_CHANGED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -119,6 +119,11 @@ def zone() -> tzinfo | None:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise BadInput(f"HOLDFAST_TZ: there is no time zone {name!r}; write one as Europe/Berlin") from None
+
+
+def local_time(moment: datetime | None) -> str:
+    """Return a moment as the clock of a person shows it, with its day."""
+    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
 
 
 def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | None = None) -> T:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.act import shared
-from holdfast.cli.database import acting, looking, url_option, who, zone
+from holdfast.cli.database import acting, local_time, looking, url_option, who, zone
 from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
-from holdfast.cli.output import emit, say, table
+from holdfast.cli.flow.purge import purge, purging
+from holdfast.cli.output import emit, payload, say, say_wrapped, table
 from holdfast.errors import HoldfastError, NoSuchLetter, StoreError
-from holdfast.looking.views import Acted, LetterGroup, LetterView
+from holdfast.looking.views import Acted, LetterDetail, LetterGroup, LetterView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
-@click.group("letters", short_help="Work and messages that were given up on: list, groups, ack, replay.")
+@click.group("letters", short_help="Work and messages that were given up on: list, show, ack, replay.")
 def letters_group() -> None:
     """Look at dead letters, and deal with them."""
 
@@ -81,6 +82,37 @@ def group_letters(as_json: bool, url: str | None) -> None:
         say("there are none that no person has seen", err=True)
 
 
+@letters_group.command("show", short_help="Show one dead letter, with its error and its payload.")
+@click.argument("letter_id", metavar="LETTER")
+@_json
+@url_option
+def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
+    """Show one dead letter: of what run, step or event, its error, and the arguments or the payload.
+
+    \b
+    Example: holdfast letters show 019a8b1c-0000-7000-8000-000000000000
+    """
+    found: LetterDetail = looking(url, lambda desk: desk.letter(letter_id))
+    if as_json:
+        emit("holdfast.letter/1", found)
+        return
+    letter = found.letter
+    state = letter.outcome or ("seen" if letter.seen else "no person has seen it")
+    facts = (
+        ("run", letter.run), ("workflow", letter.workflow), ("step", letter.step), ("event", letter.name),
+        ("at", local_time(letter.at)), ("attempts", str(letter.attempts or "")), ("state", state),
+        ("undoes", "it is a step of a compensation" if found.compensation else ""), ("sent", local_time(found.sent_at)),
+        ("run was", found.target_status), ("arguments" if letter.step else "payload", payload(found.payload)),
+        ("error", f"{letter.error.type}: {letter.error.message}" if letter.error is not None else ""),
+    )  # fmt: skip
+    say(letter.id)
+    for name, value in facts:
+        if value:
+            say_wrapped(f"{name:<12}{value}")
+    for line in str((found.error or {}).get("traceback") or "").rstrip().split("\n")[-8:-1]:
+        say(f"            {line}")
+
+
 @letters_group.command("ack", short_help="Note that dead letters were seen.")
 @click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
 @shared
@@ -107,6 +139,33 @@ def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_
     """
     actor = who(by)
     return _each("replayed", letter_ids, as_json, url, lambda desk, each: desk.replay(each, by=actor, reason=reason))
+
+
+@letters_group.command("remove", short_help="Forget dead letters.")
+@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
+@shared
+def remove_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
+    """Forget dead letters; their runs stay as they are. It is on record who did it.
+
+    \b
+    Example: holdfast letters remove 019a8b1c-0000-7000-8000-000000000000 --reason "a test"
+    """
+    actor = who(by)
+    return _each(
+        "removed", letter_ids, as_json, url, lambda desk, each: desk.remove_letter(each, by=actor, reason=reason)
+    )
+
+
+@letters_group.command("purge", short_help="Delete dead letters that are old.")
+@click.option("--all", "everything", is_flag=True, help="Those that no person has seen, too.")
+@purging
+def purge_letters(everything: bool, **given: Any) -> int:
+    """Delete dead letters that were seen and are older than an age.
+
+    \b
+    Example: holdfast letters purge --older-than 30d --all --dry-run
+    """
+    return purge(("letters" if everything else "seen_letters",), given)
 
 
 def _each(

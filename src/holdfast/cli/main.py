@@ -33,7 +33,10 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "history": _Where("look:history_command", "Show the facts of a run's history."),
         "steps": _Where("runs.follow:steps_command", "List the steps of a run: attempts, times, results."),
         "watch": _Where("runs.follow:watch_command", "Show a run and its steps until it has ended."),
+        "children": _Where("runs.family:children_command", "List the runs that a run started."),
+        "tail": _Where("runs.family:tail_command", "Show runs as they are started and change."),
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
+        "graph": _Where("ship.graph:graph_command", "Show which steps of a workflow follow which."),
         "stats": _Where("shell.summary:stats_command", "Say how the house is in ten lines, as `holdfast` alone does."),
         "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
@@ -55,23 +58,26 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
     },
     "Letters": {
-        "letters": _Where("letters:letters_group", "Work and messages given up on: list, groups, ack, replay."),
+        "letters": _Where("letters:letters_group", "Work and messages given up on: list, show, ack, replay."),
     },
     "Schedules": {
         "schedules": _Where(
-            "flow.schedules:schedules_group", "What is started by the clock: list, next, pause, trigger."
+            "flow.schedules:schedules_group", "What is started by the clock: list, next, put, pause, trigger."
         ),
     },
     "Ship": {
         "check": _Where("ship.check:check_command", "Say which open runs the code at hand would block."),
         "debug": _Where("ship.debug:debug_command", "Replay one run here, step by step, and look at its variables."),
+        "bench": _Where("ship.bench:bench_command", "Measure what this machine does in a second."),
         "record": _Where("ship.record:record_command", "Write a run's history to a file that a test replays."),
     },
     "House": {
         "queues": _Where("flow.house:queues_command", "List queues: what waits in them, and what was taken."),
         "limits": _Where("flow.house:limits_group", "Limits that workers share: list, show, why."),
         "events": _Where("flow.house:events_command", "List events by name: queued, and waited for."),
-        "audit": _Where("flow.house:audit_group", "What was done, by whom and why: list, verify."),
+        "audit": _Where("flow.audit:audit_group", "What was done, by whom and why: list, verify, export."),
+        "evidence": _Where("flow.audit:evidence_command", "Show what a run put on record."),
+        "purge": _Where("flow.purge:purge_command", "Delete what is over for long: runs, dead letters, events."),
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),

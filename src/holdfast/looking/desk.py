@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
@@ -236,6 +237,14 @@ class Desk(Acts):
     @abstractmethod
     async def versions(self) -> list[VersionView]:
         """Return the versions of workflows that workers have or open runs were started with, and how many of each."""
+
+    @abstractmethod
+    async def graph(self, workflow: str) -> GraphView:
+        """Return which steps of a workflow follow which: as the code at hand declares it, or as its newest runs went.
+
+        Raises:
+            BadInput: it has no runs, and is not declared as a graph.
+        """
 
     @abstractmethod
     async def queues(self) -> list[QueueView]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
+    from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.database import DatabaseView
@@ -163,6 +164,11 @@ class LocalHouse(Desk):
         from holdfast.looking.about.versions import version_views
 
         return await version_views(self._store)
+
+    async def graph(self, workflow: str) -> GraphView:
+        from holdfast.looking.about.graph import graph_view
+
+        return await graph_view(self._store, workflow, self._code)
 
     async def counts(self) -> list[StatusCount]:
         now = self._now

@@ -1,23 +1,16 @@
-"""`holdfast queues`, `limits`, `events` and `audit`: what runs share, and what was done."""
+"""`holdfast queues`, `limits` and `events`: what runs share."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
 import click
 
-from holdfast.cli.database import looking, url_option, zone
+from holdfast.cli.database import local_time, looking, url_option
 from holdfast.cli.output import emit, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
-from holdfast.looking.views import AuditPageView, EventNameView, EventPage, HeldBackView, LimitView, QueueView
+from holdfast.looking.views import EventNameView, EventPage, HeldBackView, LimitView, QueueView
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-
-
-def _at(moment: datetime | None) -> str:
-    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
 
 
 @click.command("queues", short_help="List queues: what waits in them, and what was taken.")
@@ -35,7 +28,7 @@ def queues_command(as_json: bool, url: str | None) -> None:
     elif found:
         rows = [
             ("paused" if each.paused else "ok", each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}",
-             _at(each.oldest))
+             local_time(each.oldest))
             for each in found
         ]  # fmt: skip
         table(("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "OLDEST SINCE"), rows)
@@ -62,8 +55,8 @@ def list_limits(as_json: bool, url: str | None) -> None:
         emit("holdfast.limits/1", found)
     elif found:
         rows = [
-            ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}", _at(each.next_turn),
-             f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
+            ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}",
+             local_time(each.next_turn), f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
             for each in found
         ]  # fmt: skip
         table(("STATE", "LIMIT", "USED", "WAIT", "NEXT", "ALLOWS"), rows)
@@ -93,7 +86,13 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
     say(f"{limit.name}  {state}  {limit.allows}; {limit.used:,} used, {limit.waiting:,} wait")
     if limit.keys:
         rows = [
-            (each.key or "-", f"{each.used:,}", f"{each.waiting:,}", _at(each.next_turn), _at(each.held_until))
+            (
+                each.key or "-",
+                f"{each.used:,}",
+                f"{each.waiting:,}",
+                local_time(each.next_turn),
+                local_time(each.held_until),
+            )
             for each in limit.keys
         ]
         table(("KEY", "USED", "WAIT", "NEXT", "LEFT ALONE UNTIL"), rows)
@@ -114,7 +113,7 @@ def why_limited(run_id: str, as_json: bool, url: str | None) -> None:
         emit("holdfast.held-back/1", found)
     elif found:
         rows = [
-            (each.code, f"{each.kind} {each.name}", each.key, each.step, _at(each.since), _at(each.until))
+            (each.code, f"{each.kind} {each.name}", each.key, each.step, local_time(each.since), local_time(each.until))
             for each in found
         ]
         table(("CODE", "BY", "KEY", "STEP", "SINCE", "UNTIL"), rows)
@@ -146,7 +145,8 @@ def events_command(name: str | None, after: int, limit: int, as_json: bool, url:
         emit("holdfast.events/1", found)
     elif found:
         rows = [
-            (each.name, f"{each.queued:,}", f"{each.waiting:,}", _at(each.oldest), _at(each.since)) for each in found
+            (each.name, f"{each.queued:,}", f"{each.waiting:,}", local_time(each.oldest), local_time(each.since))
+            for each in found
         ]
         table(("EVENT", "QUEUED", "RUNS WAIT", "OLDEST", "WAITED FOR SINCE"), rows)
     else:
@@ -156,67 +156,9 @@ def events_command(name: str | None, after: int, limit: int, as_json: bool, url:
 def _events(page: EventPage) -> None:
     say(f"{page.name}: {len(page.queued):,} queued{'+' if page.next else ''}, {len(page.waiting):,} runs wait")
     if page.queued:
-        rows = [(str(each.n), _at(each.at), each.id, payload(each.payload, 200)) for each in page.queued]
+        rows = [(str(each.n), local_time(each.at), each.id, payload(each.payload, 200)) for each in page.queued]
         table(("N", "PUBLISHED", "ID", "PAYLOAD"), rows)
     if page.waiting:
-        table(("RUN", "WAITS SINCE"), [(each.run, _at(each.since)) for each in page.waiting])
+        table(("RUN", "WAITS SINCE"), [(each.run, local_time(each.since)) for each in page.waiting])
     if page.next is not None:
         say(f"more: holdfast events {page.name} --after {page.next}", err=True)
-
-
-@click.group("audit", short_help="What was done, by whom and why: list, verify.")
-def audit_group() -> None:
-    """Look at the audit trail, and check that nothing of it was changed."""
-
-
-@audit_group.command("list", short_help="List what was done, newest first.")
-@click.option("--actor", help="Only what this one did.")
-@click.option("--action", help="Only this action, as in cancel.")
-@click.option("--target", help="Only what was done to this run, workflow, queue, limit or schedule.")
-@click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
-@click.option("--before", type=int, help="Go on below this number, where an earlier page ended.")
-@_json
-@url_option
-def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, **which: Any) -> None:
-    """List what was done, newest first: when, by whom, to what, and why.
-
-    \b
-    Example: holdfast audit list --actor kim
-    """
-    page: AuditPageView = looking(url, lambda desk: desk.audit(limit=limit, before=before, **which))
-    if as_json:
-        emit("holdfast.audit/1", page)
-        return
-    rows = [
-        (str(each.n), _at(each.at), each.actor, each.action, each.target, _said(each.detail)) for each in page.items
-    ]
-    if rows:
-        table(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows, spare=(0, 1))
-    else:
-        say("nothing is on record that fits", err=True)
-    if page.next is not None:
-        say(f"{'searched so far' if page.partial else 'older'}: holdfast audit list --before {page.next}", err=True)
-
-
-def _said(detail: Any) -> str:
-    return "" if detail in (None, {}, "") else payload(detail, 200)
-
-
-@audit_group.command("verify", short_help="Check that nothing of the audit trail was changed.")
-@click.option("--run", "run_id", help="Check what this run put on record instead.")
-@_json
-@url_option
-def verify_audit(run_id: str | None, as_json: bool, url: str | None) -> int:
-    """Check the chain of hashes of the audit trail, or of the evidence of one run; ends with 1 if it is broken.
-
-    \b
-    Example: holdfast audit verify
-    """
-    found = looking(url, lambda desk: desk.verify_audit(run_id))
-    if as_json:
-        emit("holdfast.verdict/1", found)
-    elif found.ok:
-        say(f"{found.checked:,} rows hold; the last hash is {found.last or 'none'}")
-    else:
-        say(f"broken at row {found.broken_at}: it, or what came before it, was changed; {found.checked:,} rows hold")
-    return 0 if found.ok else 1

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.act import shared, told
-from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who, zone
+from holdfast.cli.act import duration_of, shared, told
+from holdfast.cli.database import acting, app_option, code_at_hand, local_time, looking, url_option, who
 from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.runs.begin import arguments_of
+from holdfast.cli.shell.names import WORKFLOW
+from holdfast.cli.shell.times import MOMENT
 from holdfast.errors import NoSuchSchedule
 from holdfast.looking.views import Acted, ScheduleView
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
-@click.group("schedules", short_help="What is started by the clock: list, show, next, pause, resume, trigger.")
+@click.group("schedules", short_help="What is started by the clock: list, next, put, pause, trigger.")
 def schedules_group() -> None:
     """Look at schedules, and stop or start them."""
 
@@ -37,7 +41,14 @@ def list_schedules(as_json: bool, url: str | None) -> None:
         emit("holdfast.schedules/1", found)
     elif found:
         rows = [
-            (_state(each), each.id, each.workflow, each.when, _at(each.next_at), each.wrong or each.last_run or "")
+            (
+                _state(each),
+                each.id,
+                each.workflow,
+                each.when,
+                local_time(each.next_at),
+                each.wrong or each.last_run or "",
+            )
             for each in found
         ]
         table(("STATE", "SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "LAST RUN"), rows)
@@ -49,10 +60,6 @@ def _state(schedule: ScheduleView) -> str:
     if schedule.wrong:
         return "wrong"
     return "paused" if schedule.paused else "over" if schedule.next_at is None else "ok"
-
-
-def _at(moment: Any) -> str:
-    return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
 
 
 @schedules_group.command("show", short_help="Show one schedule.")
@@ -74,8 +81,9 @@ def show_schedule(schedule_id: str, as_json: bool, url: str | None) -> None:
         return
     facts = (
         ("workflow", schedule.workflow), ("when", schedule.when), ("state", _state(schedule)),
-        ("next", _at(schedule.next_at)), ("until", _at(schedule.until)), ("last run", schedule.last_run or ""),
-        ("overlap", schedule.overlap), ("catch up", schedule.catch_up), ("input", payload(schedule.input)),
+        ("next", local_time(schedule.next_at)), ("until", local_time(schedule.until)),
+        ("last run", schedule.last_run or ""), ("overlap", schedule.overlap), ("catch up", schedule.catch_up),
+        ("input", payload(schedule.input)),
         ("wrong", schedule.wrong),
     )  # fmt: skip
     say(schedule.id)
@@ -112,7 +120,7 @@ def next_ticks(
     if as_json:
         emit("holdfast.ticks/1", ticks)
         return
-    rows = [(_at(tick.at), f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", tick.note) for tick in ticks]
+    rows = [(local_time(tick.at), f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", tick.note) for tick in ticks]
     if rows:
         table(("TICK", "IN ITS ZONE", ""), rows)
     else:
@@ -158,6 +166,86 @@ def trigger_schedule(schedule_id: str, **given: Any) -> int:
         given["url"], lambda desk: desk.trigger_schedule(schedule_id, by=actor, reason=given["reason"]), code
     )
     return told(acted, acted.run, given["as_json"])
+
+
+@schedules_group.command("put", short_help="Make a schedule, or change one.")
+@click.argument("schedule_id", metavar="ID")
+@click.argument("workflow", metavar="WORKFLOW", type=WORKFLOW)
+@click.argument("payload", metavar="[JSON]", required=False)
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="One argument; JSON, or a text.")
+@click.option("--cron", help="When: five fields, six with seconds first, or @daily.")
+@click.option("--every", metavar="TIME", help="When: again after so long, 15min, 1h, 1d.")
+@click.option("--zone", "timezone", default="UTC", show_default=True, help="The time zone of --cron.")
+@click.option("--overlap", type=click.Choice(["skip", "allow", "cancel"]), default="skip", show_default=True,
+              help="What a tick does while the run of the last one is open.")  # fmt: skip
+@click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), default="latest", show_default=True,
+              help="Which missed ticks are made up for.")  # fmt: skip
+@click.option("--jitter", metavar="TIME", help="Begin each run later by a part of this.")
+@app_option
+@shared
+def put_schedule(schedule_id: str, workflow: str, payload: str | None, **given: Any) -> int:
+    """Make a schedule, or change the one of that name; it needs the code of its workflow, to check the arguments.
+
+    \b
+    Example: holdfast schedules put hourly nightly --every 1h --app shop.main:engine
+    """
+    from holdfast.looking.acting.requests import ScheduleRequest
+
+    request = ScheduleRequest(
+        workflow=workflow,
+        arguments=arguments_of(payload, given["inputs"]),
+        cron=given["cron"],
+        every=duration_of("--every", given["every"]),
+        timezone=given["timezone"],
+        jitter=duration_of("--jitter", given["jitter"]) or timedelta(0),
+        overlap=given["overlap"],
+        catch_up=given["catch_up"],
+    )
+    actor, code = who(given["by"]), code_at_hand(given["app"])
+    acted = acting(
+        given["url"], lambda desk: desk.put_schedule(schedule_id, request, by=actor, reason=given["reason"]), code
+    )
+    return told(acted, f"schedule {schedule_id} is put", given["as_json"])
+
+
+@schedules_group.command("backfill", short_help="Start the runs of past ticks.")
+@click.argument("schedule_id", metavar="ID")
+@click.option(
+    "--from", "start", required=True, metavar="TIME", type=MOMENT, help="From when on: 2026-11-01, or with T09:30."
+)
+@click.option("--until", "end", required=True, metavar="TIME", type=MOMENT, help="Before when.")
+@click.option("--limit", default=1_000, show_default=True, help="Refuse it if there are more ticks.")
+@app_option
+@shared
+def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: int, **given: Any) -> int:
+    """Start the runs of past ticks that were not started; it needs the code of its workflow.
+
+    Times are in the zone of this machine, or of HOLDFAST_TZ, unless they say their own.
+
+    \b
+    Example: holdfast schedules backfill nightly --from 2026-11-01 --until 2026-11-04 --app shop.main:engine
+    """
+    actor, code, reason = who(given["by"]), code_at_hand(given["app"]), given["reason"]
+
+    async def work(desk: Desk) -> Acted:
+        return await desk.backfill_schedule(schedule_id, start, end, by=actor, reason=reason, limit=limit)
+
+    acted = acting(given["url"], work, code)
+    return told(acted, "\n".join(acted.started), given["as_json"])
+
+
+@schedules_group.command("delete", short_help="Forget a schedule.")
+@click.argument("schedule_id", metavar="ID")
+@shared
+def delete_schedule(schedule_id: str, **given: Any) -> int:
+    """Forget a schedule; its runs stay.
+
+    \b
+    Example: holdfast schedules delete nightly --reason "replaced by hourly"
+    """
+    actor = who(given["by"])
+    acted = acting(given["url"], lambda desk: desk.delete_schedule(schedule_id, by=actor, reason=given["reason"]))
+    return told(acted, f"schedule {schedule_id} is deleted", given["as_json"])
 
 
 def _change(action: str, schedule_id: str, given: dict[str, Any]) -> int:

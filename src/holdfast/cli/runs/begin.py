@@ -51,7 +51,7 @@ def start_command(workflow: str, payload: str | None, **given: Any) -> int:
 
     request = StartRequest(
         workflow=workflow,
-        arguments=_arguments(payload, given["inputs"]),
+        arguments=arguments_of(payload, given["inputs"]),
         id=given["run_id"],
         unique_key=given["key"],
         tenant=given["tenant"],
@@ -68,7 +68,8 @@ def start_command(workflow: str, payload: str | None, **given: Any) -> int:
     return 0
 
 
-def _arguments(payload: str | None, inputs: Sequence[str]) -> dict[str, Any]:
+def arguments_of(payload: str | None, inputs: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a run by name: those of a JSON object, and those that were given one by one."""
     whole = json_of(payload) if payload is not None else {}
     if not isinstance(whole, dict):
         raise BadInput(f"the input of a run is an object of its arguments by name, not {payload}; or say -i name=value")

@@ -17,7 +17,11 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def records() -> dict[str, Any]:
     """Return what each schema is made of: a record, or a list of them, which is written under `items`."""
+    from holdfast.cli.ship.bench import BenchView
     from holdfast.histories.misfits import CheckReport
+    from holdfast.looking.about.graph import GraphView
+    from holdfast.looking.about.runs import ChildList, EvidencePage
+    from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
@@ -28,20 +32,27 @@ def records() -> dict[str, Any]:
         "holdfast.acts/1": list[views.Acted],
         "holdfast.answer/1": views.Answer,
         "holdfast.audit/1": views.AuditPageView,
+        "holdfast.bench/1": BenchView,
         "holdfast.bulk/1": views.BulkProgress,
         "holdfast.check/1": CheckReport,
+        "holdfast.children/1": ChildList,
         "holdfast.config/1": list[views.SettingView],
         "holdfast.count/1": views.Count,
         "holdfast.database/1": DatabaseView,
         "holdfast.doctor/1": list[HouseFinding],
         "holdfast.event/1": views.EventPage,
         "holdfast.events/1": list[views.EventNameView],
+        "holdfast.evidence/1": EvidencePage,
+        "holdfast.graph/1": GraphView,
+        "holdfast.head/1": views.Head,
         "holdfast.held-back/1": list[views.HeldBackView],
         "holdfast.history/1": views.HistoryPage,
+        "holdfast.letter/1": views.LetterDetail,
         "holdfast.letter-groups/1": list[views.LetterGroup],
         "holdfast.letters/1": list[views.LetterView],
         "holdfast.limit/1": views.LimitView,
         "holdfast.limits/1": list[views.LimitView],
+        "holdfast.purged/1": PurgeReport,
         "holdfast.queues/1": list[views.QueueView],
         "holdfast.restored/1": Backup,
         "holdfast.result/1": views.ResultView,

@@ -1,0 +1,31 @@
+"""Moments as people give them to commands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from holdfast.cli.database import zone
+from holdfast.errors import BadInput
+
+
+class Moments(click.ParamType[datetime]):
+    """A date, or a date and a time, in the zone of the person unless it says its own."""
+
+    name = "time"
+
+    def convert(self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            raise BadInput(
+                f"{value} is no time; write 2026-11-01, 2026-11-01T09:30 or 2026-11-01T09:30+01:00"
+            ) from None
+        if moment.tzinfo is not None:
+            return moment
+        own = zone()
+        return moment.replace(tzinfo=own) if own is not None else moment.astimezone()
+
+
+MOMENT = Moments()
