@@ -125,7 +125,7 @@ async def test_what_cannot_be_done_here_is_said(page):
 
 
 async def test_a_defect_tells_the_log_and_not_the_client(page, caplog):
-    page.app._gate = HostSignIn(lambda request: 1 / 0)
+    page.app._sign_in = HostSignIn(lambda request: 1 / 0)
     reply = await page.get("/api/v1/runs")
     assert (reply.status, reply.json["type"]) == (500, "/api/v1/problems/defect")
     assert "ZeroDivisionError" not in reply.body.decode()

@@ -20,10 +20,21 @@ from holdfast.looking import Desk, LocalDesk
 from holdfast.web import guard
 from holdfast.web.assets import assets
 from holdfast.web.auth import Authenticate, HostSignIn, Principal, SignIn, unauthenticated
+from holdfast.web.live import Hub, Watched
 from holdfast.web.problems import TITLES, Problem, problem_of, written
 from holdfast.web.redaction import Redaction, Redactor
 from holdfast.web.routes import routes
-from holdfast.web.routing import SMALL_BODY, ApiAnswer, ApiCall, Route, RouteTable, read_body, read_query
+from holdfast.web.routing import (
+    SMALL_BODY,
+    ApiAnswer,
+    ApiCall,
+    LiveQuery,
+    Route,
+    RouteTable,
+    TellingQuery,
+    read_body,
+    read_query,
+)
 from holdfast.web.sessions import SessionBody, SessionSignIn
 
 if TYPE_CHECKING:
@@ -33,6 +44,15 @@ _log = logging.getLogger("holdfast.web")
 _API = "/api/v1"
 _PAGES = frozenset({"", "runs", "letters", "schedules", "workers", "events", "deploys", "audit", "settings", "start"})
 """With what the path of a page begins: they are all the same file, which holds nothing of the database."""
+_VIEWS = {
+    "runs": ("rows", "/runs"),
+    "run": ("run", "/runs"),
+    "counts": ("counts", "/counts"),
+    "letters": ("letters", "/letters/groups"),
+    "workers": ("workers", "/workers"),
+    "bulk": ("bulk", "/bulk"),
+}
+"""What can be watched: the name of its events, and the path of what they tell."""
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -80,18 +100,19 @@ def _anyone(request: Request) -> Principal:
 class Dashboard:
     """An ASGI application; made by `dashboard`."""
 
-    def __init__(self, desk: Desk, gate: SignIn, allowed_hosts: Sequence[str] | None, redaction: Redaction) -> None:
+    def __init__(self, desk: Desk, sign_in: SignIn, allowed_hosts: Sequence[str] | None, redaction: Redaction) -> None:
         if isinstance(allowed_hosts, str):
             raise BadInput("allowed_hosts must be a list of names, not a text")
         self._desk = desk
         self._redaction = redaction
         self._table = RouteTable(routes())
-        self._gate = gate
+        self._sign_in = sign_in
+        self._hub = Hub()
         self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _lifespan(receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
@@ -126,8 +147,8 @@ class Dashboard:
         return await self._api(scope, receive, path.removeprefix(_API) or "/", headers)
 
     async def _api(self, scope: Scope, receive: Receive, path: str, headers: Headers) -> Response:
-        if path == "/session" and isinstance(self._gate, SessionSignIn):
-            return await _session(self._gate, Request(scope, receive), headers)
+        if path == "/session" and isinstance(self._sign_in, SessionSignIn):
+            return await _session(self._sign_in, Request(scope, receive), headers)
         who = await self._who(scope)
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
@@ -139,16 +160,52 @@ class Dashboard:
             there = ", ".join(sorted(found.routes))
             raise Problem(405, "method-not-allowed", f"here there is {there}", headers={"Allow": there})
         who.need(route.role, route.summary[:1].lower() + route.summary[1:])
-        query = read_query(route.query, _pairs(scope))
+        query: Any = read_query(route.query, _pairs(scope))
         body = await _body(route, receive, headers)
+        if route.path == "/live":
+            return self._live(scope, who, query)
         desk = self._desk if who.may("reader") else self._desk.discreet()
         answer = await route.handler(
             ApiCall(desk, who, found.path, query, body, headers, self._redaction, _root(scope))
         )
         return _response(answer, self._redaction.shown(answer.value, who))
 
+    def _live(self, scope: Scope, who: Principal, query: LiveQuery) -> Response:
+        """Answer with views as they change."""
+        request = Request(scope)
+
+        async def allowed() -> bool:
+            return not isinstance(self._sign_in, SessionSignIn) or await self._sign_in.who(request) is not None
+
+        return self._hub.stream(who.name, [self._watched(view, who, query) for view in query.view], allowed)
+
+    def _watched(self, view: str, who: Principal, query: LiveQuery) -> Watched:
+        """Return a view as something to look at again and again: what GET of its path answers."""
+        name, _, rest = view.partition("?")
+        kind = name.partition("/")[0]
+        if kind not in _VIEWS:
+            there = ", ".join(_VIEWS)
+            raise Problem(400, "bad-request", f"there is no view {view[:60]!r}; there are {there}", field="view")
+        event, path = _VIEWS[kind]
+        found = self._table.find(path + name[len(kind) :])
+        route = found.routes["GET"]
+        who.need(route.role, route.summary[:1].lower() + route.summary[1:])
+        asked = dict(_parsed(rest.encode("utf-8")))
+        if issubclass(route.query, TellingQuery):
+            asked |= {"relative": str(query.relative).lower(), "zone": query.zone}
+        parameters = read_query(route.query, list(asked.items()))
+        desk = self._desk if who.may("reader") else self._desk.discreet()
+        call = ApiCall(desk, who, found.path, parameters, None, {}, self._redaction)
+
+        async def look() -> msgspec.Raw:
+            answer = await route.handler(call)
+            return msgspec.Raw(msgspec.json.encode(self._redaction.shown(answer.value, who)))
+
+        key = f"{view}\n{query.relative}\n{query.zone}\n{who.may('reader')}"
+        return Watched(event, view, key, look)
+
     async def _who(self, scope: Scope) -> Principal:
-        who = await self._gate.who(Request(scope))
+        who = await self._sign_in.who(Request(scope))
         if who is None:
             raise unauthenticated("sign in first, or send a token: Authorization: Bearer hf_...")
         return who
@@ -234,10 +291,12 @@ def _inner_path(scope: Scope) -> str:
 
 
 def _pairs(scope: Scope) -> list[tuple[str, str]]:
+    return _parsed(scope["query_string"])
+
+
+def _parsed(query: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(
-            scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100
-        )
+        return parse_qsl(query.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError:
         raise Problem(400, "bad-request", "the parameters of the URL cannot be read") from None
 
@@ -259,7 +318,7 @@ def _response(answer: ApiAnswer, shown: Any) -> Response:
     return Response(msgspec.json.encode(shown), answer.status, answer.headers, "application/json")
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _lifespan(receive: Receive, send: Send) -> None:
     """ApiAnswer a server that tells its application when it starts and stops; nothing depends on that."""
     while True:
         message = await receive()

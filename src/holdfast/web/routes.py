@@ -39,7 +39,7 @@ from holdfast.schedules.preview import TickPreview
 from holdfast.web.resources import acts, doing, house, runs, server, suggest
 from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView
 from holdfast.web.resources.house import ListView
-from holdfast.web.routing import LARGE_BODY, Handler, Route, TellingQuery
+from holdfast.web.routing import LARGE_BODY, Handler, LiveQuery, Route, TellingQuery
 
 
 def routes() -> list[Route]:
@@ -412,5 +412,6 @@ _HOUSE = [
     _get("/doctor", house.doctor, ListView[HouseFinding], "Say what is wrong with the house"),
 ]
 _SERVER = [
+    _get("/live", server.live, str, "Send views as they change, as events", query=LiveQuery, problems=(404,)),
     _get("/", server.server, server.ServerView, "Say what answers here, and to whom"),
 ]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -38,6 +38,13 @@ class TellingQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """As people read them, "in 38 s"; otherwise as instants."""
     zone: str = "UTC"
     """The time zone of filters and sentences, as Europe/Berlin."""
+
+
+class LiveQuery(TellingQuery, frozen=True, kw_only=True):
+    """Which views."""
+
+    view: list[str]
+    """runs?q=..., run/ID, counts, counts?q=..., letters, workers or bulk/ID; several."""
 
 
 class ApiCall(msgspec.Struct, frozen=True):
@@ -137,8 +144,12 @@ def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
     Raises:
         Problem: 400 for one that there is none of, that is given twice or does not fit, naming it.
     """
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
+    several = {field.name for field in msgspec.structs.fields(kind) if get_origin(field.type) is list}
     for name, value in pairs:
+        if name in several:
+            given.setdefault(name, []).append(value)
+            continue
         if name in given:
             raise Problem(400, "bad-request", f"the parameter {name} is given twice", field=name)
         given[name] = value

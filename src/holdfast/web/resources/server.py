@@ -34,3 +34,8 @@ async def server(call: ApiCall) -> ApiAnswer:
             features=["code", "acts", "bulk"],
         )
     )
+
+
+async def live(call: ApiCall) -> ApiAnswer:
+    """Stand in the table for what the application answers itself: a stream."""
+    raise NotImplementedError

@@ -1,0 +1,198 @@
+"""Live views: what a page shows is looked at again each second while a browser watches it, and sent when it is another.
+
+One task looks at each distinct view, however many watch it. A client gets the newest picture, never a queue of them. A
+mounted application is not told when its server starts and stops: a view begins with its first watcher and ends with the
+last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.errors import StoreClosed
+from holdfast.web.problems import Problem, problem_of
+
+EVERY = 1.0
+"""How many seconds lie between two looks at a view."""
+PING = 15.0
+LASTS = 15 * 60.0
+"""After how many seconds a stream ends: the browser comes back, and its rights are looked at again."""
+MOST_STREAMS = 500
+MOST_OF_ONE = 20
+MOST_VIEWS = 10
+
+Look = Callable[[], Awaitable[msgspec.Raw]]
+"""Looks at a view, and returns it as JSON, as its watchers may see it."""
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """A view that a client asks for: `key` is the same for all that see the same."""
+
+    name: str
+    view: str
+    key: str
+    look: Look
+
+
+class _Picture:
+    """A view that is watched: the newest picture of it, and who waits for the next."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.version = 0
+        self.event = watched.name
+        self.value = msgspec.Raw(b"null")
+        self.over = False
+        self.watchers: set[asyncio.Event] = set()
+        self._look = watched.look
+        self._digest = b""
+        self._task = asyncio.create_task(self._watch(watched.name), name=f"holdfast live {watched.view[:40]}")
+
+    async def _watch(self, name: str) -> None:
+        while not self.over:
+            try:
+                self._found(name, await self._look())
+            except Exception as error:
+                self.over = isinstance(error, StoreClosed)
+                problem = problem_of(error) or Problem(500, "defect", "the view cannot be shown")
+                said = {"code": problem.code, "status": problem.status, "detail": problem.detail}
+                self._found("gone" if problem.status == 404 else "problem", msgspec.Raw(msgspec.json.encode(said)))
+            await asyncio.sleep(EVERY)
+
+    def _found(self, event: str, value: msgspec.Raw) -> None:
+        digest = hashlib.sha256(event.encode() + _without_time(bytes(value))).digest()
+        if digest == self._digest and not self.over:
+            return
+        self.event, self.value, self._digest = event, value, digest
+        self.version += 1
+        for each in self.watchers:
+            each.set()
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _without_time(text: bytes) -> bytes:
+    """Return the JSON of a view without when it was looked at, which is its first field where it has one."""
+    return text.partition(b",")[2] if text.startswith(b'{"as_of":') else text
+
+
+class Hub:
+    """The views that are watched, and their watchers."""
+
+    def __init__(self) -> None:
+        self._pictures: dict[str, _Picture] = {}
+        self._streams = Counter[str]()
+
+    def stream(self, who: str, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]) -> EventStream:
+        """Return the answer that sends views as they change, for as long as it is `allowed`, to be asked each second.
+
+        Raises:
+            Problem: 429 for too many streams, 400 for none or too many views.
+        """
+        if not 1 <= len(views) <= MOST_VIEWS:
+            raise Problem(400, "bad-request", f"name 1 to {MOST_VIEWS} views: /live?view=counts", field="view")
+        if self._streams.total() >= MOST_STREAMS or self._streams[who] >= MOST_OF_ONE:
+            raise Problem(429, "too-many", "too many streams are open", headers={"Retry-After": "5"})
+        return EventStream(lambda: self._events(who, views, allowed))
+
+    async def _events(
+        self, who: str, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[bytes]:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        self._streams[who] += 1
+        watching = {each.view: self._join(each, news) for each in views}
+        sent = dict.fromkeys(watching, 0)
+        end, spoken = loop.time() + LASTS, loop.time()
+        try:
+            while loop.time() < end and await allowed():
+                news.clear()
+                for view, picture in watching.items():
+                    if picture.version != sent[view]:
+                        sent[view], spoken = picture.version, loop.time()
+                        yield _event(picture.event, view, picture.value, picture.version)
+                if any(picture.over for picture in watching.values()):
+                    break
+                if loop.time() - spoken >= PING:
+                    spoken = loop.time()
+                    yield b": still here\n\n"
+                await _wait(news)
+            yield b"event: bye\ndata: {}\n\n"
+        finally:
+            self._streams[who] -= 1
+            for each in views:
+                await self._leave(each, news)
+
+    def _join(self, watched: Watched, news: asyncio.Event) -> _Picture:
+        picture = self._pictures.get(watched.key)
+        if picture is None or picture.over:
+            picture = self._pictures[watched.key] = _Picture(watched)
+        picture.watchers.add(news)
+        return picture
+
+    async def _leave(self, watched: Watched, news: asyncio.Event) -> None:
+        picture = self._pictures.get(watched.key)
+        if picture is None:
+            return
+        picture.watchers.discard(news)
+        if not picture.watchers:
+            del self._pictures[watched.key]
+            await picture.end()
+
+
+async def _wait(news: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(EVERY):
+            await news.wait()
+    except TimeoutError:
+        pass
+
+
+def _event(name: str, view: str, value: msgspec.Raw, version: int) -> bytes:
+    # JSON has no line in it that would end the data, so this is all of the framing.
+    data = msgspec.json.encode({"view": view, "value": value})
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), version, data)
+
+
+class EventStream(Response):
+    """An answer that goes on until its client leaves."""
+
+    def __init__(self, events: Callable[[], AsyncIterator[bytes]]) -> None:
+        super().__init__(None, 200, {"X-Accel-Buffering": "no"}, "text/event-stream")
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        tasks = [asyncio.create_task(self._send(send)), asyncio.create_task(_left(receive))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self, send: Send) -> None:
+        events = self._events()
+        try:
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def _left(receive: Receive) -> None:
+    """Wait until the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

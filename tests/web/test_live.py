@@ -1,0 +1,175 @@
+"""Live views: what is seen in one browser is seen in others, and one look serves them all."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.asgi import Browser
+from tests.support.waiting import eventually
+from tests.web.shop import approve, house, order, viewer
+
+from holdfast.looking import LocalDesk
+from holdfast.web import dashboard, live
+from holdfast.web.app import Dashboard
+from holdfast.web.auth import Principal
+from holdfast.web.redaction import Redaction
+from holdfast.web.sessions import SessionSignIn
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(live, "EVERY", 0.01)
+
+
+@pytest.fixture
+async def shop():
+    async with house() as engine:
+        yield engine
+
+
+class Stream:
+    """What a browser hears: each event as its name and its data."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.events: list[tuple[str, Any]] = []
+        self.raw = b""
+        self.over = False
+
+    async def hears(self, wanted) -> Any:
+        """Wait for an event, and return its data."""
+        await eventually(lambda: any(wanted(name, data) for name, data in self.events))
+        return next(data for name, data in reversed(self.events) if wanted(name, data))
+
+
+@asynccontextmanager
+async def listening(page: Browser, path: str, **headers: str):
+    stream, leave = Stream(), asyncio.Event()
+
+    async def receive():
+        await leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        stream.status = message.get("status", stream.status)
+        stream.raw += message.get("body", b"")
+        *whole, rest = stream.raw.split(b"\n\n")
+        stream.raw = rest
+        for event in whole:
+            lines = dict(line.split(b": ", 1) for line in event.splitlines() if not line.startswith(b":"))
+            if lines:
+                stream.events.append((lines[b"event"].decode(), msgspec.json.decode(lines[b"data"])))
+        stream.over = message["type"] == "http.response.body" and not message.get("more_body")
+
+    pairs = [(name.encode(), value.encode()) for name, value in (page.headers | headers).items()]
+    task = asyncio.create_task(page.app(page.scope("GET", path, pairs), receive, send))
+    try:
+        yield stream
+    finally:
+        leave.set()
+        await task
+
+
+async def test_a_change_reaches_a_page_that_is_open(shop):
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    async with listening(
+        page, "/api/v1/live?view=runs%3Fq%3Dworkflow%253Aapprove&view=counts&view=run/order-7"
+    ) as stream:
+        first = await stream.hears(lambda name, data: name == "rows")
+        assert (first["view"], first["value"]["items"]) == ("runs?q=workflow%3Aapprove", [])
+        await stream.hears(lambda name, data: name == "gone" and data["view"] == "run/order-7")
+        run = await shop.start(approve, id="order-7")
+        await stream.hears(lambda name, data: name == "rows" and len(data["value"]["items"]) == 1)
+        await stream.hears(lambda name, data: name == "run" and data["value"]["head"]["id"] == "order-7")
+        await run.send("approved", True)
+        await stream.hears(lambda name, data: name == "run" and data["value"]["head"]["status"] == "completed")
+        await stream.hears(lambda name, data: name == "counts")
+    assert page.app._hub._pictures == {}
+
+
+async def test_one_look_serves_all_that_watch_a_view(shop, monkeypatch):
+    looks = 0
+    heads = LocalDesk.heads
+
+    async def counted(self, *arguments, **options):
+        nonlocal looks
+        looks += 1
+        return await heads(self, *arguments, **options)
+
+    monkeypatch.setattr(LocalDesk, "heads", counted)
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    monkeypatch.setattr(live, "EVERY", 3600)
+    async with listening(page, "/api/v1/live?view=runs") as first, listening(page, "/api/v1/live?view=runs") as second:
+        await first.hears(lambda name, data: name == "rows")
+        await second.hears(lambda name, data: name == "rows")
+        assert looks == 1
+        assert len(page.app._hub._pictures) == 1
+
+
+async def test_nothing_is_sent_while_nothing_changes(shop):
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    await (await shop.start(order, "book", id="order-7")).result()
+    async with listening(page, "/api/v1/live?view=run/order-7") as stream:
+        await stream.hears(lambda name, data: name == "run")
+        looked = page.app._hub._pictures
+        assert len(looked) == 1
+        await asyncio.sleep(0.1)  # ten looks
+        assert [name for name, _ in stream.events] == ["run"]
+
+
+async def test_a_viewer_watches_no_payload(shop):
+    page = Browser(dashboard(shop, authenticate=viewer("viewer")))
+    await (await shop.start(order, "4111-canary", id="order-7")).result()
+    async with listening(page, "/api/v1/live?view=run/order-7") as stream:
+        seen = await stream.hears(lambda name, data: name == "run")
+    assert "4111-canary" not in str(seen)
+
+
+async def test_a_session_that_is_closed_ends_its_streams(shop):
+    sign_in = SessionSignIn()
+    page = Browser(Dashboard(LocalDesk(shop.store, engine=shop), sign_in, None, Redaction()))
+    token = sign_in.one_time_token(Principal("kim"))
+    cookie = (await page.post("/api/v1/session", {"token": token})).headers["set-cookie"].partition(";")[0]
+    async with listening(page, "/api/v1/live?view=counts", cookie=cookie) as stream:
+        await stream.hears(lambda name, data: name == "counts")
+        await page.send("DELETE", "/api/v1/session", b"", {"cookie": cookie})
+        await eventually(lambda: stream.over)
+        assert stream.events[-1][0] == "bye"
+
+
+async def test_a_stream_ends_with_its_engine():
+    async with house() as engine:
+        page = Browser(dashboard(engine, authenticate=viewer()))
+        async with listening(page, "/api/v1/live?view=runs") as stream:
+            await stream.hears(lambda name, data: name == "rows")
+            await engine.stop()
+            await eventually(lambda: stream.over)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/live", 400),
+        ("/api/v1/live?view=planets", 400),
+        ("/api/v1/live?view=runs%3Fcolour%3Dred", 400),
+        ("/api/v1/live?view=run/a%20b", 400),
+        ("/api/v1/live?view=runs/x/y", 404),
+        ("/api/v1/live?" + "&".join(["view=runs"] * 11), 400),
+        ("/api/v1/live?view=bulk/x", 403),
+    ],
+)
+async def test_a_view_that_there_is_none_of_is_refused(shop, path, status):
+    page = Browser(dashboard(shop, authenticate=viewer("viewer")))
+    assert (await page.get(path)).status == status
+
+
+async def test_one_principal_has_so_many_streams(shop, monkeypatch):
+    monkeypatch.setattr(live, "MOST_OF_ONE", 1)
+    page = Browser(dashboard(shop, authenticate=viewer("viewer")))
+    async with listening(page, "/api/v1/live?view=counts") as stream:
+        await stream.hears(lambda name, data: name == "counts")
+        assert (await page.get("/api/v1/live?view=counts")).status == 429
