@@ -21,6 +21,7 @@ from holdfast.web import guard
 from holdfast.web.assets import assets
 from holdfast.web.auth import Authenticate, HostSignIn, Principal, SignIn, unauthenticated
 from holdfast.web.live import Hub, Watched
+from holdfast.web.openapi import openapi
 from holdfast.web.problems import TITLES, Problem, problem_of, written
 from holdfast.web.redaction import Redaction, Redactor
 from holdfast.web.routes import routes
@@ -153,6 +154,9 @@ class Dashboard:
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
             return Response(f"{code}: {TITLES[code]}.\n", 200, media_type="text/plain")
+        if path == "/openapi.json" and scope["method"] in ("GET", "HEAD"):
+            described = openapi(self._table.routes, _root(scope))
+            return Response(msgspec.json.encode(described), 200, media_type="application/json")
         found = self._table.find(path)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = found.routes.get(method)

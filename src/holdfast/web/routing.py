@@ -82,6 +82,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     answers: Any
     """The class of what is answered."""
     summary: str
+    also: dict[int, Any] = {}
+    """The class of what is answered with another status."""
     role: Role = "viewer"
     query: type[msgspec.Struct] = Nothing
     body: Any = None
