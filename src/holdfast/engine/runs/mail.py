@@ -98,7 +98,7 @@ class Mail:
             fresh = without_gap(resident.seen, rows) if resident is not None else None
             if fresh is None:
                 self._runs.host.look()  # another process put rows between them
-            elif fresh:
+            else:
                 self.take(key, fresh)
 
     def take_all(self, inboxes: Mapping[int, Sequence[Message]]) -> None:
@@ -114,6 +114,7 @@ class Mail:
             return
         fresh = [row for row in rows if row.n > resident.seen]
         if not fresh:
+            self._pauses.check(resident)  # it may have seen the end of a body before that was told
             return
         resident.saw_rows(fresh[-1].n)
         if resident.phase is PAUSING:

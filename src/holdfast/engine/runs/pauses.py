@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from holdfast.clock import Instant
 from holdfast.contract.rows import InboxKind, Message
 from holdfast.engine.runs.ports import Steps
-from holdfast.engine.runs.resident import FINISHING, Resident
+from holdfast.engine.runs.resident import PAUSING, Resident
 
 _ACTS = frozenset({InboxKind.PAUSE, InboxKind.RESUME})
 
@@ -75,6 +75,10 @@ class Pauses:
         self.check(resident)
 
     def check(self, resident: Resident) -> None:
-        """Let a run go once nothing of it is under way."""
-        if resident.phase < FINISHING and not (resident.attempts or resident.telling or resident.commits):
+        """Let a run go if it is pausing and nothing of it is under way.
+
+        To be called whenever something of a run has ended that no commit follows: a run that is missed here is in
+        memory for ever, with an owner, and no worker goes on with it.
+        """
+        if resident.phase is PAUSING and not (resident.attempts or resident.telling or resident.commits):
             self._let_go(resident)

@@ -55,6 +55,14 @@ class Host(Protocol):
         ...
 
 
+class PausingRuns(Protocol):
+    """Runs on their way to being paused, as those see them that end something which was under way."""
+
+    def check(self, resident: Resident) -> None:
+        """Let a run go if it is pausing and nothing of it is under way any more."""
+        ...
+
+
 class Runs(Protocol):
     """The runner, as those see it that have a run in hand."""
 
@@ -69,6 +77,11 @@ class Runs(Protocol):
     stopping: bool
     residents: dict[int, Resident]
     ids: dict[str, Resident]
+
+    @property
+    def pauses(self) -> PausingRuns:
+        """The runs that are pausing."""
+        ...
 
     def advance(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb] = ()) -> None:
         """Make a turn durable, then act on it."""

@@ -352,6 +352,7 @@ class Attempts:
             self.suspects.leave(verb)
         if resident.phase >= FINISHING or is_done(verb) or attempt.number != verb.attempt:
             self.limited.stopped(resident, attempt)
+            self._runs.pauses.check(resident)
             return
         resident.active.discard(verb.location)
         if result is not None:

@@ -103,6 +103,7 @@ class StepCallbacks:
         resident.active.discard(verb.location)
         if not is_done(verb):
             telling.then()
+        self._runs.pauses.check(resident)
 
     def _calls(self, resident: Resident, verb: StepVerb, entry: Any) -> list[Call]:
         """Return which callbacks are to be told of an entry, and what."""

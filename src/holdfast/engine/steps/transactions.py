@@ -117,5 +117,6 @@ class TransactionalBodies:
             return
         if isinstance(outcome, Delivered):
             self._runs.host.delivered(outcome)
+            self._runs.pauses.check(resident)  # its inbox may have told it before
         else:
             self._runs.lost(resident, outcome)
