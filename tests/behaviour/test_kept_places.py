@@ -104,10 +104,9 @@ async def test_nothing_begins_with_a_kept_place_under_a_limit_that_is_paused(mak
     await eventually(lambda: is_used(engine, 0))
 
 
-async def test_another_worker_gets_what_one_has_kept(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_another_worker_gets_what_one_has_kept(make_engine, service):
     """S4-19 All places, while the first is there and has nothing to do; and never more than there are."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     caller = calling(service.stay)
     first = await make_engine(caller, limits=EIGHT)
     second = await make_engine(caller, limits=EIGHT, clock=first.jumping)

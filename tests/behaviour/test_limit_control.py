@@ -72,10 +72,9 @@ async def test_limits_are_shown_with_what_is_used_waits_and_comes_next(make_engi
         await run.result()
 
 
-async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, service, caplog, mode):
+@pytest.mark.parametrize("mode", ["evict"])
+async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, service, caplog):
     """S4-19 Lowering interrupts nothing; the engine opened last says what is declared, and that is logged."""
-    if mode != "evict":
-        pytest.skip("one database, two engines")
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=2)])
     runs = [await engine.start(caller, number) for number in range(4)]
@@ -111,10 +110,9 @@ async def test_other_numbers_hold_at_once_for_one_that_was_told_a_later_time(mak
         await run.result()
 
 
-async def test_a_suspect_obeys_its_limit(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict"])
+async def test_a_suspect_obeys_its_limit(make_engine, service):
     """S4-19 B24 A step that was lost with two workers waits as any other does."""
-    if mode != "evict":
-        pytest.skip("one file, several engines")
     caller = calling(service.stay)
     limits = [Limit(name="service", at_once=1)]
     service.engine = engine = await make_engine(caller, start=START, limits=limits)

@@ -68,10 +68,9 @@ async def test_no_more_than_allowed_run_at_once_and_the_others_are_in_line(make,
     await counts(engine, 0, 0, 0)
 
 
-async def test_two_engines_share_the_limit_of_a_queue(make, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_two_engines_share_the_limit_of_a_queue(make, service):
     """S4-19 S0-60 "2 at once" are two, however many workers serve the queue."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     caller = queued(service.stay)
     service.engine = first = await make(caller, limits=TWO, start=START)
     second = await make(caller, limits=TWO, clock=first.jumping)
@@ -137,10 +136,9 @@ async def test_each_key_has_a_budget_of_its_own(make, service):
     assert by_tenant == {"a": [0, 60], "b": [0, 60]}
 
 
-async def test_what_a_service_said_to_one_worker_holds_for_all(make, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_what_a_service_said_to_one_worker_holds_for_all(make, service):
     """S4-19 One is told 429; everything under that limit waits, on every worker and after a restart."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     caller = queued(service.call, retry=Retry.never)
     limits = [Limit(name="service")]
     service.answers[1] = RetryAfter(MINUTE, "429")
@@ -212,10 +210,9 @@ async def test_one_that_is_cancelled_inside_gives_its_place_to_the_next(make, se
     await counts(engine, 0, 0, 0)
 
 
-async def test_the_places_of_a_worker_that_dies_are_free(make, service, mode):
+@pytest.mark.parametrize("mode", ["evict"])
+async def test_the_places_of_a_worker_that_dies_are_free(make, service):
     """S4-19 G4 Its attempt is made again, and another waits no longer than that takes."""
-    if mode != "evict":
-        pytest.skip("nothing is left of it, or its process still lives")
     caller = queued(service.stay)
     service.engine = office = await make(caller, limits=ONE, start=START)
     runs = [await office.start(caller, number) for number in range(3)]
@@ -281,11 +278,10 @@ async def test_a_key_that_cannot_be_made_fails_the_step_and_takes_no_place(make,
     assert await used(engine) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
 @pytest.mark.parametrize("answer", ["lost", "failed"])
-async def test_the_end_of_a_task_that_is_told_twice_gives_its_place_back_once(make, service, answer, mode):
+async def test_the_end_of_a_task_that_is_told_twice_gives_its_place_back_once(make, service, answer):
     """S4-19 G4 Whether its first telling was written or not, the counts are right in the end."""
-    if mode == "memory":
-        pytest.skip("a store in memory has no faults")
     caller = queued(service.stay)
     service.engine = engine = await make(caller, limits=TWO)
     runs = [await engine.start(caller, number) for number in range(4)]
@@ -300,10 +296,9 @@ async def test_the_end_of_a_task_that_is_told_twice_gives_its_place_back_once(ma
     await counts(engine, 0, 0, 0)
 
 
-async def test_a_place_that_was_taken_without_its_worker_knowing_is_given_back(make, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_a_place_that_was_taken_without_its_worker_knowing_is_given_back(make, service):
     """S4-19 G4 The claim was written, but its answer was lost."""
-    if mode == "memory":
-        pytest.skip("a store in memory has no faults")
     caller = queued(service.call)
     service.engine = engine = await make(caller, limits=ONE, start=START)
     lost = engine.faults.lose_answer(None, only=TakeTasks)

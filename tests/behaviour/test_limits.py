@@ -78,10 +78,9 @@ async def test_who_waits_for_a_limit_is_served_by_priority(make_engine, service)
     assert [name for _, name in service.calls] == [0, 99, 1, 2, 3, 4]
 
 
-async def test_each_engine_has_a_limit_of_its_own(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_each_engine_has_a_limit_of_its_own(make_engine, service):
     """S4-19 S0-60 Two engines on one file let in twice as many; a limit for all of them belongs to the service."""
-    if mode == "memory":
-        pytest.skip("one file, two engines")
     caller = calling(service.stay)
     options: dict[str, Any] = {"limits": [Limit(scope="engine", name="service", at_once=2)], "start": START}
     service.engine = first = await make_engine(caller, **options)
@@ -156,10 +155,9 @@ async def test_a_step_that_ends_badly_gives_its_place_back(make_engine, service,
     assert [await run.result() for run in runs[1:]] == [2, 3]
 
 
-async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_again(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_the_places_of_a_limit_are_free_again_when_an_engine_is_opened_again(make_engine, service):
     """S4-19 Those who waited or were inside when it stopped go on with the next opening."""
-    if mode == "memory":
-        pytest.skip("nothing is left of it")
     caller = calling(service.stay)
     service.engine = engine = await make_engine(
         caller, limits=[Limit(scope="engine", name="service", at_once=1)], stop_grace=timedelta(0), max_steps=1
@@ -208,10 +206,9 @@ async def test_waiting_for_a_rate_uses_up_no_attempt_and_no_skip(make_engine, se
         assert (step.attempts, step.failures, step.skips) == (1, 0, 0)
 
 
-async def test_waiting_for_a_rate_survives_a_restart(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_waiting_for_a_rate_survives_a_restart(make_engine, service):
     """S4-19 Each comes back when it was told; nobody is forgotten."""
-    if mode == "memory":
-        pytest.skip("nothing is left of it")
     caller = calling(service.call)
     limits = [Limit(scope="engine", name="service", rate=1, per=MINUTE)]
     service.engine = engine = await make_engine(caller, start=START, limits=limits)

@@ -61,10 +61,9 @@ async def _is_free(engine: Any) -> bool:
     return await used(engine) == (0, 0, 0)
 
 
-async def test_two_engines_share_a_limit(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_two_engines_share_a_limit(make_engine, service):
     """S4-19 S0-60 "2 at once" are two, however many workers there are."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     caller = calling(service.stay)
     service.engine = first = await make_engine(caller, limits=TWO, start=START)
     second = await make_engine(caller, limits=TWO, clock=first.jumping)
@@ -235,10 +234,9 @@ async def test_a_thread_that_was_given_up_keeps_its_place_until_it_returns(make_
     await eventually(lambda: _is_free(engine))
 
 
-async def test_a_worker_asks_only_when_it_has_room_itself(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_a_worker_asks_only_when_it_has_room_itself(make_engine, service):
     """S4-19 One that is busy with other steps takes no place from the others."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     occupied = asyncio.Event()
 
     async def occupy() -> None:
@@ -266,10 +264,9 @@ async def test_a_worker_asks_only_when_it_has_room_itself(make_engine, service, 
     assert service.most == 1
 
 
-async def test_the_places_of_an_engine_are_free_when_it_has_stopped(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_the_places_of_an_engine_are_free_when_it_has_stopped(make_engine, service):
     """S4-19 Those that waited or were inside go on with the next engine, by the same attempt number."""
-    if mode == "memory":
-        pytest.skip("nothing is left of it")
     caller = calling(service.stay)
     service.engine = engine = await make_engine(caller, limits=ONE, stop_grace=timedelta(0))
     for number in range(4):
@@ -311,10 +308,9 @@ async def test_several_limits_do_not_concern_each_other(make_engine, service):
     assert (service.most, other.most) == (1, 3)
 
 
-async def test_only_a_body_of_a_worker_that_was_declared_dead_runs_above_its_limit(make_engine, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_only_a_body_of_a_worker_that_was_declared_dead_runs_above_its_limit(make_engine):
     """S4-19 B24 G5 Its thread cannot be stopped, and its place is another's: beside it there is never more than one."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     gone, others = threading.Event(), threading.Event()
     begun: list[int] = []
     inside = [0, 0]

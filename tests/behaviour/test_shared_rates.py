@@ -38,10 +38,9 @@ async def test_a_rate_spreads_the_begins_over_time(make_engine, service):
         assert (step.attempts, step.failures, step.skips) == (1, 0, 0)
 
 
-async def test_a_rate_is_kept_over_a_restart_and_by_all_engines(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_a_rate_is_kept_over_a_restart_and_by_all_engines(make_engine, service):
     """S4-19 "1 a minute" is one, whoever asks, and also after a restart in the same minute."""
-    if mode == "memory":
-        pytest.skip("nothing is left of it")
     caller = calling(service.call)
     limits = [Limit(name="service", rate=1, per=MINUTE)]
     service.engine = engine = await make_engine(caller, start=START, limits=limits)
@@ -131,10 +130,9 @@ async def test_a_key_that_cannot_be_made_fails_the_step_and_takes_no_place(make_
     assert [(row.used, row.waiting) for row in await engine.store.limits()] == [(0, 0)]
 
 
-async def test_what_a_service_said_is_known_to_all_engines_and_after_a_restart(make_engine, service, mode):
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_what_a_service_said_is_known_to_all_engines_and_after_a_restart(make_engine, service):
     """S4-19 One is told 429; everything under that limit waits, on every worker."""
-    if mode == "memory":
-        pytest.skip("one database, two engines")
     caller = calling(service.call, retry=Retry.never)
     limits = [Limit(name="service")]
     service.answers[1] = RetryAfter(MINUTE, "429")
