@@ -20,6 +20,7 @@ class Change:
         message.received attributes.set evidence.added deadletter.added purged
         limit.paused limit.resumed limit.overridden limit.restored workflow.paused workflow.resumed queue.paused
         queue.resumed (an operator did it; `data` has its name)
+        schedule.skipped (a tick whose workflow has as many runs as it may; `data` has the schedule)
         callback.error (a callback of the user's raised; `data` has the error and the change it was given)
     """
 

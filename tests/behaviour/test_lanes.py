@@ -10,6 +10,7 @@ import pytest
 from tests.support.waiting import LONG, eventually
 
 from holdfast import ChildFailed, Context, RunCancelled, Status, workflow
+from holdfast.changes import Change
 from holdfast.errors import BadInput, DefinitionError, RunRejected
 
 SECOND = timedelta(seconds=1)
@@ -170,6 +171,8 @@ async def test_a_rejected_tick_is_on_record_as_skipped(make_engine):
         return await ctx.receive("go", str)
 
     engine = await make_engine(nightly)
+    told: list[Change] = []
+    engine.subscribe(told.append)
     await engine.schedules.put("night", nightly, every=HOUR, overlap="allow")
     await engine.advance(2 * HOUR)
     first, *others = await engine.runs(workflow="nightly")
@@ -178,6 +181,9 @@ async def test_a_rejected_tick_is_on_record_as_skipped(make_engine):
         record for record in await engine.audit.records(target="night") if record.action == "schedule.skip"
     ]
     assert skipped.actor == "schedule:night"
+    [change, *_] = [each for each in told if each.type == "schedule.skipped"]
+    assert (change.workflow, change.data) == ("nightly", {"schedule": "night", "reason": "full"})
+    assert change.run_id != first.id
     with pytest.raises(RunRejected):
         await engine.schedules.trigger("night")
     await engine.get(first.id).send("go", "gone")

@@ -40,6 +40,7 @@ async def test_nothing_begins_under_a_paused_limit_on_any_engine(make_engine, se
     assert await inside.result() == 1
     assert [name for _, name in service.calls] == [1]
     await eventually(lambda: _in_line(waiting))
+    assert (await waiting.describe()).paused == "limit service"
     assert await other.limits.resume("service", by="bob")
     assert await waiting.result() == 2
     assert not await engine.limits.resume("service")

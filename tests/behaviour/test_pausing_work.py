@@ -50,11 +50,13 @@ async def test_nothing_of_a_paused_workflow_begins_until_it_is_resumed(make_engi
     await engine.settle()
     found = await run.describe()
     assert (found.status, found.owner, begun) == (Status.PENDING, None, [])
+    assert found.paused == "workflow transfer"
     [paused] = await engine.flow.paused()
     assert (paused.kind, paused.name) == ("workflow", "transfer")
     assert await engine.flow.resume(workflow="transfer", by="bob")
     assert not await engine.flow.resume(workflow="transfer")
     assert await run.result() == "a"
+    assert (await run.describe()).paused == ""
     assert begun == ["debit a", "credit a"]
     records = await engine.audit.records(target="workflow transfer")
     assert [(record.actor, record.action) for record in records] == [
@@ -140,6 +142,7 @@ async def test_nothing_is_taken_from_a_paused_queue(make_engine):
     await engine.settle()
     assert begun == []
     assert (await runs[0].describe()).waiting_for == "step debit (queue bank)"
+    assert [(await run.describe()).paused for run in runs] == ["queue bank", "queue bank"]
     await engine.flow.resume(queue="bank")
     assert [await run.result() for run in runs] == ["debited", "reported"]
 

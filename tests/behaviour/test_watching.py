@@ -295,7 +295,8 @@ def test_every_type_of_change_is_known_and_documented():
     assert told - TYPES == {"run.pending", "run.running"}
     names = set(
         re.findall(
-            r"\b(?:(?:run|step|attempt|compensation|message|attributes|evidence|deadletter|callback)\.[a-z]+|purged)\b",
+            r"\b(?:(?:run|step|attempt|compensation|message|attributes|evidence|deadletter|callback|schedule|limit|workflow|"
+            r"queue)\.[a-z]+|purged)\b",
             Change.__doc__,
         )
     )

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from holdfast.changes import Change, step_name
 from holdfast.errors import BadInput
 from holdfast.ops import metrics as module
-from holdfast.ops.flow import WaitingRuns
+from holdfast.ops.flow import PausedWork, WaitingRuns
 from holdfast.ops.metrics import Metrics
 from holdfast.testing import TestEngine
 
@@ -183,6 +183,16 @@ def test_limits_and_lanes_are_gauges(watched: Watched) -> None:
     assert watched.value("lane_holding", workflow="settle") == 2
     watched.metrics.observe_flow()
     assert watched.value("lane_waiting", workflow="settle") == 0
+
+
+def test_pauses_of_workflows_and_queues_are_gauges(watched: Watched) -> None:
+    """S2-39 What was resumed is zero."""
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    watched.metrics.observe_flow(paused=[PausedWork("workflow", "settle", since), PausedWork("queue", "bank", since)])
+    assert watched.value("workflow_paused", workflow="settle") == watched.value("queue_paused", queue="bank") == 1
+    watched.metrics.observe_flow(paused=[PausedWork("queue", "bank", since)])
+    assert watched.value("workflow_paused", workflow="settle") == 0
+    assert watched.value("queue_paused", queue="bank") == 1
 
 
 def test_gauges_show_the_last_figures(watched: Watched) -> None:

@@ -449,6 +449,8 @@ class Done(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     """Workers to wake because of it."""
+    rejected: tuple[str, ...] = ()
+    """Of a tick: the runs that were not started, because their workflow has as many as it may."""
 
 
 Outcome = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from holdfast.clock import micros
 from holdfast.contract.rows import LetterFilter, Status
 from holdfast.engine.client.client import Client
 from holdfast.engine.client.follow import follow
+from holdfast.engine.views.reasons import paused_by
 from holdfast.engine.views.run import Run, run_of
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
@@ -87,7 +89,10 @@ class RunHandle(Generic[R]):
     @patient
     async def describe(self) -> Run:
         """Return everything known about the run now."""
-        return run_of(await self._client.row(self.id))
+        row = await self._client.row(self.id)
+        run, link = run_of(row), self._client.link
+        queue = link.worker.runner.queues.queue_of(row.workflow)
+        return replace(run, paused=await paused_by(link.store, row, run.waiting_for, queue))
 
     # Talking to it.
 

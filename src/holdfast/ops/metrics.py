@@ -40,6 +40,18 @@ class LimitFigures(Protocol):
         """Whether nothing begins."""
 
 
+class PauseFigures(Protocol):
+    """A workflow or a queue that is paused, as `engine.flow.paused()` gives them."""
+
+    @property
+    def kind(self) -> str:
+        """Which of both."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+
+
 class LaneFigures(Protocol):
     """Runs of a workflow under one key, as `engine.flow.waiting()` gives them."""
 
@@ -87,6 +99,8 @@ class Metrics:
         self._running: dict[tuple[str, str], tuple[int, datetime]] = {}
         self._steps: set[tuple[str, str]] = set()
         self._lanes: set[str] = set()
+        self._paused: set[tuple[str, str]] = set()
+        """What was ever seen paused: its kind and name."""
         """Workflows whose runs waited when they were last counted."""
         # One Metrics may watch several engines, each on its own thread.
         self._lock = Lock()
@@ -147,11 +161,16 @@ class Metrics:
             if name not in _STATUSES:
                 self._gauge(name).set(number)
 
-    def observe_flow(self, limits: Iterable[LimitFigures] = (), waiting: Iterable[LaneFigures] = ()) -> None:
-        """Set the gauges of flow control from `engine.limits()` and `engine.flow.waiting()`.
+    def observe_flow(
+        self,
+        limits: Iterable[LimitFigures] = (),
+        waiting: Iterable[LaneFigures] = (),
+        paused: Iterable[PauseFigures] = (),
+    ) -> None:
+        """Set the gauges of flow control from `engine.limits()`, `engine.flow.waiting()` and `engine.flow.paused()`.
 
         Of limits `limit_used`, `limit_waiting` and `limit_paused`; of workflows, over their keys, `lane_waiting` and
-        `lane_holding`.
+        `lane_holding`; of workflows and queues `workflow_paused` and `queue_paused`, 0 again when they are resumed.
         """
         for limit in limits:
             for what, number in (("used", limit.used), ("waiting", limit.waiting), ("paused", int(limit.paused))):
@@ -165,6 +184,10 @@ class Metrics:
         for workflow, (waits, holds) in lanes.items():
             self._flow("lane_waiting", "workflow").labels(workflow).set(waits)
             self._flow("lane_holding", "workflow").labels(workflow).set(holds)
+        now = {(each.kind, each.name) for each in paused}
+        self._paused |= now
+        for kind, name in self._paused:
+            self._flow(f"{kind}_paused", kind).labels(name).set(int((kind, name) in now))
 
     def _flow(self, name: str, label: str) -> Any:
         with self._lock:

@@ -12,7 +12,16 @@ import msgspec
 
 from holdfast.changes import Change
 from holdfast.clock import Instant, from_datetime, new_id, new_seed, to_datetime
-from holdfast.contract.operations import DropSchedule, PauseSchedule, PutSchedule, Refused, RequestCancel, Started, Tick
+from holdfast.contract.operations import (
+    Done,
+    DropSchedule,
+    PauseSchedule,
+    PutSchedule,
+    Refused,
+    RequestCancel,
+    Started,
+    Tick,
+)
 from holdfast.contract.rows import ScheduleRow
 from holdfast.contract.turns import NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
@@ -393,6 +402,11 @@ class Schedules:
         self._put_off.pop(row.id, None)
         outcome = await self._port.apply(operation)
         _logger.debug("schedule %s: %d due, %s", row.id, len(due), type(outcome).__name__)
+        for run in outcome.rejected if isinstance(outcome, Done) else ():
+            said = {"schedule": row.id, "reason": "full"}
+            self._port.notify(
+                Change(type="schedule.skipped", at=to_datetime(now), run_id=run, workflow=row.workflow, data=said)
+            )
 
     def _due_run(self, row: ScheduleRow, spec: ScheduleSpec, tick: Instant) -> NewRun:
         options = RunOptions(begins=jittered(spec, row.id, tick), actor=_actor(row.id))

@@ -62,6 +62,15 @@ TYPES = frozenset(
         "evidence.added",
         "deadletter.added",
         "purged",
+        "schedule.skipped",
+        "limit.paused",
+        "limit.resumed",
+        "limit.overridden",
+        "limit.restored",
+        "workflow.paused",
+        "workflow.resumed",
+        "queue.paused",
+        "queue.resumed",
         "callback.error",
     }
 )

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.limits import Admission, LimitSpec, LimitWait
-from holdfast.contract.rows import EntryRow
+from holdfast.contract.rows import EntryRow, RunRow
 from holdfast.contract.store import Store
 from holdfast.errors import NoSuchRun
 from holdfast.replay import entry as entries
@@ -58,6 +58,20 @@ async def reasons_of(
     found += of_run(row.workflow, await store.admission(row.key), now)
     waits = await store.limit_waits(row.key)
     return found + (of_steps(waits, await store.history(row.key), now, lease_now) if waits else [])
+
+
+async def paused_by(store: Store, row: RunRow, waiting_for: str, queue: str | None) -> str:
+    """Return what was paused that holds back a run, or a step of it: the workflow, queues, limits."""
+    if row.status.is_terminal:
+        return ""
+    found = {
+        f"{each.kind} {each.name}": None
+        for each in await store.paused()
+        if (each.kind, each.name) in {("workflow", row.workflow), ("queue", queue)}
+        or (each.kind == "queue" and f"(queue {each.name})" in waiting_for)
+    }
+    waits = await store.limit_waits(row.key)
+    return "; ".join([*found, *dict.fromkeys(f"limit {wait.limit}" for wait in waits if wait.paused)])
 
 
 def of_steps(

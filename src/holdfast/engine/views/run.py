@@ -56,6 +56,11 @@ class Run:
     """What was undone when it failed: name, status, attempts and error of each, in that order."""
     failed_step: str | None = None
     """The path of the step, child or wait whose failure ended it; None if it has not failed, or its own code raised."""
+    paused: str = ""
+    """What an operator paused that holds it back: `workflow NAME`, `queue NAME`, `limit NAME`, parted by `; `.
+
+    Only `describe` tells. A run that was paused itself has the status `paused`.
+    """
 
 
 def run_of(row: RunRow) -> Run:

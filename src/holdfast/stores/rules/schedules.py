@@ -49,7 +49,7 @@ class ScheduleRules:
                 runs = []
             elif operation.overlap == "cancel" and operation.cancel is not None:
                 await batch.operators.apply(msgspec.structs.replace(operation.cancel, target=previous.id))
-        started = []
+        started, rejected = [], []
         for run in runs:
             if await batch.taken(run) is not None:
                 continue
@@ -58,9 +58,10 @@ class ScheduleRules:
                 detail = msgspec.json.encode({"reason": "full", "run": run.id}).decode()
                 said = Audit(actor=run.options.actor or "", action="schedule.skip", detail=detail)
                 await batch.trails.audit(said, operation.schedule, operation.at)
+                rejected.append(run.id)
                 continue
             await batch.insert(run, None, None)
             started.append(run.id)
             last = run.id
         await batch.statements.write("tick_schedule", [(operation.schedule, operation.next, last, operation.at)])
-        return Done(len(started), tuple(started))
+        return Done(len(started), tuple(started), rejected=tuple(rejected))
