@@ -11,6 +11,7 @@ from tests.support.waiting import LONG, eventually
 from holdfast import Context, activity, workflow
 from holdfast.definitions import Queue
 from holdfast.errors import BadInput
+from holdfast.ops.flow import QueuePlaces
 
 
 class Desk:
@@ -54,9 +55,11 @@ async def test_no_more_attempts_of_a_queue_run_at_once_than_may(make_engine):
     for engine in (one, two):
         await engine._settle_but_for_bodies()
     assert desk.now == 2
+    assert await two.flow.queues() == [QueuePlaces("bank", places=2, used=2, waiting=6)]
     desk.go.set()
     assert [await asyncio.wait_for(two.get(run.id).result(), LONG) for run in runs] == [str(n) for n in range(8)]
     assert desk.most == 2
+    assert await one.flow.queues() == [QueuePlaces("bank", places=2, used=0, waiting=0)]
 
 
 async def test_priorities_are_strict_unless_a_queue_ages(make_engine):

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from holdfast.changes import Change, step_name
 from holdfast.errors import BadInput
 from holdfast.ops import metrics as module
-from holdfast.ops.flow import PausedWork, WaitingRuns
+from holdfast.ops.flow import PausedWork, QueuePlaces, WaitingRuns
 from holdfast.ops.metrics import Metrics
 from holdfast.testing import TestEngine
 
@@ -193,6 +193,17 @@ def test_pauses_of_workflows_and_queues_are_gauges(watched: Watched) -> None:
     watched.metrics.observe_flow(paused=[PausedWork("queue", "bank", since)])
     assert watched.value("workflow_paused", workflow="settle") == 0
     assert watched.value("queue_paused", queue="bank") == 1
+
+
+def test_the_places_of_queues_are_gauges(watched: Watched) -> None:
+    """S2-39 A queue in which nothing is any more is zero; one without a number has no places."""
+    watched.metrics.observe_flow(queues=[QueuePlaces("bank", 4, 3, 7), QueuePlaces("post", None, 1, 0)])
+    figures = [watched.value(f"queue_{what}", queue="bank") for what in ("places", "used", "waiting")]
+    assert figures == [4, 3, 7]
+    assert (watched.value("queue_used", queue="post"), watched.value("queue_places", queue="post")) == (1, None)
+    watched.metrics.observe_flow(queues=[QueuePlaces("bank", 4, 0, 0)])
+    assert (watched.value("queue_used", queue="bank"), watched.value("queue_used", queue="post")) == (0, 0)
+    assert watched.value("queue_places", queue="bank") == 4
 
 
 def test_gauges_show_the_last_figures(watched: Watched) -> None:

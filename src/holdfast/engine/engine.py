@@ -302,7 +302,7 @@ class Engine(StartsRuns, Looking, HasLimits):
     @property
     def flow(self) -> FlowControl:
         """Workflows and queues as a whole: pause, resume, see what is held back."""
-        return FlowControl(self._link, self._pauses_changed)
+        return FlowControl(self._link, self._pauses_changed, self._queues.at_once)
 
     @property
     def purging(self) -> Purging:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -41,13 +41,28 @@ class WaitingRuns:
     """From when the first that waits may begin."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePlaces:
+    """How many attempts of a queue may run at once, and how many do, on all workers together."""
+
+    queue: str
+    places: int | None
+    """As this engine declares it; None if it sets no limit."""
+    used: int
+    """How many attempts workers have, up to 10,000."""
+    waiting: int
+    """How many wait, also in the line of a limit, up to 10,000 of each activity."""
+
+
 class FlowControl:
     """What operators do to all runs of a workflow, or to all that waits in a queue. It holds for every worker."""
 
-    def __init__(self, port: Port, changed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, port: Port, changed: Callable[[], Awaitable[None]], places: Mapping[str, int]) -> None:
         self._port = port
         self._changed = changed
         """Lets the worker of this engine see at once what others see within a second."""
+        self._places = places
+        """How many attempts may run at once of those queues where this engine limits that."""
 
     @property
     def _call_patience(self) -> float:
@@ -108,6 +123,15 @@ class FlowControl:
             WaitingRuns(row.workflow, row.key, row.waiting, row.holding, to_datetime(row.since) if row.since else None)
             for row in rows
         ]
+
+    @patient
+    async def queues(self) -> list[QueuePlaces]:
+        """Return the queues that have attempts, or of which this engine says how many run at once, by name."""
+        found = dict.fromkeys(self._places, (0, 0))
+        for row in await self._port.store.queues():
+            used, waiting = found.get(row.queue, (0, 0))
+            found[row.queue] = (used + row.taken, waiting + row.waiting)
+        return [QueuePlaces(queue, self._places.get(queue), *found[queue]) for queue in sorted(found)]
 
     async def _write(
         self, workflow: Workflow[Any, Any] | str | None, queue: str | None, paused: bool, by: str | None, reason: str

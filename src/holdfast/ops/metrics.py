@@ -52,6 +52,26 @@ class PauseFigures(Protocol):
         """Which one."""
 
 
+class QueueFigures(Protocol):
+    """A queue, as `engine.flow.queues()` gives them."""
+
+    @property
+    def queue(self) -> str:
+        """What it is called."""
+
+    @property
+    def places(self) -> int | None:
+        """How many attempts may run at once."""
+
+    @property
+    def used(self) -> int:
+        """How many attempts workers have."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+
+
 class LaneFigures(Protocol):
     """Runs of a workflow under one key, as `engine.flow.waiting()` gives them."""
 
@@ -99,9 +119,11 @@ class Metrics:
         self._running: dict[tuple[str, str], tuple[int, datetime]] = {}
         self._steps: set[tuple[str, str]] = set()
         self._lanes: set[str] = set()
+        """Workflows whose runs waited when they were last counted."""
         self._paused: set[tuple[str, str]] = set()
         """What was ever seen paused: its kind and name."""
-        """Workflows whose runs waited when they were last counted."""
+        self._queues: set[str] = set()
+        """Queues that ever had attempts."""
         # One Metrics may watch several engines, each on its own thread.
         self._lock = Lock()
 
@@ -166,11 +188,13 @@ class Metrics:
         limits: Iterable[LimitFigures] = (),
         waiting: Iterable[LaneFigures] = (),
         paused: Iterable[PauseFigures] = (),
+        queues: Iterable[QueueFigures] = (),
     ) -> None:
-        """Set the gauges of flow control from `engine.limits()`, `engine.flow.waiting()` and `engine.flow.paused()`.
+        """Set the gauges of flow control: from `engine.limits()`, and `waiting`, `paused`, `queues` of `engine.flow`.
 
         Of limits `limit_used`, `limit_waiting` and `limit_paused`; of workflows, over their keys, `lane_waiting` and
-        `lane_holding`; of workflows and queues `workflow_paused` and `queue_paused`, 0 again when they are resumed.
+        `lane_holding`; of workflows and queues `workflow_paused` and `queue_paused`, 0 again when they are resumed; of
+        queues `queue_used`, `queue_waiting` and, where a number is declared, `queue_places`.
         """
         for limit in limits:
             for what, number in (("used", limit.used), ("waiting", limit.waiting), ("paused", int(limit.paused))):
@@ -184,10 +208,22 @@ class Metrics:
         for workflow, (waits, holds) in lanes.items():
             self._flow("lane_waiting", "workflow").labels(workflow).set(waits)
             self._flow("lane_holding", "workflow").labels(workflow).set(holds)
+        self._observe_queues(queues)
         now = {(each.kind, each.name) for each in paused}
         self._paused |= now
         for kind, name in self._paused:
             self._flow(f"{kind}_paused", kind).labels(name).set(int((kind, name) in now))
+
+    def _observe_queues(self, queues: Iterable[QueueFigures]) -> None:
+        figures = dict.fromkeys(self._queues, (0, 0))
+        for each in queues:
+            figures[each.queue] = (each.used, each.waiting)
+            if each.places is not None:
+                self._flow("queue_places", "queue").labels(each.queue).set(each.places)
+        self._queues.update(figures)
+        for queue, (used, waiting) in figures.items():
+            self._flow("queue_used", "queue").labels(queue).set(used)
+            self._flow("queue_waiting", "queue").labels(queue).set(waiting)
 
     def _flow(self, name: str, label: str) -> Any:
         with self._lock:

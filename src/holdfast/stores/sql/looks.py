@@ -135,11 +135,16 @@ class SQLLooks(Store):
     async def queues(self) -> list[QueueRow]:
         async def look(db: Statements) -> tuple[list[Row], list[Row]]:
             waiting = await db.read("count_waiting_tasks", [(MOST_COUNTED, MOST_NAMES)])
+            waiting = [*waiting, *await db.read("count_tasks_in_line", [(MOST_COUNTED,)])]
             return waiting, await db.read("count_taken_tasks", [(MOST_COUNTED,)])
 
         waiting, taken = await self.look(look, together=True)
         having = {(str(queue), str(activity)): _int(count) for queue, activity, count in taken}
-        found = {(str(queue), str(activity)): (_int(count), _int(oldest)) for queue, activity, count, oldest in waiting}
+        found: dict[tuple[str, str], tuple[int, Instant]] = {}
+        for queue, activity, count, oldest in waiting:
+            place, since = (str(queue), str(activity)), _int(oldest)
+            known, before = found.get(place, (0, since))
+            found[place] = (known + _int(count), min(since, before))
         return [
             QueueRow(*place, found.get(place, (0, None))[0], having.get(place, 0), found.get(place, (0, None))[1])
             for place in sorted(found.keys() | having.keys())

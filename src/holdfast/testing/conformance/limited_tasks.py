@@ -100,6 +100,7 @@ class LimitedTaskConformance:
         first, second, third = [await handed_out(store, at=NOW + n) for n in range(3)]
         assert runs_of(await take(store)) == [first.key]
         assert await used(store) == (1, 0, 2)
+        assert [(row.waiting, row.taken, row.oldest) for row in await store.queues()] == [(2, 1, NOW + 1)]
         assert await store.limited_tasks("api", QUEUES, NAMES) == (False, None)
         assert await take(store) == TasksTaken()
         assert await store.claim_tasks("v", NOW, 9, QUEUES, NAMES) == []

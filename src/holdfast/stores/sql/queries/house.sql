@@ -39,7 +39,12 @@ FROM oldest ORDER BY oldest.queue, oldest.activity LIMIT $2;
 
 -- name: count_taken_tasks
 -- Attempts that workers have, by queue and activity, of the first so many.
-SELECT queue, activity, count(*) FROM (SELECT queue, activity FROM tasks WHERE owner IS NOT NULL LIMIT $1) AS taken
+SELECT queue, activity, count(*) FROM (SELECT queue, activity FROM tasks WHERE owner > '' LIMIT $1) AS taken
+GROUP BY queue, activity ORDER BY queue, activity;
+
+-- name: count_tasks_in_line
+-- Attempts that wait in the line of a limit, where no claim sees them: the same, and since when.
+SELECT queue, activity, count(*), min(at) FROM (SELECT queue, activity, at FROM tasks WHERE owner = '' LIMIT $1) AS taken
 GROUP BY queue, activity ORDER BY queue, activity;
 
 -- name: queued_event_names
