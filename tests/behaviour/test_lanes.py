@@ -93,6 +93,43 @@ async def test_at_once_holds_from_the_first_turn_to_the_end(make_engine):
     assert turns == ["a0", "a1", "b0", "b1"]
 
 
+@pytest.mark.parametrize("mode", ["file"])
+async def test_a_blocked_run_keeps_its_place(make_engine):
+    """Until code that fits its history lets it go on, and it ends."""
+
+    def single(step: str) -> Any:
+        @workflow(name="single", at_once=1)
+        async def flow(ctx: Context) -> str:
+            await ctx.step(step, note)
+            return await ctx.receive("go", str)
+
+        return flow
+
+    async def note() -> None: ...
+
+    engine = await make_engine(single("old"))
+    await engine.start("single", id="first")
+    await engine.settle()
+    await engine.stop()
+    engine = await make_engine(single("new"), clock=engine.jumping)
+    await engine.get("first").send("go", "gone")
+    await eventually(lambda: _is(engine.get("first"), Status.BLOCKED))
+    second = await engine.start("single", id="second")
+    await engine.settle()
+    assert ((await second.describe()).status, (await second.describe()).waiting_for) == (Status.PENDING, "place")
+    assert [(each.waiting, each.holding) for each in await engine.flow.waiting()] == [(1, 1)]
+    await engine.stop()
+    engine = await make_engine(single("old"), clock=engine.jumping)
+    assert await engine.get("first").recover()
+    assert await asyncio.wait_for(engine.get("first").result(), LONG) == "gone"
+    await engine.get("second").send("go", "too")
+    assert await asyncio.wait_for(engine.get("second").result(), LONG) == "too"
+
+
+async def _is(run: Any, status: Status) -> bool:
+    return await run.status() is status
+
+
 async def test_places_count_for_each_key(make_engine):
     bank = Bank()
     flow = paying(bank, key=lambda customer, name: customer, at_once=1)
