@@ -107,8 +107,6 @@ class Worker:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._look_again = False
         self._others_may_have_ended = False
-        self._beside_others = False
-        """Whether other processes were ever seen to write to the database."""
         self._busy_at = self._rescued_at = self._loop.time()
         """When something was last seen to happen, and when dead workers were last looked for."""
         self._grace_ends: float | None = None
@@ -354,7 +352,7 @@ class Worker:
             self._rescued_at = now
             if not self._background.busy("take over"):
                 self._background.start("take over", self._take_over())
-            if self._beside_others:
+            if self.runs.beside_others:
                 self.look()  # what one of them put into an inbox while its clock was ahead of this one is due by now
             self._evict()
 
@@ -367,7 +365,7 @@ class Worker:
         """Look at the store if other processes may have committed."""
         try:
             if self._store.changed():
-                self._beside_others = self.runs.foreign = True
+                self.runs.beside_others = self.runs.foreign = True
                 self._busy_at = self._loop.time()
                 self.look(may_have_ended=True)
         except StoreError as error:
