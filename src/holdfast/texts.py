@@ -111,6 +111,15 @@ def passwords(arguments: Iterable[str]) -> Iterator[str]:
     yield from sorted(found, key=len, reverse=True)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many letters, cut between words where it is longer."""
+    if len(text) <= most:
+        return text
+    cut = text[: most - 3]
+    whole = cut if text[most - 3].isspace() else cut.rpartition(" ")[0]
+    return f"{(whole if len(whole) > most // 2 else cut).rstrip()}..."
+
+
 def masked(text: str, secrets: Iterable[str]) -> str:
     """Return text without secrets."""
     for secret in secrets:

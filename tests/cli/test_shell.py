@@ -210,6 +210,21 @@ def test_holdfast_alone_without_a_database_says_what_there_is(run, tmp_path, mon
 # How wide a terminal is.
 
 
+def test_an_error_is_broken_between_words_where_the_terminal_is_narrow(capsys, monkeypatch):
+    """Each word stays whole, a very long one on a line of its own; a file gets one line."""
+    message = (
+        "the database /srv/shop/holdfast.db is of an older holdfast: bring it up to date with `holdfast db upgrade`"
+    )
+    assert _failed(message, [], 4) == 4
+    assert capsys.readouterr().err == f"holdfast: {message}\n"
+    monkeypatch.setattr("holdfast.cli.output.width", lambda **_: 40)
+    _failed(message, [], 4)
+    lines = capsys.readouterr().err.splitlines()
+    assert " ".join(line.strip() for line in lines) == f"holdfast: {message}"
+    assert all(len(line) <= 40 for line in lines)
+    assert len(lines) > 2
+
+
 def test_a_narrow_terminal_gets_the_last_column_below_the_others(capsys, monkeypatch):
     rows = [("suspended", "order-88405-of-a-long-name", "fulfil", "13:04:43", "38 min", "Waits for " + "a word " * 12)]
     titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "WHY")

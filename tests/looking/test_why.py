@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.waiting import eventually
 
 from holdfast import Context, Retry, activity, step_context, workflow
@@ -15,6 +17,7 @@ from holdfast.errors import NoSuchRun
 from holdfast.looking import LocalDesk
 from holdfast.looking.why import LONGEST
 from holdfast.testing import JumpingClock, TestEngine
+from holdfast.texts import shortened
 
 HOUR = timedelta(hours=1)
 
@@ -144,6 +147,9 @@ async def test_a_step_that_is_tried_again_says_when_and_what_went_wrong(engine):
     assert code == "waiting.retry"
     begin = "Step `book_carrier` failed 1 time of 8, next attempt in 1 h: CardDeclinedError: 503 from the"
     assert sentence.startswith(begin)
+    assert sentence.endswith(" says...")  # cut between words
+    help = (await LocalDesk(engine.store).why("order-1")).help
+    assert [each.command for each in help] == ["holdfast nudge order-1", "holdfast show order-1"]
     head = (await engine.store.heads_of(["order-1"]))["order-1"]
     assert len(head.wait.encode()) <= MOST_BYTES
     assert (await engine.find("order-1")).waiting_for == "retry"
@@ -255,3 +261,16 @@ async def test_a_run_that_no_worker_takes_says_that_none_is_alive(path):
 async def test_a_run_that_is_not_there_is_an_error(engine):
     with pytest.raises(NoSuchRun, match="there is no run 'nobody'"):
         await LocalDesk(engine.store).why("nobody")
+
+
+@given(st.text(max_size=60), st.integers(8, 40))
+def test_a_text_is_cut_between_words_and_never_longer_than_asked(text, most):
+    cut = shortened(text, most)
+    assert len(cut) <= most
+    assert cut == text or (cut.endswith("...") and text.startswith(cut.removesuffix("...")))
+
+
+def test_a_word_is_cut_only_where_it_fills_half_of_the_room():
+    assert shortened("the carrier is being maintained", 24) == "the carrier is being..."
+    assert shortened("a" * 30, 10) == "aaaaaaa..."
+    assert shortened("it fits", 7) == "it fits"

@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.database import acting, url_option, who
 from holdfast.cli.endings import NOTHING_CHANGED
-from holdfast.cli.output import emit, say
+from holdfast.cli.output import emit, say, say_wrapped
 from holdfast.cli.runs.many import PAST, act_on_many
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
@@ -210,7 +210,7 @@ def told(acted: Acted, said: str, as_json: bool) -> int:
         for line in said.split("\n"):
             say(line)
     else:
-        say(f"{acted.run}: nothing changed: {acted.said}", err=True)
+        say_wrapped(f"{acted.run}: nothing changed: {acted.said}", err=True)
     return 0 if acted.changed else NOTHING_CHANGED
 
 
@@ -280,7 +280,7 @@ def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
     elif acted.changed or (options.dry_run and not acted.error and not acted.said.startswith("it is ")):
         _tell(action, acted, options.dry_run)
     else:
-        say(f"{run_id}: nothing changed: {acted.said or 'it is not in a state for that'}", err=True)
+        say_wrapped(f"{run_id}: nothing changed: {acted.said or 'it is not in a state for that'}", err=True)
     fits = acted.changed or (options.dry_run and not acted.error and not acted.said.startswith("it is "))
     return 0 if fits else NOTHING_CHANGED
 

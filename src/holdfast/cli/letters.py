@@ -54,7 +54,7 @@ def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -
         for each in letters
     ]
     if rows:
-        table(("AT", "LETTER", "RUN", "STEP OR MESSAGE", "STATE", "ERROR"), rows)
+        table(("AT", "LETTER", "RUN", "STEP OR MESSAGE", "STATE", "ERROR"), rows, spare=(0,))
     else:
         say("there are no dead letters" if everything else "there are none that no person has seen", err=True)
 
@@ -108,9 +108,9 @@ def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
     say(letter.id)
     for name, value in facts:
         if value:
-            say_wrapped(f"{name:<12}{value}")
+            say_wrapped(f"{name:<12}{value}", hang=12)
     for line in str((found.error or {}).get("traceback") or "").rstrip().split("\n")[-8:-1]:
-        say(f"            {line}")
+        say_wrapped(f"            {line}")
 
 
 @letters_group.command("ack", short_help="Note that dead letters were seen.")

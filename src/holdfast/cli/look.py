@@ -143,13 +143,13 @@ def _show(view: RunView) -> None:
     _why(head.why)
     say()
     for name, value in _facts(view):
-        say(f"{name:<12}{value}")
+        say_wrapped(f"{name:<12}{value}", hang=12)
     if view.error is not None:
         error = f"{view.error.get('type')}: {view.error.get('message')}"
-        say_wrapped(f"{'error':<12}{error}")
+        say_wrapped(f"{'error':<12}{error}", hang=12)
         lines = str(view.error.get("traceback") or "").rstrip().removesuffix(error).rstrip().split("\n")
         for line in lines[-6:] if any(lines) else []:
-            say(f"            {line}")
+            say_wrapped(f"            {line}")
     if view.steps:
         say()
         table(

@@ -180,9 +180,10 @@ def _summary() -> int:
 
 
 def _failed(message: str, given: Sequence[str], code: int) -> int:
-    from holdfast.texts import masked, passwords, printable
+    from holdfast.cli.output import say_wrapped
+    from holdfast.texts import masked, passwords
 
     one_line = " ".join(message.split("\n"))
     secrets = [*passwords(given), *passwords([os.environ.get("HOLDFAST_URL", "")])]
-    click.echo(f"holdfast: {printable(masked(one_line, secrets))}", err=True)
+    say_wrapped(f"holdfast: {masked(one_line, secrets)}", err=True)
     return code

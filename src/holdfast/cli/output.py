@@ -39,10 +39,13 @@ def say(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def say_wrapped(text: str, *, err: bool = False) -> None:
-    """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken."""
+def say_wrapped(text: str, *, err: bool = False, hang: int | None = None) -> None:
+    """Write one line, broken at words where a terminal is narrower than it; what goes to a file is not broken.
+
+    What follows the first line hangs below it by so many columns, by two more than it is indented unless that is said.
+    """
     shown = printable(text)
-    for line in hanging(shown, len(shown) - len(shown.lstrip()) + 2, err=err):
+    for line in hanging(shown, hang if hang is not None else len(shown) - len(shown.lstrip()) + 2, err=err):
         click.echo(line, err=err)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.texts import shortened
 
 MOST_BYTES = 400
 """How long a wait may be."""
@@ -62,7 +63,7 @@ def write_wait(words: str, notes: Sequence[WaitNote]) -> str:
 def error_head(type_name: str, message: str) -> str:
     """Return the class and the beginning of the message of an error, on one line; without a class the message alone."""
     said = ": ".join(filter(None, (type_name.rpartition(".")[2], " ".join(message[:_LOOKED_AT].split()))))
-    return said if len(said) <= _ERROR else f"{said[: _ERROR - 3]}..."
+    return shortened(said, _ERROR)
 
 
 def meant_error(type_name: str, message: str) -> tuple[str, str]:

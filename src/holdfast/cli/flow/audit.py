@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.database import local_time, looking, url_option
-from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.output import emit, payload, say, say_wrapped, table
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
 from holdfast.looking.views import AuditPageView
@@ -73,7 +73,7 @@ def verify_audit(run_id: str | None, as_json: bool, url: str | None) -> int:
     if as_json:
         emit("holdfast.verdict/1", found)
     elif found.ok:
-        say(f"{found.checked:,} rows hold; the last hash is {found.last or 'none'}")
+        say_wrapped(f"{found.checked:,} rows hold; the last hash is {found.last or 'none'}")
     else:
         say(f"broken at row {found.broken_at}: it, or what came before it, was changed; {found.checked:,} rows hold")
     return 0 if found.ok else 1

@@ -45,7 +45,7 @@ def settings(url: str | None, app: str | None) -> list[SettingView]:
         ("url", setting("url", url) or _here()),
         (
             "app",
-            setting("app", app) or Setting("", "nothing names the code; --app, HOLDFAST_APP or [tool.holdfast] do"),
+            setting("app", app) or Setting("", "nothing: --app, HOLDFAST_APP, [tool.holdfast]"),
         ),
         ("actor", _environment("HOLDFAST_ACTOR", Setting(who(None), "the login name"))),
         ("time zone", _environment("HOLDFAST_TZ", Setting("", "this machine"))),
@@ -60,7 +60,7 @@ def settings(url: str | None, app: str | None) -> list[SettingView]:
 def _here() -> Setting:
     if os.path.exists(DEFAULT_FILE):
         return Setting(f"sqlite:///{DEFAULT_FILE}", "the file that is here")
-    return Setting("", "nothing names a database; --url, HOLDFAST_URL or [tool.holdfast] do")
+    return Setting("", "nothing: --url, HOLDFAST_URL, [tool.holdfast]")
 
 
 def _environment(name: str, otherwise: Setting) -> Setting:

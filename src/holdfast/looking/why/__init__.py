@@ -19,6 +19,7 @@ from holdfast.looking.why.ends import blocked, ended, ending, paused
 from holdfast.looking.why.saying import Code, discreet
 from holdfast.looking.why.waits import waiting
 from holdfast.looking.why.workers import pending, running
+from holdfast.texts import shortened
 
 LONGEST = 160
 DEPTH = 10
@@ -45,18 +46,13 @@ def _explained(head: RunHead, facts: Facts, times: Times, depth: int, above: tup
     return Why(
         run=head.id,
         code=said.code,
-        sentence=_cut(text),
+        sentence=shortened(" ".join(text.split()), LONGEST),
         since=to_datetime(said.since) if said.since is not None else None,
         until=to_datetime(said.until) if said.until is not None else None,
         subject=said.subject,
         chain=chain[:DEPTH],
         help=list(said.help),
     )
-
-
-def _cut(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= LONGEST else f"{one_line[: LONGEST - 3]}..."
 
 
 def _continued(sentence: str) -> str:

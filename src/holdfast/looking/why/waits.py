@@ -128,7 +128,9 @@ def _retry(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
         return _limit(wait, head, facts, times)
     again = times.ahead(wait.until) if wait.until is not None else "soon"
     subject = {"step": wait.step} if wait.step else {}
-    help = [helping("see the whole error", "show", head.id)] if wait.step and not wait.skipped else []
+    help = [helping("try it now", "nudge", head.id)] if wait.step else []
+    if wait.step and not wait.skipped:
+        help.append(helping("see the whole error", "show", head.id))
     if wait.skipped:
         reason = f', "{wait.error}",' if wait.error else ""
         text = f"Step `{wait.step}` is put off{reason} and asked again {again}"
