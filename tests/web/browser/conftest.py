@@ -15,7 +15,7 @@ import pytest
 from tests.web.browser import shop as shops
 from tests.web.browser.looking import Looker, Site
 
-PATIENCE = 90_000
+PATIENCE = 180_000
 """Milliseconds that a browser waits for what takes a few: a machine may be busy, and only a failure takes as long."""
 
 
