@@ -51,7 +51,7 @@ async def site(shop: shops.Shop) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def served(shop: shops.Shop) -> AsyncIterator[Site]:
+async def served(shop: shops.Shop, port: int = 0) -> AsyncIterator[Site]:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -60,18 +60,23 @@ async def served(shop: shops.Shop) -> AsyncIterator[Site]:
 
     site = Site(Principal("kim", "admin"))
     app = Starlette(routes=[Mount("/workflows", dashboard(shop.engine, authenticate=lambda request: site.who))])
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
     )
-    site.root = f"http://127.0.0.1:{listening.getsockname()[1]}/workflows"
+    site.port = listening.getsockname()[1]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield site
-    finally:
+
+    async def stop() -> None:
         server.should_exit = True
         await serving
         listening.close()
+
+    site.stop = stop
+    try:
+        yield site
+    finally:
+        await stop()
 
 
 @pytest.fixture

@@ -12,7 +12,13 @@ class Site:
 
     def __init__(self, who: Any) -> None:
         self.who = who
-        self.root = ""
+        self.port = 0
+        self.stop: Any = None
+        """Ends the server."""
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}/workflows"
 
 
 class Looker:

@@ -29,7 +29,7 @@ function stop() {
 
 function refresh() {
   const views = [...listeners.keys()].sort();
-  const query = new URLSearchParams([...views.map((view) => ["view", view]), ["zone", zoneName()], ["relative", "true"]]).toString();
+  const query = new URLSearchParams([...views.map((view) => ["view", view]), ["zone", zoneName()]]).toString();
   if (!views.length) {
     stop();
     say("off");
@@ -52,12 +52,12 @@ function refresh() {
       wait = Math.min(wait * 2, 15_000);
     }
   };
-  for (const name of ["rows", "run", "counts", "letters", "workers", "bulk", "gone", "bye"]) {
+  for (const name of ["rows", "run", "counts", "letters", "workers", "bulk", "gone", "problem", "bye"]) {
     mine.addEventListener(name, (event) => {
       say("live");
       let data;
       try { data = JSON.parse(event.data); } catch { return; }
-      if (data.as_of) heard(data.as_of);
+      if (data.value?.as_of) heard(data.value.as_of);
       if (name === "bye") { source = null; mine.close(); opened = ""; retry = setTimeout(refresh, 50); return; }
       for (const each of listeners.get(data.view) ?? []) each(name, data);
     });

@@ -98,7 +98,10 @@ export function Run({ id, params }) {
   const known = useRef(null);
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, data?.entries ?? 0, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
-  useLive("run/" + id, (name, data) => { if (data.value?.head) { run.put(data.value); why.reload(); audit.reload(); facts.reload(); } else again(); });
+  useLive("run/" + id, (name, data) => {
+    const same = data.value?.entries === run.data?.entries && data.value?.head?.updated_at === run.data?.head?.updated_at;
+    if (name === "look" || !same) again();
+  });
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   const head = data?.head;
   useEffect(() => { document.title = `${id} ${head ? head.status : ""} - holdfast`; }, [id, head?.status]);

@@ -158,18 +158,22 @@ export function Runs({ params }) {
   });
   const items = page.data?.items ?? [];
   useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), async (name, data) => {
-    if (data.value) page.put((known) => merged(known, data.value));
-    else if (name === "look" && page.data) page.put(await renewed(page.data, q));
+    // Sentences with relative times would be another every second: the stream says that something changed, and the page
+    // reads how it is told now.
+    const known = page.data;
+    if (known) { const fresh = await renewed(known, q); page.put((now) => (now === known ? fresh : undefined)); }
     else page.reload();
   });
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   useEffect(() => { if (page.fresh) listed.value = { q, ids: items.map((each) => each.id), more: Boolean(page.data?.next) }; }, [page.data]);
   useEffect(() => { document.title = (q ? q + " - " : "") + "runs - holdfast"; }, [q]);
   useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh, page.data]);
-  const mine = selected.value.q === q ? selected.value : { q, ids: new Set(), all: false };
+  // Keys may come faster than the page is drawn: what is selected is read at each of them.
+  const chosenNow = () => (selected.value.q === q ? selected.value : { q, ids: new Set(), all: false });
+  const mine = chosenNow();
   const last = useRef(null);
   const toggle = (id, span) => {
-    const ids = new Set(mine.ids);
+    const ids = new Set(chosenNow().ids);
     const adding = !ids.has(id);
     const [a, b] = [items.findIndex((each) => each.id === last.current), items.findIndex((each) => each.id === id)];
     const range = span && a >= 0 ? items.slice(Math.min(a, b), Math.max(a, b) + 1) : [items[b]];
@@ -192,7 +196,7 @@ export function Runs({ params }) {
     x: () => current.value && items.some((each) => each.id === current.value) && toggle(current.value, false),
     enter: () => current.value && go(runHref(current.value)),
     c: () => copy(command, "Command"), y: () => current.value && copy(current.value, "Id"),
-    p: () => mine.ids.size && openAct("pause", { ids: [...mine.ids] }),
+    p: () => { const { ids } = chosenNow(); if (ids.size) openAct("pause", { ids: [...ids] }); },
     a: () => document.querySelector(".bulk button")?.focus(),
     escape: () => { selected.value = { q, ids: new Set(), all: false }; },
   });
