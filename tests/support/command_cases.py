@@ -18,6 +18,28 @@ from holdfast.cli.main import main
 from holdfast.limits import Limit
 from holdfast.testing import JumpingClock
 
+APP = "tests.support.command_cases:WORKFLOWS"
+LOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "list": ((), ("is:open",), ("is:attention",), ("--count",), ("--json",)), "show": (("RUN",), ("RUN", "--json")),
+    "why": (("RUN",), ("RUN", "--json")), "history": (("RUN",), ("RUN", "--json")), "steps": (("RUN",),),
+    "children": (("RUN",),), "tail": (("--for", "0s"),), "graph": (("order",), ("order", "--mermaid")),
+    "evidence": (("RUN",), ("RUN", "--json")), "audit export": ((),),
+    "letters show": (("019a8b1c-0000-7000-8000-000000000000",),), "watch": (("RUN",),),
+    "result": (("RUN",),), "stats": ((),), "workers": ((),), "letters list": ((), ("--json",)),
+    "letters groups": ((),), "schedules list": ((),), "schedules next": (("nightly",),),
+    "schedules show": (("nightly",),), "check": (("--app", APP, "--jobs", "1"),),
+    "debug": (("RUN", "--app", APP),), "record": (("RUN",),), "queues": ((),), "limits list": ((),),
+    "limits show": (("openai",),), "limits why": (("OPEN",),), "events": ((), ("parcel",)),
+    "audit list": ((), ("--json",)), "audit verify": ((),), "doctor": ((), ("--json",)), "db status": ((),),
+}  # fmt: skip
+"""Every command that looks, as it is called; RUN stands for a run that failed, OPEN for one that is open."""
+OTHERS = {
+    "start", "cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge", "send", "ask", "query",
+    "set", "publish", "letters ack", "letters replay", "schedules pause", "schedules resume", "schedules trigger",
+    "letters purge", "letters remove", "schedules backfill", "schedules delete", "schedules put", "purge",
+    "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore",  # which act, or make files
+    "bench", "demo", "new", "ui", "config", "completion", "schema",  # which look at no database, or on and on
+}  # fmt: skip
 LIMITS = [Limit(name="openai", at_once=1)]
 
 
@@ -95,3 +117,10 @@ def working(database: str) -> Iterator[None]:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+def looks(run_id: str = "failed", open_run: str = "waits") -> Iterator[tuple[str, ...]]:
+    """Yield every command that looks, with what it takes."""
+    for path, calls in LOOKS.items():
+        for given in calls:
+            yield (*path.split(), *({"RUN": run_id, "OPEN": open_run}.get(word, word) for word in given))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.database import local_time, looking, url_option
-from holdfast.cli.output import emit, payload, say, say_wrapped, table
+from holdfast.cli.output import emit, harmless, payload, say, say_wrapped, table
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
 from holdfast.looking.views import AuditPageView
@@ -97,7 +97,7 @@ def export_audit(run_id: str | None, file: str | None, url: str | None) -> None:
         with click.open_file(file or "-", "wb") as out:
             async with aclosing(desk.export_audit(run_id)) as lines:
                 async for line in lines:
-                    out.write(line)
+                    out.write(line if file is not None else harmless(line).encode())  # it says the same
                     rows += 1
                     progress.show(rows)
         progress.end()

@@ -140,7 +140,8 @@ def ask_command(
     \b
     Example: holdfast ask account-7 add 4
     """
-    value, most = json_of(payload), duration_of("--timeout", timeout) or timedelta(minutes=1)
+    value, most = json_of(payload), duration_of("--timeout", timeout or "60s")
+    assert most is not None
 
     actor = who(by)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.database import looking, url_option
-from holdfast.cli.output import say
+from holdfast.cli.output import harmless, say
 from holdfast.cli.shell.names import RUN
 
 
@@ -27,7 +27,7 @@ def record_command(run_id: str, output: str, replace: bool, url: str | None) -> 
     recorded = looking(url, lambda desk: desk.record(run_id))
     text = recorded.to_json() + "\n"
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(harmless(text.encode()), nl=False)
         return
     from holdfast.transfer.output import NewFile
 
