@@ -50,7 +50,8 @@ web: $(READY) ## Run all tests of the dashboard in a browser, which `make test` 
 browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$HOLDFAST_CHROMIUM" || { \
 	  sudo=$$(test "$$(id -u)" = 0 || command -v sudo) && export DEBIAN_FRONTEND=noninteractive && \
-	  $$sudo apt-get update -qq && $$sudo apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || { \
+	  patient="-o Acquire::Retries=5 -o DPkg::Lock::Timeout=300" && $$sudo apt-get update -qq $$patient && \
+	  $$sudo apt-get install -qq -y $$patient --no-install-recommends chromium >/dev/null; } || { \
 	  echo "apt-get cannot install chromium here; name one: HOLDFAST_CHROMIUM=/path/to/chromium" >&2; exit 1; }
 
 speed: $(READY) ## Judge what things cost by time: run by itself, on a machine that has nothing else to do
