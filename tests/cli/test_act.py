@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from tests.support.transfer_cases import House, approval, order, sleeper
 
-from holdfast.cli.main import main
 from holdfast.contract.rows import AuditRow
 from holdfast.looking import bulk
 from holdfast.looking.acts import FITS
@@ -43,19 +42,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 
     asyncio.run(fill())
     return house
-
-
-class Answer:
-    """How a command ended, and what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        self.code = main(arguments)
-        self.out, self.err = capsys.readouterr()
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 async def _looked(work: Any) -> Any:

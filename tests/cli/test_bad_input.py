@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from tests.support.command_cases import Answer, furnished
+from tests.support.command_cases import furnished
 
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("lst",), 2, "there is no command 'lst'; did you mean list?"),
@@ -50,11 +49,6 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("check", "--app", "tests.support.command_cases:adderr"), 2, "has no 'adderr'; it has"),
     (("list", "--url", "missing.db"), 4, "missing.db"),
 ]
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 def test_mistakes_are_refused_with_words_and_codes_and_change_nothing(run, tmp_path, monkeypatch):

@@ -46,19 +46,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     return house
 
 
-class Answer:
-    """How a command ended, and what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        self.code = main(arguments)
-        self.out, self.err = capsys.readouterr()
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
-
-
 def test_the_command_is_installed_under_its_name():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = scripts["holdfast"].split(":")

@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import apsw
-import pytest
-from tests.support.command_cases import Answer, furnished
-from tests.support.transfer_cases import House
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
-    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
-    return furnished("sqlite:///holdfast.db")
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
+from tests.support.command_cases import furnished
 
 
 def test_schedules_are_listed_paused_resumed_and_triggered(shop, run):

@@ -13,7 +13,6 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
 
-from holdfast.cli.main import main
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
 from holdfast.testing import JumpingClock
 
@@ -42,19 +41,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 
     asyncio.run(fill())
     return house
-
-
-class Answer:
-    """How a command ended, and what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        self.code = main(arguments)
-        self.out, self.err = capsys.readouterr()
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 def test_runs_are_listed_with_why_they_wait(shop, run):

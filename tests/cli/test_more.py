@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from tests.support.command_cases import Answer, furnished
-from tests.support.transfer_cases import House, approval
+from tests.support.transfer_cases import approval
 
 from holdfast.cli.runs.family import _tail
 from holdfast.looking import LocalDesk
@@ -17,19 +15,6 @@ from holdfast.testing import TestEngine
 
 DATABASE = "sqlite:///holdfast.db"
 APP = "tests.support.command_cases:WORKFLOWS"
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
-    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
-    return furnished(DATABASE)
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 def acts(run, *which: str) -> list[tuple[str, str, str]]:

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
-from tests.support.command_cases import Answer, furnished, working
-from tests.support.transfer_cases import House
+from tests.support.command_cases import working
 
 DATABASE = "sqlite:///holdfast.db"
 APP = "tests.support.command_cases:adder"
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
-    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
-    return furnished(DATABASE)
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 def test_a_run_is_started_by_name_and_its_result_waited_for(shop, run):

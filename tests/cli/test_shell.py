@@ -9,10 +9,8 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.support.command_cases import Answer, furnished
 from tests.support.json_schema import faults
 from tests.support.paths import ROOT
-from tests.support.transfer_cases import House
 
 from holdfast.cli import output
 from holdfast.cli.main import _failed, commands
@@ -46,19 +44,6 @@ MORE = [
 ]  # fmt: skip
 MADE_ELSEWHERE = {"db restore": "tests/cli/test_db.py", "db backup": "tests/cli/test_db.py"}
 """Commands that make files of their own, whose documents are compared where they are tested."""
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
-    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
-    return furnished("sqlite:///holdfast.db")
-
-
-@pytest.fixture
-def run(capsys):
-    return lambda *arguments: Answer(capsys, *arguments)
 
 
 def every_command(group: click.Group = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.waiting import eventually
+from tests.support.why_cases import HOUR, approval, breaks, sleeper
 
 from holdfast import Context, Retry, activity, step_context, workflow
 from holdfast.contract.waits import MOST_BYTES
@@ -18,8 +19,6 @@ from holdfast.looking import LocalDesk
 from holdfast.looking.why import LONGEST
 from holdfast.testing import JumpingClock, TestEngine
 from holdfast.texts import shortened
-
-HOUR = timedelta(hours=1)
 
 
 class CardDeclinedError(Exception):
@@ -57,16 +56,6 @@ async def pay(ctx: Context) -> None:
 
 
 @workflow
-async def breaks(ctx: Context) -> None:
-    raise ValueError("the code is wrong")
-
-
-@workflow
-async def approval(ctx: Context) -> None:
-    await ctx.receive("approved", timeout=24 * HOUR)
-
-
-@workflow
 async def endless(ctx: Context) -> None:
     await ctx.receive("approved")
 
@@ -74,11 +63,6 @@ async def endless(ctx: Context) -> None:
 @workflow
 async def parent(ctx: Context) -> None:
     await ctx.child(approval, id="ship-204")
-
-
-@workflow
-async def sleeper(ctx: Context) -> None:
-    await ctx.sleep(18 * HOUR)
 
 
 @workflow

@@ -40,6 +40,7 @@ def url_option(command: F) -> F:
     )(command)
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 app_option = click.option(
     "--app", metavar="MODULE:NAME", help="The code at hand: an engine, a list of workflows, or a function of them."
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.act import shared
-from holdfast.cli.database import database, looking, url_option, who
+from holdfast.cli.database import database, json_option, looking, url_option, who
 from holdfast.cli.output import emit, say
 from holdfast.looking.database import DatabaseView, bytes_said
 
@@ -19,7 +19,7 @@ def db_group() -> None:
 
 
 @db_group.command("status", short_help="Say how the database is: schema, size, runs, workers.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def status_command(as_json: bool, url: str | None) -> None:
     """Say how the database is: its schema and size, how many runs there are of each status, and which workers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.database import NoDatabase, looking, url_option
+from holdfast.cli.database import NoDatabase, json_option, looking, url_option
 from holdfast.cli.output import emit, hanging, say, status
 from holdfast.errors import CannotOpen, NeedsUpgrade, StoreError
 from holdfast.looking.doctor import HouseFinding
@@ -12,7 +12,7 @@ from holdfast.texts import printable
 
 
 @click.command("doctor", short_help="Say what is wrong with the house, and what to do about it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def doctor_command(as_json: bool, url: str | None) -> int:
     """Say what is wrong with the house, and what to do about it.

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.act import shared
-from holdfast.cli.database import acting, local_time, looking, url_option, who, zone
+from holdfast.cli.database import acting, json_option, local_time, looking, url_option, who, zone
 from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
 from holdfast.cli.flow.purge import purge, purging
-from holdfast.cli.output import emit, payload, say, say_wrapped, table
+from holdfast.cli.output import emit, listed, payload, say, say_wrapped
 from holdfast.errors import HoldfastError, NoSuchLetter, StoreError
 from holdfast.looking.views import Acted, LetterDetail, LetterGroup, LetterView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
-
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
 @click.group("letters", short_help="Work and messages that were given up on: list, show, ack, replay.")
@@ -29,7 +27,7 @@ def letters_group() -> None:
 @letters_group.command("list", short_help="List dead letters that no person has seen, newest first.")
 @click.option("--all", "everything", is_flag=True, help="Those that were seen, too.")
 @click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
-@_json
+@json_option
 @url_option
 def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -> None:
     """List dead letters that no person has seen, newest first.
@@ -53,14 +51,16 @@ def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -
         )
         for each in letters
     ]
-    if rows:
-        table(("AT", "LETTER", "RUN", "STEP OR MESSAGE", "STATE", "ERROR"), rows, spare=(0,))
-    else:
-        say("there are no dead letters" if everything else "there are none that no person has seen", err=True)
+    listed(
+        ("AT", "LETTER", "RUN", "STEP OR MESSAGE", "STATE", "ERROR"),
+        rows,
+        "there are no dead letters" if everything else "there are none that no person has seen",
+        spare=(0,),
+    )
 
 
 @letters_group.command("groups", short_help="Show unseen dead letters by their cause.")
-@_json
+@json_option
 @url_option
 def group_letters(as_json: bool, url: str | None) -> None:
     """Show unseen dead letters by workflow, step and class of error, the most frequent first.
@@ -76,15 +76,12 @@ def group_letters(as_json: bool, url: str | None) -> None:
         (str(each.count), each.workflow, each.step, each.error, f"{each.last.astimezone(zone()):%Y-%m-%d %H:%M}")
         for each in groups
     ]
-    if rows:
-        table(("COUNT", "WORKFLOW", "STEP OR MESSAGE", "ERROR", "LAST"), rows)
-    else:
-        say("there are none that no person has seen", err=True)
+    listed(("COUNT", "WORKFLOW", "STEP OR MESSAGE", "ERROR", "LAST"), rows, "there are none that no person has seen")
 
 
 @letters_group.command("show", short_help="Show one dead letter, with its error and its payload.")
 @click.argument("letter_id", metavar="LETTER")
-@_json
+@json_option
 @url_option
 def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
     """Show one dead letter: of what run, step or event, its error, and the arguments or the payload.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import app_option, looking, url_option, zone
+from holdfast.cli.database import app_option, json_option, looking, url_option, zone
 from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.clock import from_datetime
@@ -17,8 +17,6 @@ from holdfast.looking import Desk
 from holdfast.looking.times import span
 from holdfast.looking.views import Head, HistoryPage, Page, RunView, StepView, Why, WorkerView
 from holdfast.texts import printable
-
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
 @click.command("list", short_help="List runs, newest first, each with why it is where it is.")

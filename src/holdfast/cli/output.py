@@ -93,6 +93,14 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
                 click.echo(part)
 
 
+def listed(titles: Sequence[str], rows: Sequence[Sequence[str]], otherwise: str, spare: Sequence[int] = ()) -> None:
+    """Write rows in columns, or, where there are none, say so."""
+    if rows:
+        table(titles, rows, spare)
+    else:
+        say(otherwise, err=True)
+
+
 def _taken(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * max(len(widths) - 1, 0)
 

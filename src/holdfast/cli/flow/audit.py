@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.database import local_time, looking, url_option
-from holdfast.cli.output import emit, harmless, payload, say, say_wrapped, table
+from holdfast.cli.database import json_option, local_time, looking, url_option
+from holdfast.cli.output import emit, harmless, listed, payload, say, say_wrapped
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
 from holdfast.looking.views import AuditPageView
@@ -16,8 +16,6 @@ from holdfast.looking.views import AuditPageView
 if TYPE_CHECKING:
     from holdfast.looking import Desk
     from holdfast.looking.about.runs import EvidencePage
-
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 
 
 @click.group("audit", short_help="What was done, by whom and why: list, verify, export.")
@@ -31,7 +29,7 @@ def audit_group() -> None:
 @click.option("--target", help="Only what was done to this run, workflow, queue, limit or schedule.")
 @click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
 @click.option("--before", type=int, help="Go on below this number, where an earlier page ended.")
-@_json
+@json_option
 @url_option
 def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, **which: Any) -> None:
     """List what was done, newest first: when, by whom, to what, and why.
@@ -47,10 +45,7 @@ def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, *
         (str(each.n), local_time(each.at), each.actor, each.action, each.target, _said(each.detail))
         for each in page.items
     ]
-    if rows:
-        table(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows, spare=(0, 1))
-    else:
-        say("nothing is on record that fits", err=True)
+    listed(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows, "nothing is on record that fits", spare=(0, 1))
     if page.next is not None:
         say(f"{'searched so far' if page.partial else 'older'}: holdfast audit list --before {page.next}", err=True)
 
@@ -61,7 +56,7 @@ def _said(detail: Any) -> str:
 
 @audit_group.command("verify", short_help="Check that nothing of the audit trail was changed.")
 @click.option("--run", "run_id", help="Check what this run put on record instead.")
-@_json
+@json_option
 @url_option
 def verify_audit(run_id: str | None, as_json: bool, url: str | None) -> int:
     """Check the chain of hashes of the audit trail, or of the evidence of one run; ends with 1 if it is broken.
@@ -112,7 +107,7 @@ def export_audit(run_id: str | None, file: str | None, url: str | None) -> None:
 @click.argument("run_id", metavar="ID", type=RUN)
 @click.option("--after", default=0, help="Only what comes after this number.")
 @click.option("--limit", default=100, show_default=True, help="How much to show, up to 1,000.")
-@_json
+@json_option
 @url_option
 def evidence_command(run_id: str, after: int, limit: int, as_json: bool, url: str | None) -> None:
     """Show what a run put on record, oldest first, also when the run itself was deleted.
@@ -125,9 +120,10 @@ def evidence_command(run_id: str, after: int, limit: int, as_json: bool, url: st
         emit("holdfast.evidence/1", page)
         return
     rows = [(str(each.n), local_time(each.recorded_at), each.kind, payload(each.data, 200)) for each in page.items]
-    if rows:
-        table(("N", "AT", "KIND", "DATA"), rows)
-    else:
-        say("it has put nothing on record" if not after else "there is nothing more on record", err=True)
+    listed(
+        ("N", "AT", "KIND", "DATA"),
+        rows,
+        "it has put nothing on record" if not after else "there is nothing more on record",
+    )
     if page.next is not None:
         say(f"more: holdfast evidence {run_id} --after {page.next}", err=True)

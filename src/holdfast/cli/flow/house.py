@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.database import local_time, looking, url_option
-from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.database import json_option, local_time, looking, url_option
+from holdfast.cli.output import emit, listed, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
 from holdfast.looking.views import EventNameView, EventPage, HeldBackView, LimitView, QueueView
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-
 
 @click.command("queues", short_help="List queues: what waits in them, and what was taken.")
-@_json
+@json_option
 @url_option
 def queues_command(as_json: bool, url: str | None) -> None:
     """List queues by the activities whose steps wait in them, or were taken by a worker.
@@ -25,15 +23,13 @@ def queues_command(as_json: bool, url: str | None) -> None:
     found: list[QueueView] = looking(url, lambda desk: desk.queues())
     if as_json:
         emit("holdfast.queues/1", found)
-    elif found:
-        rows = [
-            ("paused" if each.paused else "ok", each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}",
-             local_time(each.oldest))
-            for each in found
-        ]  # fmt: skip
-        table(("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "OLDEST SINCE"), rows)
-    else:
-        say("no step waits in a queue", err=True)
+        return
+    rows = [
+        ("paused" if each.paused else "ok", each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}",
+         local_time(each.oldest))
+        for each in found
+    ]  # fmt: skip
+    listed(("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "OLDEST SINCE"), rows, "no step waits in a queue")
 
 
 @click.group("limits", short_help="Limits that workers share: list, show, why.")
@@ -42,7 +38,7 @@ def limits_group() -> None:
 
 
 @limits_group.command("list", short_help="List limits: what they allow, what is used, what waits.")
-@_json
+@json_option
 @url_option
 def list_limits(as_json: bool, url: str | None) -> None:
     """List the limits that workers share: what they allow, what is used, and how many steps wait.
@@ -53,20 +49,22 @@ def list_limits(as_json: bool, url: str | None) -> None:
     found: list[LimitView] = looking(url, lambda desk: desk.limits())
     if as_json:
         emit("holdfast.limits/1", found)
-    elif found:
-        rows = [
-            ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}",
-             local_time(each.next_turn), f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
-            for each in found
-        ]  # fmt: skip
-        table(("STATE", "LIMIT", "USED", "WAIT", "NEXT", "ALLOWS"), rows)
-    else:
-        say("there are no limits that workers share; Engine(limits=[Limit(...)]) declares one", err=True)
+        return
+    rows = [
+        ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}",
+         local_time(each.next_turn), f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
+        for each in found
+    ]  # fmt: skip
+    listed(
+        ("STATE", "LIMIT", "USED", "WAIT", "NEXT", "ALLOWS"),
+        rows,
+        "there are no limits that workers share; Engine(limits=[Limit(...)]) declares one",
+    )
 
 
 @limits_group.command("show", short_help="Show one limit, with its keys that are in use.")
 @click.argument("name")
-@_json
+@json_option
 @url_option
 def show_limit(name: str, as_json: bool, url: str | None) -> None:
     """Show one limit, with those of its keys for which most wait.
@@ -100,7 +98,7 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
 
 @limits_group.command("why", short_help="Say what holds back a run and its steps.")
 @click.argument("run_id", metavar="ID", type=RUN)
-@_json
+@json_option
 @url_option
 def why_limited(run_id: str, as_json: bool, url: str | None) -> None:
     """Say what holds back a run and its steps: pauses, its turn, the limits of steps.
@@ -111,21 +109,19 @@ def why_limited(run_id: str, as_json: bool, url: str | None) -> None:
     found: list[HeldBackView] = looking(url, lambda desk: desk.held_back(run_id))
     if as_json:
         emit("holdfast.held-back/1", found)
-    elif found:
-        rows = [
-            (each.code, f"{each.kind} {each.name}", each.key, each.step, local_time(each.since), local_time(each.until))
-            for each in found
-        ]
-        table(("CODE", "BY", "KEY", "STEP", "SINCE", "UNTIL"), rows)
-    else:
-        say("nothing holds it back", err=True)
+        return
+    rows = [
+        (each.code, f"{each.kind} {each.name}", each.key, each.step, local_time(each.since), local_time(each.until))
+        for each in found
+    ]
+    listed(("CODE", "BY", "KEY", "STEP", "SINCE", "UNTIL"), rows, "nothing holds it back")
 
 
 @click.command("events", short_help="List events by name: queued, and waited for.")
 @click.argument("name", required=False)
 @click.option("--after", default=0, help="With a name: only events after this number.")
 @click.option("--limit", default=50, show_default=True, help="With a name: how many events to show.")
-@_json
+@json_option
 @url_option
 def events_command(name: str | None, after: int, limit: int, as_json: bool, url: str | None) -> None:
     """List the names under which events are queued or runs wait; with a NAME its events, and the runs that wait.
@@ -143,14 +139,16 @@ def events_command(name: str | None, after: int, limit: int, as_json: bool, url:
     found: list[EventNameView] = looking(url, lambda desk: desk.event_names())
     if as_json:
         emit("holdfast.events/1", found)
-    elif found:
-        rows = [
-            (each.name, f"{each.queued:,}", f"{each.waiting:,}", local_time(each.oldest), local_time(each.since))
-            for each in found
-        ]
-        table(("EVENT", "QUEUED", "RUNS WAIT", "OLDEST", "WAITED FOR SINCE"), rows)
-    else:
-        say("no event is queued, and no run waits for one", err=True)
+        return
+    rows = [
+        (each.name, f"{each.queued:,}", f"{each.waiting:,}", local_time(each.oldest), local_time(each.since))
+        for each in found
+    ]
+    listed(
+        ("EVENT", "QUEUED", "RUNS WAIT", "OLDEST", "WAITED FOR SINCE"),
+        rows,
+        "no event is queued, and no run waits for one",
+    )
 
 
 def _events(page: EventPage) -> None:

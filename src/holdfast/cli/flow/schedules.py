@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.act import duration_of, shared, told
-from holdfast.cli.database import acting, app_option, code_at_hand, local_time, looking, url_option, who
-from holdfast.cli.output import emit, payload, say, table
+from holdfast.cli.database import acting, app_option, code_at_hand, json_option, local_time, looking, url_option, who
+from holdfast.cli.output import emit, listed, payload, say
 from holdfast.cli.runs.begin import arguments_of
 from holdfast.cli.shell.names import WORKFLOW
 from holdfast.cli.shell.times import MOMENT
@@ -19,8 +19,6 @@ from holdfast.looking.views import Acted, ScheduleView
 if TYPE_CHECKING:
     from holdfast.looking import Desk
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-
 
 @click.group("schedules", short_help="What is started by the clock: list, next, put, pause, trigger.")
 def schedules_group() -> None:
@@ -28,7 +26,7 @@ def schedules_group() -> None:
 
 
 @schedules_group.command("list", short_help="List schedules, with their next ticks.")
-@_json
+@json_option
 @url_option
 def list_schedules(as_json: bool, url: str | None) -> None:
     """List schedules, each with what it starts, when, and its next tick.
@@ -39,21 +37,23 @@ def list_schedules(as_json: bool, url: str | None) -> None:
     found: list[ScheduleView] = looking(url, lambda desk: desk.schedules())
     if as_json:
         emit("holdfast.schedules/1", found)
-    elif found:
-        rows = [
-            (
-                _state(each),
-                each.id,
-                each.workflow,
-                each.when,
-                local_time(each.next_at),
-                each.wrong or each.last_run or "",
-            )
-            for each in found
-        ]
-        table(("STATE", "SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "LAST RUN"), rows)
-    else:
-        say("there are no schedules; engine.schedules.put makes one", err=True)
+        return
+    rows = [
+        (
+            _state(each),
+            each.id,
+            each.workflow,
+            each.when,
+            local_time(each.next_at),
+            each.wrong or each.last_run or "",
+        )
+        for each in found
+    ]
+    listed(
+        ("STATE", "SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "LAST RUN"),
+        rows,
+        "there are no schedules; holdfast schedules put makes one",
+    )
 
 
 def _state(schedule: ScheduleView) -> str:
@@ -64,7 +64,7 @@ def _state(schedule: ScheduleView) -> str:
 
 @schedules_group.command("show", short_help="Show one schedule.")
 @click.argument("schedule_id", metavar="ID")
-@_json
+@json_option
 @url_option
 def show_schedule(schedule_id: str, as_json: bool, url: str | None) -> None:
     """Show one schedule: what it starts with which input, and when.
@@ -104,7 +104,7 @@ def _missing(schedule_id: str, there: list[str]) -> NoSuchSchedule:
 @click.option("--cron", help="Of a timetable that is no schedule yet, as in '0 2 * * *'.")
 @click.option("--zone", "timezone", default="UTC", show_default=True, help="With --cron: its time zone.")
 @click.option("-n", "number", default=10, show_default=True, help="How many, up to 1,000.")
-@_json
+@json_option
 @url_option
 def next_ticks(
     schedule_id: str | None, cron: str | None, timezone: str, number: int, as_json: bool, url: str | None
@@ -121,10 +121,7 @@ def next_ticks(
         emit("holdfast.ticks/1", ticks)
         return
     rows = [(local_time(tick.at), f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", tick.note) for tick in ticks]
-    if rows:
-        table(("TICK", "IN ITS ZONE", ""), rows)
-    else:
-        say("it has no more ticks", err=True)
+    listed(("TICK", "IN ITS ZONE", ""), rows, "it has no more ticks")
 
 
 @schedules_group.command("pause", short_help="Let a schedule start nothing.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.act import duration_of
-from holdfast.cli.database import looking, url_option, zone
-from holdfast.cli.output import clock, emit, say, table
+from holdfast.cli.database import json_option, looking, url_option, zone
+from holdfast.cli.output import clock, emit, listed, say, table
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput
 from holdfast.looking.views import Page
@@ -27,7 +27,7 @@ _WIDEST = len("compensating")
 @click.command("children", short_help="List the runs that a run started.")
 @click.argument("run_id", metavar="ID", type=RUN)
 @click.option("--depth", default=1, show_default=True, help="Also the runs that those started, up to 10 deep.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def children_command(run_id: str, depth: int, as_json: bool, url: str | None) -> None:
     """List the runs that a run started, oldest first, each with why it is where it is.
@@ -43,10 +43,7 @@ def children_command(run_id: str, depth: int, as_json: bool, url: str | None) ->
         (each.head.status, f"{'  ' * (each.depth - 1)}{each.head.id}", each.head.workflow, each.head.why.sentence)
         for each in found.items
     ]
-    if rows:
-        table(("STATUS", "RUN", "WORKFLOW", "NOW, AND WHY"), rows, spare=(2,))
-    else:
-        say("it has started no run", err=True)
+    listed(("STATUS", "RUN", "WORKFLOW", "NOW, AND WHY"), rows, "it has started no run", spare=(2,))
     if found.more:
         say(f"older ones: holdfast list parent:{run_id}", err=True)
 

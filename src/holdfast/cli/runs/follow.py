@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import looking, url_option, zone
-from holdfast.cli.look import json_option, step_row
+from holdfast.cli.database import json_option, looking, url_option, zone
+from holdfast.cli.look import step_row
 from holdfast.cli.output import emit, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.clock import from_datetime

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from holdfast.cli.database import DEFAULT_FILE, Setting, app_option, setting, url_option, zone
+from holdfast.cli.database import DEFAULT_FILE, Setting, app_option, json_option, setting, url_option, zone
 from holdfast.cli.output import emit, say, table
 from holdfast.errors import BadInput
 from holdfast.looking.views import SettingView
@@ -22,7 +22,7 @@ _WHERE = {
 
 @click.command("config", short_help="Show each setting, and where its value came from.")
 @app_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def config_command(app: str | None, as_json: bool, url: str | None) -> None:
     """Show each setting and where its value came from: an option, the environment, a file, or nothing of these.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import database, looking, url_option
+from holdfast.cli.database import database, json_option, looking, url_option
 from holdfast.cli.output import emit, say, say_wrapped, table
 from holdfast.looking.views import Count, Summary
 from holdfast.texts import masked, passwords, printable
@@ -41,7 +41,7 @@ async def summed_up(desk: Desk) -> Summary:
 
 
 @click.command("stats", short_help="Say how the house is in ten lines, as `holdfast` alone does.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def stats_command(as_json: bool, url: str | None) -> None:
     """Say how the house is: database, workers, runs by status, what needs attention, and what to ask next.

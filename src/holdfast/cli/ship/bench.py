@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.database import json_option
 from holdfast.cli.output import emit, say
 from holdfast.cli.progress import ProgressLine
 
@@ -33,7 +34,7 @@ class BenchView(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--runs", default=200, show_default=True, type=click.IntRange(1, 100_000), help="How many runs.")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(1, 1_000), help="How many steps of each.")
 @click.option("--dir", "folder", type=click.Path(file_okay=False, exists=True), help="Where; the disk matters.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 def bench_command(runs: int, steps: int, folder: str | None, as_json: bool) -> None:
     """Measure what this machine does in a second: runs of empty steps on a new SQLite file, deleted afterwards.
 

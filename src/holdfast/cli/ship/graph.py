@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.database import app_option, looking, setting, url_option
+from holdfast.cli.database import app_option, json_option, looking, setting, url_option
 from holdfast.cli.output import emit, say
 from holdfast.cli.shell.names import WORKFLOW
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("workflow", metavar="WORKFLOW", type=WORKFLOW)
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="A drawing in the language of Mermaid.")
 @app_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+@json_option
 @url_option
 def graph_command(workflow: str, as_mermaid: bool, app: str | None, as_json: bool, url: str | None) -> None:
     """Show which steps of a workflow follow which, as its newest 20 runs went.
