@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 from tests.support.paths import ROOT
 from tests.web.browser import shop as shops
-from tests.web.browser.conftest import chromium, served
+from tests.web.browser.conftest import PATIENCE, chromium, served
 
 SHOTS = [
     ("runs-light", "/runs", "light", 1440, 900),
@@ -52,6 +52,7 @@ async def picture(browser: Browser, root: str, file: Path, path: str, theme: str
         timezone_id="Europe/Berlin",
         reduced_motion="reduce",
     )
+    context.set_default_timeout(PATIENCE)
     page = await context.new_page()
     await page.goto(f"{root}/runs")  # the first answer tells the page what time it is in this shop
     await page.wait_for_selector("tbody tr")
