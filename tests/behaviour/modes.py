@@ -301,7 +301,6 @@ RUN_IN: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "libraries": (),
         "limit_control": (
-            "test_a_suspect_obeys_its_limit",
             "test_numbers_of_an_operator_hold_until_they_are_cleared",
             "test_other_numbers_hold_at_once_for_one_that_was_told_a_later_time",
             "test_what_is_done_to_no_limit_is_refused",

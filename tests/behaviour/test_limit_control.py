@@ -73,7 +73,7 @@ async def test_limits_are_shown_with_what_is_used_waits_and_comes_next(make_engi
         await run.result()
 
 
-@pytest.mark.parametrize("mode", ["evict"])
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
 async def test_numbers_of_an_operator_hold_until_they_are_cleared(make_engine, service, caplog):
     """S4-19 Lowering interrupts nothing; the engine opened last says what is declared, and that is logged."""
     caller = calling(service.stay)
