@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from tests.support.command_cases import furnished
+from tests.support.command_cases import APP, furnished
 
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("lst",), 2, "there is no command 'lst'; did you mean list?"),
@@ -47,7 +48,37 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("letters", "ack", "none"), 3, "there is no dead letter 'none'"),
     (("check", "--app", "no.such:thing"), 2, "cannot be imported: ModuleNotFoundError"),
     (("check", "--app", "tests.support.command_cases:adderr"), 2, "has no 'adderr'; it has"),
+    (("check", "--app", "tests.support.scripts.killed_bulk_:x"), 2, "cannot be imported"),
     (("list", "--url", "missing.db"), 4, "missing.db"),
+    (("list", "--url", "https://host/workflows"), 2, "https"),
+    (("list", "is:opn"), 2, "did you mean open?"),
+    (("list", "-id:a*"), 2, "only status and workflow can be excluded"),
+    (("list", 'waiting:"a'), 2, "a quotation mark is not closed"),
+    (("list", "status:failed", "--cursor", "CURSOR"), 2, "the cursor belongs to another filter"),
+    (("purge", "completed"), 2, "--older-than"),
+    (("purge", "everything", "--older-than", "30d"), 2, "everything"),
+    (("letters", "purge"), 2, "--older-than"),
+    (("retry", "--where", "is:attention", "--yes", "--expect", "1"), 2, "needs a filter"),
+    (("schedules", "put", "x", "sleeper", "-i", "days=1", "--cron", "99 * * * *", "--app", APP), 2, "99"),
+    (
+        (
+            "schedules",
+            "put",
+            "x",
+            "sleeper",
+            "-i",
+            "days=1",
+            "--cron",
+            "0 2 * * *",
+            "--zone",
+            "Mars/Base",
+            "--app",
+            APP,
+        ),
+        2,
+        "Mars/Base",
+    ),
+    (("result", "done", "--timeout", "soon"), 2, "write a number and s, min, h or d"),
 ]
 
 
@@ -56,8 +87,9 @@ def test_mistakes_are_refused_with_words_and_codes_and_change_nothing(run, tmp_p
     monkeypatch.chdir(tmp_path)
     furnished("sqlite:///holdfast.db")
     runs = run("list", "--json", "--fields", "id,status,updated_at").out
+    cursor = json.loads(run("list", "--json", "--limit", "1").out)["next"]
     for words, code, said in REFUSED:
-        refused = run(*words)
+        refused = run(*(cursor if word == "CURSOR" else word for word in words))
         assert (refused.code, said in refused.err) == (code, True), f"{words}: {refused.code}: {refused.err}"
         assert refused.err.count("\n") == 1 or words[0] == "cancel", "one line"
         assert "Traceback" not in refused.err

@@ -43,6 +43,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     return house
 
 
+def test_a_word_that_excludes_is_no_option(shop, run):
+    """As `--help` writes it, before and after options."""
+    assert run("list", "-status:failed", "--count").out == "3\n"
+    assert run("list", "--count", "is:ended", "-status:failed").out == "1\n"
+    assert run("list", "--count", "--", "-status:failed").out == "3\n"
+    assert "No such option '-x'" in run("list", "-x").err
+
+
 def test_runs_are_listed_with_why_they_wait(shop, run):
     found = run("list")
     assert found.code == 0

@@ -9,7 +9,7 @@ import shutil
 from collections import namedtuple
 
 import pytest
-from tests.support.broken_houses import HOUSES, broken
+from tests.support.broken_houses import DATABASE, HOUSES, broken
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
 
@@ -50,9 +50,25 @@ async def test_a_broken_house_is_understood_with_two_commands_and_mended_with_a_
     name, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    await mended(name, DATABASE, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in HOUSES if name != "A full disk"])
+async def test_a_broken_house_on_a_server_is_understood_and_mended_by_the_same_commands(
+    name, empty_database, tmp_path, monkeypatch, capsys
+):
+    """The disk of a server is not that of the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_URL", empty_database)
+    await mended(name, empty_database, monkeypatch, capsys)
+
+
+async def mended(name: str, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Give the commands of a section in its broken house; they say what the page says, and mend it."""
     if name == "A full disk":
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 30, 1 << 30, 12 << 20))
-    async with broken(name) as house:
+    async with broken(name, database) as house:
         capsys.readouterr()
         for line, lines in commands(SECTIONS[name]):
             words = shlex.split(line)

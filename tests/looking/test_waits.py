@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import Context, Retry, activity, workflow
 from holdfast.contract.waits import MOST_BYTES, WaitNote, error_head, notes_of, words_of, write_wait
+from holdfast.testing import TestEngine
 
 RETRY = WaitNote(
     kind="retry", step="book_carrier", attempt=3, of=8, until=1_763_280_000_000_000, error="CarrierDown: 503"
@@ -32,6 +36,53 @@ def test_words_alone_are_understood_as_earlier_versions_wrote_them():
         WaitNote(kind="limit", limit="openai"),
         WaitNote(kind="timer"),
     ]
+
+
+@activity(retry=Retry(max_attempts=9, initial_interval=timedelta(hours=1)))
+async def book_carrier(parcel: str) -> None:
+    raise ConnectionError(f"503 from the carrier for {parcel}: " + "a long page of what went wrong " * 20)
+
+
+@activity(queue="gpu")
+async def train() -> None: ...
+
+
+@workflow
+async def approval(ctx: Context) -> None:
+    await ctx.receive("approved")
+
+
+@workflow
+async def waits(ctx: Context, how: str) -> None:
+    if how == "retry":
+        await ctx.step(book_carrier, "parcel-7")
+    elif how == "queue":
+        await ctx.step(train)
+    elif how == "child":
+        await ctx.child(approval, id="a-child-with-a-name-of-its-own")
+    elif how == "sleep":
+        await ctx.sleep(timedelta(days=2))
+    elif how == "several":
+        await asyncio.gather(
+            *(ctx.receive(f"a-message-with-a-long-name-{number}") for number in range(40)),
+            ctx.step(book_carrier, "parcel-8"),
+        )
+    else:
+        await ctx.receive(how, timeout=timedelta(days=1))
+
+
+async def test_the_reason_of_a_parked_run_is_short():
+    """FACES 3, S6: what its row says of why it waits is 150 bytes in the median and 400 at most."""
+    ways = ["retry", "queue", "child", "sleep", "several", "approved", "picked_up"]
+    async with TestEngine(workflows=[waits, approval]) as engine:
+        for how in ways:
+            await engine.start(waits, how, id=how)
+        await engine.settle()
+        found = await engine.store.heads_of(ways)
+        sizes = {how: len(found[how].wait.encode()) for how in ways}
+    assert statistics.median(sizes.values()) <= 150, sizes
+    assert max(sizes.values()) <= MOST_BYTES == 400, sizes
+    assert min(sizes.values()) > 0, sizes
 
 
 def test_a_reason_is_short():

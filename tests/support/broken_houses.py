@@ -73,7 +73,8 @@ async def deliver_checked(ctx: Context, order: int) -> str:
 class BrokenHouse:
     """A house that stands while it is looked at; `mend` is what a command that is not one of holdfast's does."""
 
-    def __init__(self, stack: AsyncExitStack, minutes_ago: int = 0) -> None:
+    def __init__(self, stack: AsyncExitStack, database: str, minutes_ago: int = 0) -> None:
+        self.database = database
         self.clock = JumpingClock(datetime.now(UTC) - timedelta(minutes=minutes_ago))
         self.bank_down = False
         self.mend: Callable[[], Awaitable[None]] | None = None
@@ -91,7 +92,7 @@ class BrokenHouse:
     def unopened(self, workflows: list[Any], **options: Any) -> TestEngine:
         context = {"bank_down": self.bank_down}
         self.context = context
-        return TestEngine(DATABASE, workflows=workflows, clock=self.clock, context=lambda: context, **options)
+        return TestEngine(self.database, workflows=workflows, clock=self.clock, context=lambda: context, **options)
 
 
 async def ended(engine: TestEngine, status: str, count: int) -> bool:
@@ -151,7 +152,7 @@ async def a_bank_that_is_down(house: BrokenHouse) -> None:
 
 
 async def a_poison_run(house: BrokenHouse) -> None:
-    store, now = open_store(DATABASE), house.clock.now()
+    store, now = open_store(house.database), house.clock.now()
     await store.open()
     await one(store, StartRun(run=new_run("picture-7", at=now)), Started)
     await store.join("worker-3", HOUR)
@@ -187,10 +188,10 @@ HOUSES = {
 
 
 @asynccontextmanager
-async def broken(name: str) -> AsyncIterator[BrokenHouse]:
-    """Break a house in the current folder, and keep it so."""
+async def broken(name: str, database: str = DATABASE) -> AsyncIterator[BrokenHouse]:
+    """Break a house in the current folder, or in a database, and keep it so."""
     async with AsyncExitStack() as stack:
-        house = BrokenHouse(stack, minutes_ago=11 if "queue" in name else 0)
+        house = BrokenHouse(stack, database, minutes_ago=11 if "queue" in name else 0)
         await HOUSES[name](house)
-        assert Path("holdfast.db").exists()
+        assert database != DATABASE or Path("holdfast.db").exists()
         yield house

@@ -11,7 +11,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.database import app_option, json_option, looking, url_option, zone
 from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
-from holdfast.cli.shell.names import FILTER, RUN
+from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.clock import from_datetime
 from holdfast.looking import Desk
 from holdfast.looking.times import span
@@ -19,7 +19,7 @@ from holdfast.looking.views import Head, HistoryPage, Page, RunView, StepView, W
 from holdfast.texts import printable
 
 
-@click.command("list", short_help="List runs, newest first, each with why it is where it is.")
+@click.command("list", cls=FilterCommand, short_help="List runs, newest first, each with why it is where it is.")
 @click.argument("which", nargs=-1, metavar="[FILTER]...", type=FILTER)
 @click.option("--limit", default=20, show_default=True, help="How many runs to show, up to 200.")
 @click.option("--cursor", help="Go on where an earlier page ended.")

@@ -11,7 +11,7 @@ import click
 from holdfast.cli.act import duration_of
 from holdfast.cli.database import json_option, looking, url_option, zone
 from holdfast.cli.output import clock, emit, listed, say, table
-from holdfast.cli.shell.names import FILTER, RUN
+from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.errors import BadInput
 from holdfast.looking.views import Page
 
@@ -48,7 +48,7 @@ def children_command(run_id: str, depth: int, as_json: bool, url: str | None) ->
         say(f"older ones: holdfast list parent:{run_id}", err=True)
 
 
-@click.command("tail", short_help="Show runs as they are started and change, until it is stopped.")
+@click.command("tail", cls=FilterCommand, short_help="Show runs as they are started and change, until it is stopped.")
 @click.argument("which", nargs=-1, metavar="[FILTER]...", type=FILTER)
 @click.option("--limit", default=10, show_default=True, help="How many of the newest to begin with, up to 200.")
 @click.option("--for", "duration", metavar="TIME", help="Stop after so long: 30s, 10min, 2h.")

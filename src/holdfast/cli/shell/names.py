@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,16 @@ class Filters(click.ParamType[str]):
 
 async def _suggested(coming: Awaitable[Suggestions]) -> list[str]:
     return [each.text for each in (await coming).items]
+
+
+class FilterCommand(click.Command):
+    """A command whose arguments are words of a filter: one that excludes, as -status:completed, is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [word for word in args if re.match(r"-[a-z]+:", word)]
+        others = [word for word in args if word not in words]
+        more = words if "--" in others or not words else ["--", *words]
+        return super().parse_args(ctx, [*others, *more])
 
 
 class Workflows(click.ParamType[str]):
