@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import re
 
 from tests.web.fetch_vendor import VENDOR, listed
+
+STATIC = VENDOR.parent
+KIB = 1024
 
 
 def test_every_vendored_file_has_the_hash_that_is_written_down():
@@ -19,3 +24,22 @@ def test_every_vendored_package_ships_its_licence():
     for package in listed():
         assert package["licence"] in ("MIT", "Apache-2.0")
         assert any(name.startswith("licences/") for name in package["files"]), package["name"]
+
+
+def test_the_page_is_small_and_loads_nothing_from_another_origin():
+    scripts = [path for path in STATIC.rglob("*") if path.suffix in (".js", ".mjs")]
+    styles = sorted(STATIC.rglob("*.css"))
+    assert sum(len(gzip.compress(path.read_bytes())) for path in scripts) < 120 * KIB
+    assert sum(len(gzip.compress(path.read_bytes())) for path in styles) < 12 * KIB
+    own = [path for path in (*scripts, *styles, STATIC / "index.html") if VENDOR not in path.parents]
+    assert [path.name for path in own if re.search(r"https?://", path.read_text())] == []
+
+
+def test_the_page_makes_no_markup_of_text():
+    """Nothing that the policy would refuse, and nothing that would let a value become markup or code."""
+    dangerous = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|document\.write|\beval\(|new Function"
+    )
+    own = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
+    assert [path.name for path in own if dangerous.search(path.read_text())] == []
+    assert re.findall(r"<script>|\bstyle=|\bon\w+=", (STATIC / "index.html").read_text()) == []

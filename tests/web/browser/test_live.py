@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import sys
+
 import pytest
 from playwright.async_api import expect
 from tests.web.browser import shop as shops
@@ -49,3 +53,26 @@ async def test_a_page_gets_over_a_server_that_goes_away_and_comes_back(shop, loo
         await expect(await looker.row("order-88391")).to_contain_text("Paused by lena")
         await looker.sees('[data-live="live"]')
         await looker.page.goto("about:blank")
+
+
+async def test_the_link_of_holdfast_ui_lets_one_browser_in_once(tmp_path, looker):
+    command = [sys.executable, "-m", "holdfast", "ui", "--url", f"sqlite:///{tmp_path / 'new.db'}", "--no-open"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serving = await asyncio.create_subprocess_exec(
+        *command, "--bind", f"127.0.0.1:{port}", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert serving.stdout is not None
+        link = (await serving.stdout.readline()).decode().strip()
+        looker.site.port = port
+        await looker.page.goto(link)
+        await expect(await looker.sees(".notice")).to_contain_text("There are no runs yet")
+        assert "token" not in looker.page.url
+        await looker.page.context.clear_cookies()
+        await looker.page.goto("about:blank")
+        await looker.page.goto(link)
+        await looker.sees(".signin")
+    finally:
+        serving.terminate()
+        await serving.wait()

@@ -108,7 +108,7 @@ function SignIn() {
     try { await signIn(token.trim()); } catch (error) { if (error instanceof Problem) setProblem(error); else throw error; }
   };
   return html`<main id="main"><form class="panel signin" onSubmit=${submit}>
-    <h1>Sign in</h1><p>With a token: <code>holdfast token new --role operator --name ${"NAME"}</code> makes one, and <code>holdfast ui</code> prints a link that has one.</p>
+    <h1>Sign in</h1><p>With a token. <code>holdfast ui</code> prints a link that has one, for one browser and once; run it again for another.</p>
     <label class=${"field" + (problem ? " bad" : "")}><span>Token</span><input type="password" autocomplete="current-password" value=${token} onInput=${(e) => set(e.target.value)} />${problem && html`<span class="wrong" role="alert">${problem.message}</span>`}</label>
     <button class="btn main" disabled=${!token.trim()}>Sign in</button>
   </form></main>`;
