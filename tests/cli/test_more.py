@@ -27,7 +27,12 @@ def test_what_a_run_started_and_put_on_record_is_listed_or_said_to_be_nothing(sh
     assert (none.code, none.out, none.err) == (0, "", "it has started no run\n")
     nothing = run("evidence", "waits")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "it has put nothing on record\n")
-    assert run("children", "nobody").code == 3
+    empty = run("inbox", "waits")
+    assert (empty.code, empty.out, empty.err) == (0, "", "nothing waits there\n")
+    run("send", "waits", "note", '{"ok": true}')
+    assert run("inbox", "waits").out.splitlines()[1].split()[3:] == ["message", "note", '{"ok":true}']
+    assert ["approval", "1", "0", "1"] in [line.split() for line in run("versions").out.splitlines()]
+    assert [run(each, "nobody").code for each in ("children", "inbox")] == [3, 3]
     assert (run("children", "waits", "--depth", "11").code, run("evidence", "waits", "--limit", "0").code) == (2, 2)
 
 

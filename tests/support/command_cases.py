@@ -23,7 +23,7 @@ LOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "list": ((), ("is:open",), ("is:attention",), ("--count",), ("--json",)), "show": (("RUN",), ("RUN", "--json")),
     "why": (("RUN",), ("RUN", "--json")), "history": (("RUN",), ("RUN", "--json")), "steps": (("RUN",),),
     "children": (("RUN",),), "tail": (("--for", "0s"),), "graph": (("order",), ("order", "--mermaid")),
-    "evidence": (("RUN",), ("RUN", "--json")), "audit export": ((),),
+    "inbox": (("RUN",),), "versions": ((),), "evidence": (("RUN",), ("RUN", "--json")), "audit export": ((),),
     "letters show": (("019a8b1c-0000-7000-8000-000000000000",),), "watch": (("RUN",),),
     "result": (("RUN",),), "stats": ((),), "workers": ((),), "letters list": ((), ("--json",)),
     "letters groups": ((),), "schedules list": ((),), "schedules next": (("nightly",),),

@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "steps": _Where("runs.follow:steps_command", "List the steps of a run: attempts, times, results."),
         "watch": _Where("runs.follow:watch_command", "Show a run and its steps until it has ended."),
         "children": _Where("runs.family:children_command", "List the runs that a run started."),
+        "inbox": _Where("runs.family:inbox_command", "List messages that a run has not received."),
         "tail": _Where("runs.family:tail_command", "Show runs as they are started and change."),
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
         "graph": _Where("ship.graph:graph_command", "Show which steps of a workflow follow which."),
@@ -74,6 +75,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
     "House": {
         "queues": _Where("flow.house:queues_command", "List queues: what waits in them, and what was taken."),
         "limits": _Where("flow.house:limits_group", "Limits that workers share: list, show, why."),
+        "versions": _Where("flow.house:versions_command", "List versions of workflows: workers and open runs."),
         "events": _Where("flow.house:events_command", "List events by name: queued, and waited for."),
         "audit": _Where("flow.audit:audit_group", "What was done, by whom and why: list, verify, export."),
         "evidence": _Where("flow.audit:evidence_command", "Show what a run put on record."),

@@ -1,6 +1,8 @@
-"""`holdfast queues`, `limits` and `events`: what runs share."""
+"""`holdfast queues`, `limits`, `events` and `versions`: what runs share."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +11,9 @@ from holdfast.cli.output import emit, listed, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
 from holdfast.looking.views import EventNameView, EventPage, HeldBackView, LimitView, QueueView
+
+if TYPE_CHECKING:
+    from holdfast.looking.about.versions import VersionView
 
 
 @click.command("queues", short_help="List queues: what waits in them, and what was taken.")
@@ -160,3 +165,23 @@ def _events(page: EventPage) -> None:
         table(("RUN", "WAITS SINCE"), [(each.run, local_time(each.since)) for each in page.waiting])
     if page.next is not None:
         say(f"more: holdfast events {page.name} --after {page.next}", err=True)
+
+
+@click.command("versions", short_help="List versions of workflows: workers that have them, and open runs.")
+@json_option
+@url_option
+def versions_command(as_json: bool, url: str | None) -> None:
+    """List versions of workflows: how many workers have each as their newest, and how many open runs began with it.
+
+    \b
+    Example: holdfast versions
+    """
+    found: list[VersionView] = looking(url, lambda desk: desk.versions())
+    if as_json:
+        emit("holdfast.versions/1", found)
+        return
+    rows = [
+        (each.workflow, each.version or "-", str(each.workers), f"{each.open.n:,}{'' if each.open.exact else '+'}")
+        for each in found
+    ]
+    listed(("WORKFLOW", "VERSION", "WORKERS", "OPEN RUNS"), rows, "no workflow has runs, and no worker is alive")

@@ -1,4 +1,4 @@
-"""`holdfast children` and `tail`: the runs that a run started, and runs as they change."""
+"""`holdfast children`, `inbox` and `tail`: the runs that a run started, what it was sent, and runs as they change."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.act import duration_of
-from holdfast.cli.database import json_option, looking, url_option, zone
-from holdfast.cli.output import clock, emit, listed, say, table
+from holdfast.cli.database import json_option, local_time, looking, url_option, zone
+from holdfast.cli.output import clock, emit, listed, payload, say, table
 from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.errors import BadInput
 from holdfast.looking.views import Page
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
-    from holdfast.looking.about.runs import ChildList
+    from holdfast.looking.about.runs import ChildList, InboxPage
 
 _LOOK_AGAIN = 1.0
 _WATCHED = 200
@@ -46,6 +46,37 @@ def children_command(run_id: str, depth: int, as_json: bool, url: str | None) ->
     listed(("STATUS", "RUN", "WORKFLOW", "NOW, AND WHY"), rows, "it has started no run", spare=(2,))
     if found.more:
         say(f"older ones: holdfast list parent:{run_id}", err=True)
+
+
+@click.command("inbox", short_help="List messages that a run has not received.")
+@click.argument("run_id", metavar="ID", type=RUN)
+@click.option("--after", default=0, help="Only messages after this number.")
+@click.option("--limit", default=100, show_default=True, help="How many to show, up to 1,000.")
+@json_option
+@url_option
+def inbox_command(run_id: str, after: int, limit: int, as_json: bool, url: str | None) -> None:
+    """List messages and events that were sent to a run and its code has not received, oldest first.
+
+    \b
+    Example: holdfast inbox order-88405
+    """
+    page: InboxPage = looking(url, lambda desk: desk.inbox(run_id, after=after, limit=limit))
+    if as_json:
+        emit("holdfast.inbox/1", page)
+        return
+    rows = [
+        (
+            str(each.n),
+            local_time(each.sent_at),
+            "event" if each.event else "message",
+            each.name,
+            payload(each.payload, 200),
+        )
+        for each in page.items
+    ]
+    listed(("N", "SENT", "KIND", "NAME", "PAYLOAD"), rows, "nothing waits there")
+    if page.next is not None:
+        say(f"more: holdfast inbox {run_id} --after {page.next}", err=True)
 
 
 @click.command("tail", cls=FilterCommand, short_help="Show runs as they are started and change, until it is stopped.")

@@ -20,7 +20,8 @@ def records() -> dict[str, Any]:
     from holdfast.cli.ship.bench import BenchView
     from holdfast.histories.misfits import CheckReport
     from holdfast.looking.about.graph import GraphView
-    from holdfast.looking.about.runs import ChildList, EvidencePage
+    from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+    from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
@@ -47,6 +48,7 @@ def records() -> dict[str, Any]:
         "holdfast.head/1": views.Head,
         "holdfast.held-back/1": list[views.HeldBackView],
         "holdfast.history/1": views.HistoryPage,
+        "holdfast.inbox/1": InboxPage,
         "holdfast.letter/1": views.LetterDetail,
         "holdfast.letter-groups/1": list[views.LetterGroup],
         "holdfast.letters/1": list[views.LetterView],
@@ -65,6 +67,7 @@ def records() -> dict[str, Any]:
         "holdfast.summary/1": views.Summary,
         "holdfast.ticks/1": list[TickPreview],
         "holdfast.verdict/1": views.VerdictView,
+        "holdfast.versions/1": list[VersionView],
         "holdfast.why/1": views.Why,
         "holdfast.workers/1": list[views.WorkerView],
     }
