@@ -79,7 +79,7 @@ def is_quick(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function):
         return True
     folder = item.path.relative_to(ROOT / "tests").parts[0]
-    servers_needed = {"postgres", "oldest_postgres", "newest_server"}.intersection(item.fixturenames)
+    servers_needed = {"postgres", "oldest_postgres", "newest_server", "looker"}.intersection(item.fixturenames)
     starts_processes = {"subprocess", "SCRIPT", "SCRIPTS"}.intersection(item.function.__code__.co_names)
     given = item.callspec.params if hasattr(item, "callspec") else {}
     if servers_needed or starts_processes or folder in _LONG or item.path.name in _NOT_QUICK:
