@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import os
 import re
@@ -284,5 +285,8 @@ def test_runs_of_postgresql_are_checked_alike(production, empty_database, capsys
     assert main(["check", "--url", empty_database, "--app", "shop.main:engine", "--jobs", "1"]) == 5
     assert "With that, 3 of 3 fit (tried)." in capsys.readouterr().out
     assert main(["record", "order-1", "--url", empty_database]) == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("c\n"))
+    assert main(["debug", "order-1", "--url", empty_database, "--app", "shop.main:engine"]) == 5
+    assert "check_fraud" in capsys.readouterr().out
     assert main(["db", "status", "--url", empty_database]) == 0
     assert "suspended 3" in capsys.readouterr().out
