@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.ops_cases import PlainPort, plain_port
 
+from holdfast.contract.figures import HOUR, MINUTE, FigureFilter
 from holdfast.contract.operations import Existing, Operation, Outcome, Published, Purge, Started
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import NewRun, PublishEvent, StartRun
@@ -17,6 +19,7 @@ from holdfast.errors import BadInput, InvalidDuration, StoreBusy
 from holdfast.events import Event, Events
 from holdfast.ops.dead_letters import DeadLetter, DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
+from holdfast.testing.conformance.figures import figure
 
 DAY = timedelta(days=1)
 EVENTS = Events([Event(name="kept", on_target_ended="dead_letter"), Event(name="lost")])
@@ -78,12 +81,26 @@ async def test_a_sweep_returns_and_tells_how_much_of_each_kind_went(port: PlainP
     port.clock.advance(400 * DAY)
     counts = await sweeper(port).sweep()
     expected = {
-        "completed": 2, "failed": 1, "cancelled": 0, "dead_letters": 1, "events": 1, "keys": 0, "ids": 0
+        "completed": 2, "failed": 1, "cancelled": 0, "dead_letters": 1, "events": 1, "keys": 0, "ids": 0,
+        "figures": 0,
     }  # fmt: skip
     assert counts == expected
     assert [(change.type, change.data) for change in port.told] == [("purged", expected)]
     assert set((await sweeper(port).sweep()).values()) == {0}
     assert len(port.told) == 1
+
+
+async def test_figures_are_kept_by_the_minute_for_two_days_and_by_the_hour_for_as_long_as_said(port: PlainPort) -> None:
+    now = port.clock.now()
+    await port.store.add_figures([figure(at=now)])
+    which = FigureFilter(since=0, until=now + HOUR)
+    by_minute = msgspec.structs.replace(which, span=MINUTE)
+    left: list[tuple[int, int]] = []
+    for _ in range(4):
+        await sweeper(port, figures=3 * DAY).sweep()
+        left.append((len((await port.store.figures(by_minute)).rows), len((await port.store.figures(which)).rows)))
+        port.clock.advance(DAY + timedelta(hours=1))
+    assert left == [(1, 1), (1, 1), (0, 1), (0, 0)]
 
 
 async def test_open_runs_are_never_purged(port: PlainPort) -> None:

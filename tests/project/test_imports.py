@@ -28,7 +28,7 @@ PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
 ROWS = (
     "contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits", "contract.heads",
-    "contract.waits", "contract.house",
+    "contract.waits", "contract.house", "contract.figures",
 )  # fmt: skip
 TIMES = ("schedules", "schedules.times")
 GROUND = (*FOUNDATIONS, *PAYLOADS, *DETERMINISM, *ROWS, *TIMES)

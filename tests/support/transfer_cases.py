@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 OWN = frozenset(
     {"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"}
-    | {"limits", "limit_keys", "limit_counts", "limit_waiters", "lanes", "lane_begins", "imported_blocks"}
+    | {"limits", "limit_keys", "limit_counts", "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures"}
 )
 """Tables that are a database's own: what it counts and locks by, and what it is."""
 

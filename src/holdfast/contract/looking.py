@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from holdfast.clock import Instant
+from holdfast.contract.figures import FigureFilter, FigurePage
 from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
 from holdfast.contract.house import (
     MOST_NAMES,
@@ -94,6 +95,14 @@ class Looks(ABC):
 
         A target is found by its index, an instant by its place in the trail, and everything else by going down it for
         at most SCAN_BUDGET rows; `partial` and `next` are as those of `heads`.
+        """
+
+    @abstractmethod
+    async def figures(self, which: FigureFilter) -> FigurePage:
+        """Return how often runs or steps ended and how long they took, added up over all workers.
+
+        Minutes are kept for two days, hours for as long as `Retention.figures` says. At most SCAN_BUDGET rows are added
+        up, the newest: `partial` and `since` of the page say how far that went.
         """
 
     @abstractmethod

@@ -297,8 +297,8 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """Delete up to `limit` rows of one kind that are older than an instant.
 
     `what` is a terminal status (runs, leaving tombstones until `keep_ids`), work or event (dead letters; `acknowledged`
-    only those seen), queued (events no run took; `unread` says what becomes of them), keys, ids, or evidence (all that
-    the run with the id `run` put on record, however much and old).
+    only those seen), queued (events no run took; `unread` says what becomes of them), keys, ids, minutes or hours
+    (figures), or evidence (all that the run with the id `run` put on record, however much and old).
     """
 
     what: str

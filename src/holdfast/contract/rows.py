@@ -145,6 +145,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     died: Instant | None = None
     deaths: int = 0
     place: int = 0
+    due: Instant | None = None
+    """Since when it was due."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.clock import Clock, Instant
+from holdfast.contract.figures import Figure
 from holdfast.contract.limits import Admission, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.looking import Looks
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
@@ -418,6 +419,17 @@ class Store(Looks):
         """Withdraw a worker that stopped in order; runs it still owns become claimable as handed back, not as lost.
 
         For each task it still has its run gets a `task` row that says so (payload `{"lost":"handed back"}`).
+        """
+
+    @abstractmethod
+    async def add_figures(self, figures: Sequence[Figure]) -> None:
+        """Add what a worker counted to the figures of its minutes and hours, all of it or nothing.
+
+        Any number of workers may add to the same minute at the same time. Adding is not idempotent.
+
+        Raises:
+            StoreBusy, StoreFull: nothing was added.
+            StoreError: it may have been added.
         """
 
     @abstractmethod

@@ -24,10 +24,12 @@ from holdfast.ops.port import Port, call_back, check_callback
 _logger = logging.getLogger("holdfast.ops")
 
 _AGES = (
-    "completed", "failed", "cancelled", "dead_letters", "acknowledged_dead_letters", "events", "ids",
+    "completed", "failed", "cancelled", "dead_letters", "acknowledged_dead_letters", "events", "ids", "figures",
 )  # fmt: skip
 OnPurged = Callable[[str, str], object]
 Look = Callable[[str], Awaitable[object]]
+_MINUTES = timedelta(days=2)
+"""How long the figures of single minutes are kept."""
 _SPARED_AT_MOST = 3
 """How often a run is kept because its callback failed."""
 
@@ -44,6 +46,7 @@ class Retention:
         acknowledged_dead_letters: those that were acknowledged or replayed, counted from when they were added.
         events: those that no run took; what `Event.on_target_ended` says of their name becomes of them.
         ids: of purged runs and published events, at least; meanwhile they are not taken for others.
+        figures: how often things ended and how long they took (`holdfast stats`): hours so long, minutes two days.
         every: how often to sweep.
         on_start: whether to sweep when the engine opens, too.
         batch: how many rows to delete in one transaction.
@@ -63,6 +66,7 @@ class Retention:
     acknowledged_dead_letters: timedelta | None = timedelta(days=30)
     events: timedelta | None = timedelta(days=7)
     ids: timedelta | None = timedelta(days=365)
+    figures: timedelta | None = timedelta(days=90)
     every: timedelta = timedelta(hours=1)
     on_start: bool = True
     batch: int = 100
@@ -119,8 +123,8 @@ class Sweeper:
     async def sweep(self) -> dict[str, int]:
         """Delete everything that is old enough now and return how much of each kind, told as a `purged` change.
 
-        The kinds are completed, failed, cancelled, dead_letters, events, keys (expired results under idempotency keys)
-        and ids.
+        The kinds are completed, failed, cancelled, dead_letters, events, keys (expired results under idempotency keys),
+        ids and figures.
         """
         now = self._port.clock.now()
         counts: dict[str, int] = {}
@@ -148,6 +152,9 @@ class Sweeper:
         add("events", "queued", keep.events, unread=dict(self._events.unread))
         add("keys", "keys", timedelta(0))  # each says itself when it expires
         add("ids", "ids", keep.ids)
+        if keep.figures is not None:
+            add("figures", "minutes", min(keep.figures, _MINUTES))
+            add("figures", "hours", keep.figures)
         return wanted
 
     async def _purge(self, kind: str, purge: Purge) -> int:

@@ -31,6 +31,7 @@ _WRITING = (
     "leave",
     "take_over",
     "renew",
+    "add_figures",
 )
 _DELAYED = 0.002
 

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from holdfast.clock import Instant
+from holdfast.contract.figures import Figure
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import Lane, StartRun
@@ -30,6 +31,7 @@ from holdfast.stores.postgres.schema import check_schema, prepare_schema
 from holdfast.stores.postgres.statements import sql
 from holdfast.stores.postgres.transactions import PostgresTransactions
 from holdfast.stores.postgres.workers import PostgresWorkers
+from holdfast.stores.sql.figures import rows_of
 from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.store import SQLStore
@@ -238,6 +240,14 @@ class PostgresStore(SQLStore):
     async def leave(self, worker: str) -> None:
         await self._workers.leave(worker)
         self._hints.give()
+
+    async def add_figures(self, figures: Sequence[Figure]) -> None:
+        rows = rows_of(figures)
+
+        async def work(connection: AsyncConnection[Any]) -> None:
+            await self._database.on(connection).write("add_figures", rows)
+
+        await self._database.insist(self._connections.writer, work, twice=False)
 
     async def take_over(self, now: Instant) -> list[TakenOver]:
         dead = await self._workers.take_over(now)

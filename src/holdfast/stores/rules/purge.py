@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.contract.operations import Done, Purge
 from holdfast.contract.rows import TERMINAL, InboxKind, Message, Status
+from holdfast.stores.sql.figures import SPANS
 from holdfast.stores.sql.tables import Row
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class PurgeRules:
             count = await statements.change("purge_tombstones", (purge.at, limit))
             self._batch.forget_runs()
             return Done(count + await statements.change("purge_event_ids", (purge.before, limit)))
+        if purge.what in SPANS:
+            return await self._figures(purge)
         if purge.what == "evidence":
             return Done(await self._batch.trails.purge(purge.run))
         raise ValueError(f"nothing is called {purge.what!r}")
@@ -65,6 +68,13 @@ class PurgeRules:
                 await statements.write(statement, keys)
             self._batch.forget_runs()
         return Done(len(rows), tuple(str(id) for _, id in rows))
+
+    async def _figures(self, purge: Purge) -> Done:
+        count = 0
+        for what in ("run", "step"):
+            row = (what, SPANS[purge.what], purge.before, purge.limit - count)
+            count += await self._batch.statements.change("purge_figures", row)
+        return Done(count)
 
     async def _queued(self, purge: Purge) -> Done:
         batch = self._batch

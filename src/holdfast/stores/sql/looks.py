@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.contract.figures import FigureFilter, FigurePage
 from holdfast.contract.heads import (
     MOST_COUNTED,
     Counted,
@@ -37,6 +38,7 @@ from holdfast.contract.store import Store
 from holdfast.stores.liveness import Fate
 from holdfast.stores.sql import heads as searching
 from holdfast.stores.sql.acts import search_acts
+from holdfast.stores.sql.figures import sum_figures
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, Value, record_of
 
@@ -179,6 +181,9 @@ class SQLLooks(Store):
 
     async def acts(self, which: AuditFilter) -> AuditPage:
         return await search_acts(self._look_on, which)
+
+    async def figures(self, which: FigureFilter) -> FigurePage:
+        return await self.look(lambda db: sum_figures(db, which), together=True)
 
     async def letter_groups(self) -> list[LetterGroupRow]:
         async def look(db: Statements) -> list[Row]:

@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
 import msgspec
 
 from holdfast.clock import Instant
+from holdfast.contract.figures import BOUNDS
 from holdfast.contract.heads import ERROR_HEAD, RunHead
 from holdfast.contract.rows import (
     UNDECIDED,
@@ -195,6 +196,8 @@ def _listed(table: str, record: type, exceptions: Mapping[str, str] | None = Non
     return ", ".join(others.get(name, f"{table}.{name}") for name, _ in columns_of(record))
 
 
+_FIGURES = ("n", "total", *(f"b{place}" for place in range(len(BOUNDS))))
+
 LISTS: Mapping[str, str] = {
     "run": _listed("runs", StoredRun),
     "run_changes": ", ".join(f"{name} = new.{name}" for name, _ in CHANGING if name != "key"),
@@ -231,6 +234,7 @@ LISTS: Mapping[str, str] = {
             "parent": "runs.parent_id",
             "lost": "taken.lost",
             "paused": f"CASE WHEN taken.status = '{Status.PAUSED}' THEN 1 ELSE 0 END",
+            "due": "taken.due",
             "died": "CASE WHEN taken.lost = 'crash' THEN taken.due END",
             "deaths": "0",  # counted afterwards, where a worker died
         },
@@ -249,6 +253,8 @@ LISTS: Mapping[str, str] = {
         },
     ),
     "entry": _listed("entries", EntryRow),
+    "figure_sums": ", ".join(f"CAST(sum({name}) AS BIGINT)" for name in _FIGURES),
+    "figure_additions": ", ".join(f"{name} = figures.{name} + excluded.{name}" for name in _FIGURES),
     "archived_entry": _listed("archive", EntryRow),
     "message": _listed("inbox", Message),
     "event": ", ".join(f"events.{name}" for name, _ in TABLES["events"].columns),

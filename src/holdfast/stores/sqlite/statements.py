@@ -48,6 +48,7 @@ _READ = with_transfers(
     "sql/heads",
     "sqlite/heads",
     "sql/house",
+    "sql/figures",
     "sql/workers",
     "sql/transfer",
     "sql/limits",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.clock import Clock, Instant, micros
+from holdfast.contract.figures import Figure
 from holdfast.contract.operations import Committed, Delivered, Fenced, Operation, Outcome, Purge, Transact
 from holdfast.contract.rows import Claim, TakenOver, Task
 from holdfast.contract.turns import CommitTurn, Lane, PublishEvent
@@ -18,6 +19,7 @@ from holdfast.stores.liveness import Fate, WorkerLock, remove_lock, remove_stray
 from holdfast.stores.rules import facts
 from holdfast.stores.rules.batch import Batch
 from holdfast.stores.rules.flow.line import Line
+from holdfast.stores.sql.figures import rows_of
 from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import at_once
 from holdfast.stores.sql.store import SQLStore
@@ -214,6 +216,10 @@ class SQLiteStore(SQLStore):
         lock = self._connections.locks.pop(worker, None)
         if lock is not None:
             lock.remove()
+
+    async def add_figures(self, figures: Sequence[Figure]) -> None:
+        rows = rows_of(figures)
+        await self._connections.write(lambda db: at_once(SetStatements(db).write("add_figures", rows)), brief=True)
 
     async def take_over(self, now: Instant) -> list[TakenOver]:
         mine = set(self._connections.locks)

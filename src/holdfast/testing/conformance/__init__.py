@@ -19,6 +19,7 @@ from holdfast.testing.conformance.claims import ClaimConformance
 from holdfast.testing.conformance.conclusions import ConclusionConformance
 from holdfast.testing.conformance.events import EventConformance
 from holdfast.testing.conformance.fencing import FencingConformance, TerminalConformance
+from holdfast.testing.conformance.figures import FigureConformance
 from holdfast.testing.conformance.flow import AgeingConformance, LaneConformance, WorkPauseConformance
 from holdfast.testing.conformance.heads import HeadConformance
 from holdfast.testing.conformance.house import HouseConformance
@@ -72,6 +73,7 @@ class StoreConformance(
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, KeptPlaceConformance, WorkPauseConformance,
     LaneConformance, AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
+    FigureConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -91,6 +93,7 @@ __all__ = [
     "EventConformance",
     "EventLetterConformance",
     "FencingConformance",
+    "FigureConformance",
     "HeadConformance",
     "HouseConformance",
     "InboxConformance",

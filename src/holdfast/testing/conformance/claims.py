@@ -36,7 +36,7 @@ class ClaimConformance:
         assert [one.created for one in taken] == [NOW + 10, NOW + 20, NOW + 30]
         assert taken[0] == Claim(
             key=runs[1].key, id=runs[1].id, epoch=1, workflow="order", version="1", input="{}", seed=1, generation=0,
-            status=Status.RUNNING, lost="", claims=1, created=NOW + 10, parent=None,
+            status=Status.RUNNING, lost="", claims=1, created=NOW + 10, parent=None, due=NOW + 10,
         )  # fmt: skip
         found = await row(store, runs[1].id)
         assert (found.status, found.owner, found.due, found.claims) == (Status.RUNNING, "w", None, 1)

@@ -88,7 +88,7 @@ class ReadConformance:
         for call in (
             lambda: store.apply([message("x")]), lambda: store.get("x"), lambda: claim(store), lambda: store.load([1]),
             lambda: store.join("w", LEASE), lambda: store.leave("w"), lambda: store.take_over(NOW),
-            lambda: store.next_due(), lambda: asyncio.to_thread(store.renew, "w"),
+            lambda: store.next_due(), lambda: asyncio.to_thread(store.renew, "w"), lambda: store.add_figures([]),
         ):  # fmt: skip
             try:
                 await call()
