@@ -156,6 +156,11 @@ class StepVerb(Verb):
                 self.in_process = self.in_process or mark.why == "cleared"
 
     @property
+    def name(self) -> str:
+        """What it is called in every branch, iteration and repetition: the last part of its path."""
+        return self.journal.names.path(self.location).rpartition("/")[2].partition("#")[0]
+
+    @property
     def kept(self) -> entries.Entry | None:
         """Of a step that history knew: what came of its last attempt, if its callbacks may not have been told yet."""
         return self.last.kept() if isinstance(self.last, entries.EndKept) else None
@@ -219,6 +224,15 @@ class StepVerb(Verb):
             self.set_exception(error)
 
 
+class NamedStepVerb(StepVerb):
+    """A step that the code gave a name of its own; any other has that of its activity."""
+
+    __slots__ = ()
+
+
+ORDINARY = (StepVerb, NamedStepVerb)
+
+
 class BackgroundVerb(StepVerb):
     """A step that nothing waits for: the run ends after it, and its failure is a dead letter."""
 
@@ -271,6 +285,8 @@ def step(
     if not shared:
         args, kwargs = _copies(args, kwargs)
     location = journal.locate(scope, name, explicit is not None)
+    if explicit is not None and make is StepVerb:
+        make = NamedStepVerb
     verb = make(journal, location, activity, args, kwargs, shared)
     recorded = journal.begin_step(location, digest, verb.attempt)
     if journal.violation is not None:

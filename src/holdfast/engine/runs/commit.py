@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.context.steps import StepVerb
+from holdfast.context.steps import ORDINARY, StepVerb
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import (
     CommitTurn,
@@ -70,7 +70,7 @@ def only_plain_steps(resident: Resident, turn: Turn, own: frozenset[str] | None 
     ):
         return False
     for verb in turn.started:
-        if type(verb) is not StepVerb or verb.recalled:
+        if type(verb) not in ORDINARY or verb.recalled:
             return False
         activity = verb.activity
         if not activity.plain and (own is None or not activity.only_limited or activity.settings.limit in own):

@@ -184,6 +184,8 @@ class Departures:
                 self.fenced += 1
             elif isinstance(outcome, Committed) and ended is not None:
                 data = {"error": error.brief()} if error is not None else None
+                if ended is Status.CANCELLED:
+                    runs.figures.run(resident, ended.value, operation.at)
                 runs.reporter.tell(f"run.{ended}", resident, data, status=str(ended))
                 runs.host.ended(resident.id, None)
                 runs.host.woke_others(may_have_ended=ended is Status.CANCELLED)

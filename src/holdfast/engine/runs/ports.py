@@ -11,10 +11,12 @@ from holdfast.contract.operations import Delivered, KeepResult, Outcome
 from holdfast.contract.rows import Message, Standing
 from holdfast.contract.turns import LeaveLimit
 from holdfast.definitions import ActivityOptions
+from holdfast.engine.runs.beats import Beats
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Reporter
+from holdfast.engine.worker.figures import Figures
 from holdfast.limits import Limits
 from holdfast.replay.entry import Entry
 from holdfast.replay.turn import Turn
@@ -71,6 +73,8 @@ class Runs(Protocol):
     limits: Limits
     queues: Queues
     reporter: Reporter
+    figures: Figures
+    beats: Beats
     host: Host
     app: Callable[[], Mapping[str, Any]] | None
     deadline: float | None
@@ -91,6 +95,10 @@ class Runs(Protocol):
         """Hand a fact to the code and make what follows durable."""
         ...
 
+    def turn_failed(self, resident: Resident, error: Exception) -> None:
+        """Give back a run whose turn failed by a fault of the engine."""
+        ...
+
     def deliver(self, resident: Resident, messages: Sequence[Message]) -> None:
         """Hand inbox rows to the code and make what follows durable."""
         ...
@@ -105,10 +113,6 @@ class Runs(Protocol):
 
     def too_late(self, settings: ActivityOptions) -> bool:
         """Tell whether an attempt could not finish before this engine stops."""
-        ...
-
-    def beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
-        """Record that a step reported progress, and tell what came of that; called from any thread."""
         ...
 
     def keep_result(self, kept: KeepResult) -> None:

@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 from holdfast.clock import Clock, micros
 from holdfast.context.children import ChildVerb
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
-from holdfast.contract.operations import Beat, Committed, KeepResult, Outcome, Started
+from holdfast.contract.operations import Committed, KeepResult, Outcome, Started
 from holdfast.contract.rows import Message, Standing, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, NewRun, StartRun
 from holdfast.definitions import ActivityOptions, Registry
+from holdfast.engine.runs.beats import Beats
 from holdfast.engine.runs.commit import commit_of, only_plain_steps
 from holdfast.engine.runs.departures import Departures
 from holdfast.engine.runs.ends import Rules, child_refused
@@ -39,6 +39,7 @@ from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Reporter
 from holdfast.engine.worker.committer import Committer, Done
+from holdfast.engine.worker.figures import Figures
 from holdfast.engine.worker.timers import Timers
 from holdfast.events import Events
 from holdfast.limits import Limits
@@ -94,10 +95,11 @@ class Runner:
         self.deadline = deadline
         """When, by the event loop's clock, this engine stops: what cannot finish before that is not begun."""
         self._loop = executor.loop
-        self._thread = get_ident()
         self.rules = Rules.of(events)
         self.clock = clock
         self.stopping = False
+        self.figures = Figures(store, clock)
+        self.beats = Beats(committer, reporter, clock, executor.loop)
         self.timers = Timers(clock, self._wake_all, micros(settings.timer_resolution))
         self.attempts = Attempts(self, executor, store, registry.errors, committer, lease_clock)
         self.outlasting = OutlastingCalls(self)
@@ -151,7 +153,7 @@ class Runner:
         try:
             turn = resident.execution.apply(location, fact, self.clock.now())
         except Exception as error:
-            self._turn_failed(resident, error)
+            self.turn_failed(resident, error)
         else:
             self.advance(resident, turn)
 
@@ -165,7 +167,7 @@ class Runner:
         try:
             turn = drive(*what, self.clock.now())
         except Exception as error:
-            self._turn_failed(resident, error)
+            self.turn_failed(resident, error)
         else:
             self.advance(resident, turn)
 
@@ -173,7 +175,7 @@ class Runner:
         """Record what the engine says about steps, and make it durable; the code does not see it."""
         self.advance(resident, resident.execution.note(notes, self.clock.now()), begin)
 
-    def _turn_failed(self, resident: Resident, error: Exception) -> None:
+    def turn_failed(self, resident: Resident, error: Exception) -> None:
         """Give back a run whose turn failed by a fault of the engine: it must not be left stuck."""
         _logger.error("a turn of run %s failed inside the engine", resident.id, exc_info=loggable(error))
         self.departures.lost(resident, error)
@@ -409,6 +411,7 @@ class Runner:
         if turn.outcome.ending is Ending.FAILED and error is not None:
             trace = Lines(f"\n{error.traceback}")
             _logger.warning("run %s failed: %s: %s%s", resident.id, error.type, error.message, trace)
+        self.figures.run(resident, turn.outcome.ending.value, resident.execution.loop.now)
         completed = turn.outcome.ending is Ending.COMPLETED
         self.host.ended(resident.id, Standing(Status.COMPLETED, turn.outcome.payload) if completed else None)
         self.drop(resident)
@@ -432,22 +435,6 @@ class Runner:
             return False
         left = self.deadline - self._loop.time()
         return left <= (micros(settings.timeout) / 1e6 if settings.timeout else 0.0)
-
-    def beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
-        """Record that a step reported progress, and tell what came of that; called from any thread."""
-        if get_ident() == self._thread:
-            self._beat(resident, location, progress, told)
-        else:
-            self._loop.call_soon_threadsafe(self._beat, resident, location, progress, told)
-
-    def _beat(self, resident: Resident, location: str, progress: str, told: Callable[[object], None]) -> None:
-        if resident.phase >= FINISHING:
-            told(None)
-            return
-        self.reporter.progress(resident, location, progress)
-        at = self.clock.now()
-        beat = Beat(key=resident.key, epoch=resident.epoch, location=location, at=at, detail=progress)
-        self._committer.submit(beat, told)  # unless a body waits for it, a lost heartbeat is harmless
 
     def keep_result(self, kept: KeepResult) -> None:
         """Keep the late result of a step under its idempotency key."""

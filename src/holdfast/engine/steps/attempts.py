@@ -34,6 +34,7 @@ from holdfast.engine.steps.queue.outgoing import QueuedSteps
 from holdfast.engine.steps.suspects import Suspects, convicted
 from holdfast.engine.steps.transactions import TransactionalBodies
 from holdfast.engine.worker.committer import Committer
+from holdfast.engine.worker.figures import complete
 from holdfast.errors import StepCrashed, StepSkipped, UndecodablePayload
 from holdfast.logs import Lines
 from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
@@ -295,7 +296,7 @@ class Attempts:
         if resident is None or verb is None or gone or resident.phase >= FINISHING or is_done(verb):
             told(None)
         else:
-            self._runs.beat(resident, verb.location, detail, told)
+            self._runs.beats.record(resident, verb.location, detail, told)
 
     def stop_queued(self, resident: Resident) -> None:
         """Give up the attempts of a run that have no place to run yet; they are handed back when it goes on."""
@@ -371,10 +372,10 @@ class Attempts:
             return unfit
         fact = entries.StepCompleted(verb.attempt, msgspec.Raw(result))
         if verb.activity.plain and not resident.phase and not verb.recalled:
-            self._runs.apply(resident, verb.location, fact)
+            complete(self._runs, resident, verb, fact)
         elif verb.activity.only_limited and not resident.phase and not verb.recalled:
             self.limited.left(resident, verb, "ok")
-            self._runs.apply(resident, verb.location, fact)
+            complete(self._runs, resident, verb, fact)
         else:
             self._end(resident, verb, fact, keep_key)
         return None
@@ -393,7 +394,7 @@ class Attempts:
             assert isinstance(error, BaseException)
             data, raised = error_to_data(error), tamed(error)
         if isolated:
-            self._judge(resident, verb, raised)
+            self._lose(resident, verb, self.suspects.judged(verb, raised))
             return
         wait = asked_delay(raised)
         if wait is not None:
@@ -427,6 +428,7 @@ class Attempts:
             verb.failures += not entry.error.postpones
             verb.settled, verb.retry_at, verb.last = True, entry.retry_at, entry
             resident.retries[verb.location] = (entry.retry_at, verb)
+            self._runs.figures.attempt(verb, "retried", self._runs.clock.now())
             self._runs.note(resident, (verb.location, entry))
         else:
             self._ended(resident, verb, entry)
@@ -450,6 +452,7 @@ class Attempts:
         if verb.activity.settings.idempotency_key is not None and not keep_key:
             result = bytes(fact.result) if isinstance(fact, entries.StepCompleted) else None
             self.keyed.give_up(resident, verb, self._runs.clock.now(), result)
+        self._runs.figures.ended(verb, fact, self._runs.clock.now())
         if isinstance(fact, entries.StepFailure) and (verb.on_its_own or verb.location.startswith("^")):
             resident.add_letter(letter_of_step(verb, fact))
             path, error = resident.execution.journal.names.path(verb.location), fact.error
@@ -467,14 +470,6 @@ class Attempts:
             self._runs.apply(resident, verb.location, fact)
 
     # Losses.
-
-    def _judge(self, resident: Resident, verb: StepVerb, error: BaseException) -> None:
-        """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
-        verb.settled = True
-        crashed = isinstance(error, StepCrashed)
-        verb.crashes += crashed
-        verb.in_process = not crashed
-        self._lose(resident, verb, entries.AttemptLost(verb.attempt, "crash" if crashed else "cleared"))
 
     def lost(self, resident: Resident, verb: StepVerb, why: str) -> None:
         """End an attempt of which nothing came, as `why` says, and begin the next, unless it crashed too often."""

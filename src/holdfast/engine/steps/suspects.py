@@ -16,6 +16,7 @@ from holdfast.contract.rows import Claim
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.steps.executor import Executor
+from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
 from holdfast.replay.loop import is_done
@@ -62,7 +63,18 @@ class Suspects:
         verb.outlived += why in OUTLIVED
         verb.lapses += why == "lapse"
         verb.settled = True
+        if why != "handed back":  # that is no fault of it
+            self._runs.figures.attempt(verb, "lost", self._runs.clock.now())
         return entries.AttemptLost(verb.attempt, why)
+
+    def judged(self, verb: StepVerb, error: BaseException) -> entries.AttemptLost:
+        """Judge a suspect that ran in a child process: a dead child convicts it, an exception there clears it."""
+        crashed = isinstance(error, StepCrashed)
+        verb.settled = True
+        verb.crashes += crashed
+        verb.in_process = not crashed
+        self._runs.figures.attempt(verb, "lost" if crashed else "retried", self._runs.clock.now())
+        return entries.AttemptLost(verb.attempt, "crash" if crashed else "cleared")
 
     def may_begin(self, resident: Resident, verbs: Iterable[StepVerb]) -> list[StepVerb]:
         """Return the steps whose next attempt may begin now; a suspect that runs here waits for its turn."""

@@ -97,6 +97,7 @@ class ClaimedRuns:
             claims = await self._store.claim(worker, self._clock.now(), _BATCH, names, stuck=not one_in_hand)
             if ageing:
                 self._by_priority += len(claims)
+        self._runner.figures.claimed(claims)
         if claims and claims[0].claims > 1:
             self._background.start("suspect", self._adopt_suspect(claims))
         elif claims:

@@ -191,6 +191,7 @@ class Worker:
         try:
             async with asyncio.timeout(LAST_WORDS):
                 await self._store.leave(self.id)
+                await self.runner.figures.add()
         except (StoreError, TimeoutError) as error:
             _logger.error("worker %s could not leave in order: %s", self.id, repr(error))
         else:
@@ -352,6 +353,8 @@ class Worker:
             self._rescued_at = now
             if not self._background.busy("take over"):
                 self._background.start("take over", self._take_over())
+            if self.runner.figures.due(now) and not self._background.busy("figures"):
+                self._background.start("figures", self.runner.figures.add())
             if self.runs.beside_others:
                 self.look()  # what one of them put into an inbox while its clock was ahead of this one is due by now
             self._evict()
