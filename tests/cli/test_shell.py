@@ -40,7 +40,8 @@ JSON: dict[str, tuple[str, ...]] = {
 MORE = [
     ("list", "--count"), ("events", "parcel"), ("events", "approval"), ("list", "is:attention"), ("why", "failed"),
     ("cancel", "sleeps", "waits", "--dry-run"), ("pause", "account", "trains", "--yes", "--expect", "2"),
-    ("pause", "--queue", "gpu"), ("result", "sleeps"),
+    ("pause", "--queue", "gpu"), ("result", "sleeps"), ("stats", "--by", "step", "--last", "90d"),
+    ("stats", "--by", "workflow"), ("stats", "--by", "time", "--workflow", "order"),
 ]  # fmt: skip
 MADE_ELSEWHERE = {"db restore": "tests/cli/test_db.py", "db backup": "tests/cli/test_db.py"}
 """Commands that make files of their own, whose documents are compared where they are tested."""
@@ -104,6 +105,25 @@ def test_fields_that_were_once_written_are_written_for_ever():
     known = json.loads(SNAPSHOT.read_text())
     gone = {name: set(was) - set(fields.get(name, ())) for name, was in known.items()}
     assert not {name: missing for name, missing in gone.items() if missing}
+
+
+# Figures.
+
+
+def test_stats_by_step_workflow_or_time_are_tables(shop, run):
+    by_step = run("stats", "--by", "step").out.splitlines()
+    assert by_step[0].split()[:2] == ["STEP", "WORKFLOW"]
+    assert by_step[1].split()[:6] == ["bank", "order", "1", "1", "0", "0"]
+    assert "ValueError" in by_step[1]
+    assert [line.split()[:4] for line in run("stats", "--by", "workflow").out.splitlines()][1] == [
+        "order",
+        "1",
+        "1",
+        "0",
+    ]
+    assert len(run("stats", "--by", "time", "--last", "1h").out.splitlines()) > 1
+    assert "nothing was counted" in run("stats", "--by", "step", "--workflow", "none").out
+    assert (run("stats", "--workflow", "order").code, run("stats", "--by", "moon").code) == (2, 2)
 
 
 # Settings.

@@ -57,6 +57,14 @@ async def test_the_house_is_shown(page, shop):
     assert await items(page, "/runs/order-7/held-back") == []
 
 
+async def test_figures_are_told_by_step_workflow_or_time(page, shop):
+    for by, slots in (("step", 0), ("workflow", 0), ("time", 25)):
+        reply = await page.get(f"/api/v1/figures?by={by}")
+        assert (reply.status, reply.json["by"], len(reply.json["items"])) in ((200, by, slots), (200, by, slots - 1))
+    assert (await page.get("/api/v1/figures?by=moon")).status == 400
+    assert (await page.get("/api/v1/figures?since=2400-01-01T00:00:00Z")).status == 400
+
+
 async def test_events_are_listed_by_name(page, shop):
     await shop.publish("stock", {"item": 7})
     assert [(each["name"], each["queued"]) for each in await items(page, "/events")] == [("stock", 1)]

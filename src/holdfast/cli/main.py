@@ -38,7 +38,9 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "tail": _Where("runs.family:tail_command", "Show runs as they are started and change."),
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
         "graph": _Where("ship.graph:graph_command", "Show which steps of a workflow follow which."),
-        "stats": _Where("shell.summary:stats_command", "Say how the house is in ten lines, as `holdfast` alone does."),
+        "stats": _Where(
+            "shell.summary:stats_command", "Say how the house is, or how long what takes and what fails most."
+        ),
         "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.figures import FiguresView
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.suggesting import Suggestions
@@ -244,6 +245,26 @@ class Desk(Acts):
 
         Raises:
             BadInput: it has no runs, and is not declared as a graph.
+        """
+
+    @abstractmethod
+    async def figures(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        last: timedelta = timedelta(days=1),
+        workflow: str | None = None,
+        by: str = "step",
+    ) -> FiguresView:
+        """Return how often runs or steps ended and how long they took, all workers together, by step, workflow or time.
+
+        The range is that from `since` to `until`, or the `last` day (or other duration) before `until`, or before now.
+        Workers add what they counted every ten seconds, so what has just happened may be missing. Ranges of more than
+        six hours, and what is older than two days, are told by whole hours.
+
+        Raises:
+            BadInput: they are by something else, or the range is empty.
         """
 
     @abstractmethod

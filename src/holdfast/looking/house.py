@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
+    from holdfast.looking.about.figures import FiguresView
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
@@ -169,6 +170,19 @@ class LocalHouse(Desk):
         from holdfast.looking.about.graph import graph_view
 
         return await graph_view(self._store, workflow, self._code)
+
+    async def figures(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        last: timedelta = timedelta(days=1),
+        workflow: str | None = None,
+        by: str = "step",
+    ) -> FiguresView:
+        from holdfast.looking.about.figures import figure_views
+
+        return await figure_views(self._store, since, until, last, workflow, by)
 
     async def counts(self) -> list[StatusCount]:
         now = self._now

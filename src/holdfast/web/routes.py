@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.histories.recorded import RecordedRun
+from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
@@ -382,6 +383,13 @@ _HOUSE = [
     _get("/workers", house.workers, ListView[WorkerView], "List the workers: alive, silent, dead"),
     _get("/workers/{id}", house.worker, WorkerView, "Show one worker", problems=(404,)),
     _get("/versions", house.versions, ListView[VersionView], "List the versions of workflows, and who has them"),
+    _get(
+        "/figures",
+        house.figures,
+        FiguresView,
+        "Tell how often runs and steps ended and how long they took",
+        query=house.FiguresQuery,
+    ),
     _get("/suggest", suggest.suggest, ListView[str], "Complete a filter", query=suggest.SuggestQuery),
     _get("/names/workflows", suggest.workflows, ListView[str], "List names of workflows", query=suggest.PrefixQuery),
     _get("/names/attributes", suggest.attributes, ListView[str], "List names of attributes", query=suggest.PrefixQuery),

@@ -19,6 +19,7 @@ def records() -> dict[str, Any]:
     """Return what each schema is made of: a record, or a list of them, which is written under `items`."""
     from holdfast.cli.ship.bench import BenchView
     from holdfast.histories.misfits import CheckReport
+    from holdfast.looking.about.figures import FiguresView
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.versions import VersionView
@@ -44,6 +45,7 @@ def records() -> dict[str, Any]:
         "holdfast.event/1": views.EventPage,
         "holdfast.events/1": list[views.EventNameView],
         "holdfast.evidence/1": EvidencePage,
+        "holdfast.figures/1": FiguresView,
         "holdfast.graph/1": GraphView,
         "holdfast.head/1": views.Head,
         "holdfast.held-back/1": list[views.HeldBackView],

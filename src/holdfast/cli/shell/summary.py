@@ -9,6 +9,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.database import database, json_option, looking, url_option
 from holdfast.cli.output import emit, say, say_wrapped, table
+from holdfast.cli.shell.figures import LAST, show_figures
 from holdfast.looking.views import Count, Summary
 from holdfast.texts import masked, passwords, printable
 
@@ -40,15 +41,27 @@ async def summed_up(desk: Desk) -> Summary:
     )
 
 
-@click.command("stats", short_help="Say how the house is in ten lines, as `holdfast` alone does.")
+@click.command("stats", short_help="Say how the house is, or how long what takes and what fails most.")
+@click.option("--by", type=click.Choice(["step", "workflow", "time"]), help="Figures of all workers together.")
+@click.option("--last", type=click.Choice([*LAST]), default="24h", show_default=True, help="Of how long they are.")
+@click.option("--workflow", help="Only figures of this workflow.")
 @json_option
 @url_option
-def stats_command(as_json: bool, url: str | None) -> None:
+def stats_command(by: str | None, last: str, workflow: str | None, as_json: bool, url: str | None) -> None:
     """Say how the house is: database, workers, runs by status, what needs attention, and what to ask next.
+
+    With --by it says instead how often runs or steps ended and how long they took, as the workers counted it: by step
+    (the steps that fail most come first), by workflow, or by time.
 
     \b
     Example: holdfast stats
+    Example: holdfast stats --by step --last 7d
     """
+    if by is not None:
+        show_figures(url, by, last, workflow, as_json)
+        return
+    if workflow is not None:
+        raise click.UsageError("--workflow chooses figures: say --by step, workflow or time, too")
     show_summary(url, as_json)
 
 

@@ -1,1 +1,1 @@
-"""What belongs to runs and workflows: children, messages that wait, what is on record, versions."""
+"""What belongs to runs and workflows: children, messages that wait, what is on record, versions, figures."""

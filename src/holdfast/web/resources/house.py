@@ -61,6 +61,16 @@ class AuditQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The `next` of the page before."""
 
 
+class FiguresQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which figures."""
+
+    since: datetime | None = None
+    """A day before `until` if it is not said, which is now if it is not said."""
+    until: datetime | None = None
+    workflow: str | None = None
+    by: Literal["step", "workflow", "time"] = "step"
+
+
 class VerifyQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which chain is checked."""
 
@@ -90,6 +100,12 @@ async def worker(call: ApiCall) -> ApiAnswer:
 
 async def versions(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(ListView(await call.desk.versions()))
+
+
+async def figures(call: ApiCall) -> ApiAnswer:
+    asked = call.query
+    found = await call.desk.figures(since=asked.since, until=asked.until, workflow=asked.workflow, by=asked.by)
+    return ApiAnswer(found)
 
 
 async def queues(call: ApiCall) -> ApiAnswer:

@@ -1,0 +1,181 @@
+"""Figures for people: how often runs and steps ended, how long they took, and which steps fail most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from holdfast.changes import step_name
+from holdfast.clock import Instant, from_datetime, micros, to_datetime
+from holdfast.contract.figures import BOUNDS, CLAIMED, HOUR, MINUTE, Figure, FigureFilter
+from holdfast.contract.store import Store
+from holdfast.errors import BadInput
+
+By = Literal["step", "workflow", "time"]
+DAY: Instant = 24 * HOUR
+_SLOTS = ((2 * HOUR, MINUTE), (12 * HOUR, 10 * MINUTE), (7 * DAY, HOUR), (30 * DAY, 6 * HOUR))
+"""How long slots of time are for ranges of up to so long; for longer ones they are days."""
+_FINE = 6 * HOUR
+"""Shorter ranges are added up from minutes."""
+_MINUTES_KEPT = 2 * DAY
+_MOST_SLOTS = 1_000
+_BEFORE = (0, *BOUNDS)
+
+
+class FigureView(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs or attempts of steps: how often they came to each end, and how long they took, in seconds.
+
+    Half of them took at most `p50`, and 19 of 20 `p95`. Both are estimated from buckets whose bounds are each four
+    times the one before, so they may be off by a factor of two, and are exact where there is only one. Of runs it is
+    the time from start to end, and `claim_p50` and `claim_p95` are for how long they were due before a worker claimed
+    them.
+    """
+
+    at: datetime | None = None
+    """When the slot of time begins."""
+    workflow: str = ""
+    step: str = ""
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    retried: int = 0
+    """Attempts that raised and after which the step was tried again."""
+    lost: int = 0
+    """Attempts of which nothing came, because their worker died or hung."""
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    claimed: int = 0
+    claim_p50: float | None = None
+    claim_p95: float | None = None
+    error_type: str = ""
+    """Of a step: the class of the newest error in a dead letter that no person has seen."""
+
+
+class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of all workers together from `since` to `until`.
+
+    By step those that fail most come first, by workflow those with most runs, by time the oldest; `total` is all of
+    them together. If it is `partial`, there was too much to add up, and `since` is later than asked for.
+    """
+
+    by: By
+    since: datetime
+    until: datetime
+    slot: float | None
+    """By time: how many seconds a slot has."""
+    partial: bool
+    items: list[FigureView]
+    total: FigureView
+
+
+async def figure_views(
+    store: Store, since: datetime | None, until: datetime | None, last: timedelta, workflow: str | None, by: str
+) -> FiguresView:
+    """Return what `Desk.figures` does."""
+    if by not in ("step", "workflow", "time"):
+        raise BadInput(f"figures are by step, workflow or time, not by {by!r}")
+    now = store.clock.now()
+    end = now if until is None else from_datetime(until, "until")
+    first = end - micros(last, "last") if since is None else from_datetime(since, "since")
+    if first >= end:
+        raise BadInput(f"figures from {to_datetime(first)} until {to_datetime(end)}: that is no time at all")
+    which = _filter(first, end, workflow, by, now)  # type: ignore[arg-type]  # it is one of By
+    page = await store.figures(which)
+    errors = await _errors(store) if by == "step" else {}
+    groups: dict[tuple[Instant, str, str], list[Figure]] = {}
+    if by == "time":
+        groups = {(start, "", ""): [] for start in range(page.since // which.slot * which.slot, end, which.slot)}
+    for row in page.rows:
+        groups.setdefault((row.start, row.workflow, row.step), []).append(row)
+    items = [
+        _view(rows, at=to_datetime(start) if by == "time" else None, workflow=name, step=step,
+              error_type=errors.get((name, step), ""))
+        for (start, name, step), rows in groups.items()
+    ]  # fmt: skip
+    if by != "time":
+        items.sort(key=_weight if by == "step" else _ended, reverse=True)
+    return FiguresView(
+        by=which.by,
+        since=to_datetime(page.since),
+        until=to_datetime(end),
+        slot=which.slot / 1e6 if by == "time" else None,
+        partial=page.partial,
+        items=items,
+        total=_view(page.rows, workflow=workflow or ""),
+    )
+
+
+def _filter(first: Instant, last: Instant, workflow: str | None, by: By, now: Instant) -> FigureFilter:
+    """Return which figures to read: minutes while they are kept and few, else hours."""
+    length, minutes = last - first, first >= now - _MINUTES_KEPT
+    slot = next((slot for most, slot in _SLOTS if length <= most), DAY)
+    if not minutes:
+        slot = max(slot, HOUR)
+    if length // slot > _MOST_SLOTS and by == "time":
+        raise BadInput(f"figures by time go back {_MOST_SLOTS} days at most; they are kept for less")
+    fine = minutes and (slot < HOUR if by == "time" else length <= _FINE)
+    span = MINUTE if fine else HOUR
+    since = first // (slot if by == "time" else span) * (slot if by == "time" else span)
+    return FigureFilter(since=since, until=last, workflow=workflow, by=by, span=span, slot=slot)
+
+
+def _view(rows: Iterable[Figure], **fields: object) -> FigureView:
+    counted: dict[str, int] = {}
+    ends: list[Figure] = []
+    claims: list[Figure] = []
+    for row in rows:
+        counted[row.outcome] = counted.get(row.outcome, 0) + row.n
+        if row.outcome == CLAIMED:
+            claims.append(row)
+        elif row.outcome != "lost":  # how long it took is not known
+            ends.append(row)
+    n = sum(row.n for row in ends)
+    known = {name: counted[name] for name in FigureView.__struct_fields__ if name in counted}
+    return FigureView(
+        **known,  # type: ignore[arg-type]  # the fields that count
+        **fields,  # type: ignore[arg-type]
+        mean=round(sum(row.total for row in ends) / n / 1e6, 6) if n else None,
+        p50=quantile(ends, 0.5),
+        p95=quantile(ends, 0.95),
+        claim_p50=quantile(claims, 0.5),
+        claim_p95=quantile(claims, 0.95),
+    )
+
+
+def quantile(rows: Sequence[Figure], part: float) -> float | None:
+    """Return how many seconds so large a part of what was counted took at most, as its buckets tell.
+
+    Where that is beyond all bounds, it is the last of them. Within a bucket all ratios are taken to be as likely.
+    """
+    n = sum(row.n for row in rows)
+    if not n:
+        return None
+    if n == 1:
+        return round(sum(row.total for row in rows) / 1e6, 6)
+    wanted, passed = part * n, 0
+    for place, bound in enumerate(BOUNDS):
+        here = sum(row.buckets[place] for row in rows)
+        if passed + here >= wanted and here:
+            lower, inside = _BEFORE[place], (wanted - passed) / here
+            took = bound * inside if not lower else lower * (bound / lower) ** inside
+            return round(took / 1e6, 6)
+        passed += here
+    return BOUNDS[-1] / 1e6
+
+
+def _weight(view: FigureView) -> tuple[int, int]:
+    return view.failed + view.retried + view.lost, view.completed
+
+
+def _ended(view: FigureView) -> tuple[int, int]:
+    return view.completed + view.failed + view.cancelled, view.claimed
+
+
+async def _errors(store: Store) -> dict[tuple[str, str], str]:
+    """Return the class of the newest error by workflow and step."""
+    found = sorted(await store.letter_groups(), key=lambda group: group.last)
+    return {(group.workflow, step_name(group.step)): group.error_type for group in found if group.step}
