@@ -225,7 +225,7 @@ class StepVerb(Verb):
 
 
 class NamedStepVerb(StepVerb):
-    """A step that the code gave a name of its own; any other has that of its activity."""
+    """A step that is not called as its activity: the code gave it a name, or that of the activity is no plain text."""
 
     __slots__ = ()
 
@@ -285,7 +285,7 @@ def step(
     if not shared:
         args, kwargs = _copies(args, kwargs)
     location = journal.locate(scope, name, explicit is not None)
-    if explicit is not None and make is StepVerb:
+    if name is not activity.name and make is StepVerb:
         make = NamedStepVerb
     verb = make(journal, location, activity, args, kwargs, shared)
     recorded = journal.begin_step(location, digest, verb.attempt)

@@ -109,7 +109,7 @@ class Figures:
 
     def attempt(self, verb: StepVerb, outcome: str, now: Instant) -> None:
         """Count an attempt of a step."""
-        self._count(verb.journal.run.workflow, str(verb.name), outcome, now - verb.began, now)
+        self._count(verb.journal.run.workflow, verb.name, outcome, now - verb.began, now)
 
     def run(self, resident: Resident, outcome: str, now: Instant) -> None:
         """Count the end of a run."""
