@@ -277,3 +277,27 @@ def test_a_copy_over_the_file_while_a_checkpoint_is_made_is_noticed_by_its_pages
             watch.checkpoint(copy_over)
     finally:
         writer.close()
+
+
+def test_a_frame_whose_page_the_shared_memory_does_not_tell_is_left_to_the_next_checkpoint(path: Path) -> None:
+    """SQLite clears the list when it goes over the WAL again: a page of number 0 is none."""
+    writer = apsw.Connection(str(path))
+    try:
+        writer.pragma("journal_mode", "wal")
+        writer.wal_autocheckpoint(0)
+        writer.execute("CREATE TABLE filled (number, filler)")
+        writer.wal_checkpoint()
+        watch = FileWatch(str(path), path.stat())
+        with writer:
+            writer.executemany("INSERT INTO filled VALUES (?, zeroblob(3900))", [(number,) for number in range(30)])
+
+        def forget() -> None:
+            writer.wal_checkpoint()
+            with open(f"{path}-shm", "r+b") as shared:
+                shared.seek(4 * 34)  # behind the header: the page of the first frame
+                shared.write(bytes(4 * 10))
+
+        watch.checkpoint(forget)
+        assert watch.verdict is None
+    finally:
+        writer.close()

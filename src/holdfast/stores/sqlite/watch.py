@@ -201,7 +201,7 @@ class FileWatch:
                 frame += count
         except (OSError, ValueError):
             return None
-        if len(numbers) != shared.frames - first:
+        if len(numbers) != shared.frames - first or 0 in numbers:  # the list is being made again: no page is 0
             return None
         return dict(zip(numbers, range(first, shared.frames), strict=True))
 
