@@ -94,6 +94,7 @@ async def test_what_changed_since_it_was_looked_at_is_not_acted_on(page, shop):
         (b'{"reason": "\xff"}', 400, "no UTF-8 at byte 12"),
         (b"{} {}", 400, "no JSON at byte 3"),
         (b"[" * 100_000, 413, "longer than"),
+        (b'{"reason": ' + b"[" * 70 + b"]" * 70 + b"}", 400, "nested deeper than 64"),
         (b"[" * 60_000, 400, "nested deeper than 64"),
         (b'{"colour": "red"}', 422, "colour"),
         (b'{"reason": 7}', 422, "reason"),

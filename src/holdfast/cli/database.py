@@ -127,6 +127,31 @@ def local_time(moment: datetime | None) -> str:
     return f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S}" if moment is not None else ""
 
 
+def is_server(where: str) -> bool:
+    """Whether this is the address of a dashboard, and not of a database."""
+    return where.startswith(("https://", "http://"))
+
+
+def remote(where: str) -> Desk:
+    """Return the desk of a dashboard elsewhere, which knows this person by the token in HOLDFAST_TOKEN.
+
+    Raises:
+        BadInput: there is no token.
+    """
+    from holdfast.web.remote import RemoteDesk
+
+    token = os.environ.get("HOLDFAST_TOKEN")
+    if not token:
+        raise BadInput(f"{where} asks who you are: set HOLDFAST_TOKEN to a token that it knows")
+    return RemoteDesk(where, token, zone=os.environ.get("HOLDFAST_TZ") or _own_zone())
+
+
+def _own_zone() -> str:
+    """Return the name of the time zone of this machine, as far as it can be told."""
+    place = os.path.realpath("/etc/localtime")
+    return place.partition("zoneinfo/")[2] or "UTC"
+
+
 def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | None = None) -> T:
     """Open the database to look only, and do something with a desk on it; with code at hand only if it is named."""
 
@@ -134,12 +159,15 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | No
         from holdfast.looking import LocalDesk
         from holdfast.stores import open_store
 
+        where = database(url).value
+        if is_server(where):
+            return await work(remote(where))
         code = None
         if app is not None:
             from holdfast.histories.app import load_app
 
             code = load_app(app)
-        store = open_store(database(url).value)
+        store = open_store(where)
         if getattr(store, "path", None) == ":memory:":
             raise BadInput("a database in memory cannot be seen by another process; name a file")
         await store.open(look_only=True)
@@ -181,7 +209,10 @@ def acting(
         from holdfast.cli.transfer import open_existing
         from holdfast.looking import LocalDesk
 
-        store = open_existing(database(url).value)
+        where = database(url).value
+        if is_server(where):
+            return await work(remote(where))
+        store = open_existing(where)
         async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
             return await work(LocalDesk(store, zone=zone(), engine=engine, secret=secret))
 

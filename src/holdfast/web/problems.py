@@ -31,6 +31,8 @@ class ProblemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     detail: str
     instance: str
     """The id of the request, which the log of the server has, too."""
+    error: str = ""
+    """The class of the error, as holdfast.errors names it."""
     run_id: str = ""
     field: str = ""
     role: str = ""
@@ -99,7 +101,8 @@ def problem_of(error: BaseException) -> Problem | None:
         return error
     for kind, status, code in _MEANT:
         if isinstance(error, kind):
-            more = {"run_id": error.run_id} if isinstance(error, errors.RunError) else {}
+            more = {"error": type(error).__name__}
+            more |= {"run_id": error.run_id} if isinstance(error, errors.RunError) else {}
             headers = RETRY_AFTER if status in (429, 503) else {}
             return Problem(status, code, str(error) or type(error).__name__, headers=headers, **more)
     return None

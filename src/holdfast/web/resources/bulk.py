@@ -32,7 +32,8 @@ _LASTS = timedelta(minutes=10)
 class BulkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A dry run, with `q` or `ids`; or, with the `selection` that a dry run made, the act itself."""
 
-    action: str
+    action: str = ""
+    """Of a dry run; that of a selection is known."""
     q: str | None = None
     ids: list[str] | None = None
     selection: str | None = None
@@ -101,10 +102,8 @@ class Bulks:
     async def post(self, call: ApiCall) -> ApiAnswer:
         """Count what an act would come to, or begin it."""
         body: BulkBody = call.body
-        if body.action not in ACTIONS:
+        if body.selection is None and body.action not in ACTIONS:
             raise Problem(400, "bad-input", f"there is no act {body.action!r}; there are {', '.join(ACTIONS)}")
-        if body.action == "terminate":
-            call.who.need("admin", "terminate runs")
         given = [name for name in ("q", "ids", "selection") if getattr(body, name) is not None]
         if len(given) != 1 or (body.selection is not None) == body.dry_run:
             raise Problem(
@@ -115,6 +114,7 @@ class Bulks:
         return self._begin(call, body)
 
     async def _select(self, call: ApiCall, body: BulkBody) -> SelectionView:
+        _check_role(call, body.action)
         if body.ids is not None:
             found = await _select_ids(call.desk, body.action, body.ids)
         else:
@@ -131,7 +131,8 @@ class Bulks:
 
     def _begin(self, call: ApiCall, body: BulkBody) -> ApiAnswer:
         chosen = self._seal.opened(body.selection or "")
-        if chosen.action != body.action:
+        _check_role(call, chosen.action)
+        if body.action and chosen.action != body.action:
             raise Problem(400, "bad-input", f"the selection is for {chosen.action}, not for {body.action}")
         if chosen.matched > MOST_OF_OPERATORS:
             call.who.need("admin", f"acting on more than {MOST_OF_OPERATORS:,} runs")
@@ -150,7 +151,7 @@ class Bulks:
             if chosen.ids
             else call.desk.bulk(chosen.selection, options, before=body.before)
         )
-        bulk = _Bulk(body.action, call.who.name)
+        bulk = _Bulk(chosen.action, call.who.name)
         bulk.task = asyncio.create_task(bulk.run(pages))
         self._bulks[bulk.id] = bulk
         return ApiAnswer(bulk.view, 202, {"Location": f"{call.root}/api/v1/bulk/{bulk.id}"})
@@ -189,6 +190,11 @@ class Bulks:
             raise Problem(
                 429, "too-many", f"{_MOST_KEPT} acts on many runs are under way here", headers={"Retry-After": "5"}
             )
+
+
+def _check_role(call: ApiCall, action: str) -> None:
+    if action == "terminate":
+        call.who.need("admin", "terminate runs")
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):

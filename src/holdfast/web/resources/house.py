@@ -48,6 +48,12 @@ class PreviewQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timezone: str = "UTC"
 
 
+class GraphQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of which workflow."""
+
+    workflow: str
+
+
 class AuditQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which rows of the audit trail."""
 
@@ -106,6 +112,10 @@ async def figures(call: ApiCall) -> ApiAnswer:
     asked = call.query
     found = await call.desk.figures(since=asked.since, until=asked.until, workflow=asked.workflow, by=asked.by)
     return ApiAnswer(found)
+
+
+async def graph(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.graph(call.query.workflow))
 
 
 async def queues(call: ApiCall) -> ApiAnswer:

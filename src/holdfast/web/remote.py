@@ -1,0 +1,438 @@
+"""The desk over HTTP: the same interface, asked of a server elsewhere, by the standard library alone."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import AsyncGenerator, Sequence
+from copy import copy
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from holdfast import errors
+from holdfast.histories.recorded import RecordedRun
+from holdfast.looking import views
+from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.about.graph import GraphView
+from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+from holdfast.looking.about.suggesting import Suggestion, Suggestions
+from holdfast.looking.about.versions import VersionView
+from holdfast.looking.acting.purging import PurgeReport
+from holdfast.looking.database import DatabaseView
+from holdfast.looking.desk import Desk
+from holdfast.looking.doctor import HouseFinding
+from holdfast.looking.local import BadCursor
+from holdfast.schedules.preview import TickPreview
+
+if TYPE_CHECKING:
+    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acts import Options
+
+T = TypeVar("T")
+
+_PATIENCE = 75.0
+"""How many seconds an answer may take: the longest waits on the server are a minute."""
+_POLL = 0.3
+
+
+class RemoteDesk(Desk):
+    """A desk of another process, at the address under which its dashboard is mounted.
+
+    Who acts is whom the server knows the token by, whatever is said here.
+
+    Args:
+        url: as `https://shop.example.com/workflows`.
+        token: sent as `Authorization: Bearer`.
+        zone: the time zone of filters and sentences, as Europe/Berlin.
+    """
+
+    def __init__(self, url: str, token: str, *, zone: str = "UTC") -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise errors.BadInput("the address of a server must begin with https:// or http:// and name a host")
+        self._https = parts.scheme == "https"
+        self._host = parts.netloc.rpartition("@")[2]
+        self._root = parts.path.rstrip("/") + "/api/v1"
+        self._token = token
+        self._zone = zone
+
+    def in_zone(self, zone: tzinfo | None) -> Self:
+        other = copy(self)
+        other._zone = str(zone) if zone is not None else "UTC"
+        return other
+
+    def discreet(self) -> Self:
+        return self
+
+    # Runs.
+
+    async def heads(
+        self, which: str = "", *, limit: int = 50, cursor: str | None = None, relative: bool = False
+    ) -> views.Page:
+        return await self._told("/runs", views.Page, relative, q=which, limit=limit, cursor=cursor)
+
+    async def count(self, which: str = "") -> views.Count:
+        return await self._get("/counts/runs", views.Count, q=which, zone=self._zone)
+
+    async def counts(self) -> list[views.StatusCount]:
+        return await self._items("/counts", views.StatusCount)
+
+    async def why(self, run_id: str, *, relative: bool = False) -> views.Why:
+        return await self._told(f"{_run(run_id)}/why", views.Why, relative)
+
+    async def source(self, run_id: str) -> views.SourceLine | None:
+        return (await self.why(run_id)).source
+
+    async def run(self, run_id: str, *, relative: bool = False) -> views.RunView:
+        return await self._told(_run(run_id), views.RunView, relative)
+
+    async def steps(self, run_id: str) -> views.StepList:
+        return await self._get(f"{_run(run_id)}/steps", views.StepList)
+
+    async def result(self, run_id: str, *, wait: timedelta = timedelta(0), relative: bool = False) -> views.ResultView:
+        path = f"{_run(run_id)}/result"
+        while True:
+            part = min(wait, timedelta(seconds=60))
+            found = await self._told(path, views.ResultView, relative, wait=_duration(part))
+            wait -= part
+            if found.ended or wait <= timedelta(0):
+                return found
+
+    async def children(self, run_id: str, *, depth: int = 1, relative: bool = False) -> ChildList:
+        return await self._told(f"{_run(run_id)}/children", ChildList, relative, depth=depth)
+
+    async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> InboxPage:
+        return await self._get(f"{_run(run_id)}/inbox", InboxPage, after=after, limit=limit)
+
+    async def evidence(self, run_id: str, *, after: int = 0, limit: int = 100) -> EvidencePage:
+        return await self._get(f"{_run(run_id)}/evidence", EvidencePage, after=after, limit=limit)
+
+    async def history(
+        self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
+    ) -> views.HistoryPage:
+        path = f"{_run(run_id)}/history"
+        return await self._get(path, views.HistoryPage, after=after, limit=limit, newest=newest, archived=archived)
+
+    async def record(self, run_id: str) -> RecordedRun:
+        return await self._get(f"{_run(run_id)}/recording", RecordedRun)
+
+    async def held_back(self, run_id: str) -> list[views.HeldBackView]:
+        return await self._items(f"{_run(run_id)}/held-back", views.HeldBackView)
+
+    # Acts.
+
+    async def act(self, action: str, run_id: str, options: Options) -> views.Acted:
+        if action == "attributes":
+            path = f"{_run(run_id)}/attributes"
+            query = {"reason": options.reason, "dry_run": options.dry_run}
+            return await self._send("PATCH", path, views.Acted, options.attributes, **query)
+        body: dict[str, Any] = {"reason": options.reason, "dry_run": options.dry_run}
+        more: dict[str, dict[str, Any]] = {
+            "cancel": {"compensate": options.compensate},
+            "pause": {"duration": options.duration},
+            "rerun": {"from_step": options.from_step},
+            "nudge": {"step": options.step},
+        }
+        body |= more.get(action, {})
+        return await self._send("POST", f"{_run(run_id)}/{_part(action)}", views.Acted, body)
+
+    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> views.SelectionView:
+        body = {"action": action, "zone": self._zone, **({"ids": list(ids)} if ids else {"q": which})}
+        return await self._send("POST", "/bulk", views.SelectionView, body)
+
+    async def bulk(
+        self, selection: str, options: Options, *, before: int | None = None
+    ) -> AsyncGenerator[views.BulkProgress, None]:
+        from holdfast.web.resources.bulk import BulkView
+
+        given = msgspec.structs.asdict(options)
+        body = {name: given[name] for name in ("reason", "compensate", "duration", "from_step", "step", "attributes")}
+        body |= {"selection": selection, "dry_run": False, "before": before}
+        bulk = await self._send("POST", "/bulk", BulkView, body)
+        told: views.BulkProgress | None = None
+        try:
+            while bulk.state == "running":
+                await asyncio.sleep(_POLL)
+                bulk = await self._get(f"/bulk/{_part(bulk.id)}", BulkView)
+                if bulk.progress != told and bulk.state == "running":
+                    told = bulk.progress
+                    yield told
+            if bulk.state == "failed":
+                raise errors.StoreError(bulk.said)
+            yield bulk.progress
+        finally:
+            if bulk.state == "running":
+                await self._send("DELETE", f"/bulk/{_part(bulk.id)}", BulkView, None)
+
+    async def start(self, request: StartRequest, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/runs", views.Acted, {**msgspec.structs.asdict(request), "reason": reason})
+
+    async def send(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> views.Acted:
+        body = {"name": name, "payload": payload, "reason": reason, "id": id}
+        return await self._send("POST", f"{_run(run_id)}/messages", views.Acted, body)
+
+    async def publish(
+        self, name: str, payload: Any = None, *, by: str, reason: str = "", id: str | None = None
+    ) -> views.Acted:
+        body = {"name": name, "payload": payload, "reason": reason, "id": id}
+        return await self._send("POST", "/events", views.Acted, body)
+
+    async def ask(
+        self, run_id: str, name: str, payload: Any = None, *, by: str, reason: str = "", timeout: timedelta
+    ) -> views.Answer:
+        body = {"name": name, "payload": payload, "reason": reason, "timeout": timeout}
+        return await self._send("POST", f"{_run(run_id)}/requests", views.Answer, body)
+
+    async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> views.Answer:
+        body = {"name": name, "arguments": arguments or {}}
+        return await self._send("POST", f"{_run(run_id)}/queries", views.Answer, body)
+
+    async def pause_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/work/pause", views.Acted, {"kind": kind, "name": name, "reason": reason})
+
+    async def resume_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/work/resume", views.Acted, {"kind": kind, "name": name, "reason": reason})
+
+    async def acknowledge(self, letter_id: str, *, by: str, reason: str = "") -> views.Acted:
+        path = f"/letters/{_part(letter_id)}/acknowledge"
+        return await self._send("POST", path, views.Acted, {"reason": reason})
+
+    async def replay(
+        self, letter_id: str, *, by: str, reason: str = "", to: str | None = None, broadcast: bool = False
+    ) -> views.Acted:
+        body = {"reason": reason, "to": to, "broadcast": broadcast}
+        return await self._send("POST", f"/letters/{_part(letter_id)}/replay", views.Acted, body)
+
+    async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("DELETE", f"/letters/{_part(letter_id)}", views.Acted, None, reason=reason)
+
+    async def put_schedule(self, id: str, request: ScheduleRequest, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("PUT", "/schedules", views.Acted, request, id=id, reason=reason)
+
+    async def pause_schedule(self, id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/schedules/pause", views.Acted, {"id": id, "reason": reason})
+
+    async def resume_schedule(self, id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/schedules/resume", views.Acted, {"id": id, "reason": reason})
+
+    async def trigger_schedule(self, id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("POST", "/schedules/trigger", views.Acted, {"id": id, "reason": reason})
+
+    async def backfill_schedule(
+        self, id: str, start: datetime, end: datetime, *, by: str, reason: str = "", limit: int = 1_000
+    ) -> views.Acted:
+        body = {"id": id, "start": start, "end": end, "reason": reason, "limit": limit}
+        return await self._send("POST", "/schedules/backfill", views.Acted, body)
+
+    async def delete_schedule(self, id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("DELETE", "/schedules", views.Acted, None, id=id, reason=reason)
+
+    async def purge(self, request: PurgeRequest, *, by: str, reason: str = "", dry_run: bool = True) -> PurgeReport:
+        body = {**msgspec.structs.asdict(request), "reason": reason, "dry_run": dry_run}
+        return await self._send("POST", "/purge", PurgeReport, body)
+
+    # The house.
+
+    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[views.LetterView]:
+        wanted = {False: "false", True: "true", None: "all"}[seen]
+        return await self._items("/letters", views.LetterView, limit=limit, seen=wanted)
+
+    async def letter(self, letter_id: str) -> views.LetterDetail:
+        return await self._get(f"/letters/{_part(letter_id)}", views.LetterDetail)
+
+    async def letter_groups(self) -> list[views.LetterGroup]:
+        return await self._items("/letters/groups", views.LetterGroup)
+
+    async def database(self) -> DatabaseView:
+        return await self._get("/database", DatabaseView)
+
+    async def doctor(self) -> list[HouseFinding]:
+        return await self._items("/doctor", HouseFinding)
+
+    async def workers(self) -> list[views.WorkerView]:
+        return await self._items("/workers", views.WorkerView)
+
+    async def versions(self) -> list[VersionView]:
+        return await self._items("/versions", VersionView)
+
+    async def queues(self) -> list[views.QueueView]:
+        return await self._items("/queues", views.QueueView)
+
+    async def event_names(self) -> list[views.EventNameView]:
+        return await self._items("/events", views.EventNameView)
+
+    async def events(self, name: str, *, after: int = 0, limit: int = 50) -> views.EventPage:
+        return await self._get("/events/queued", views.EventPage, name=name, after=after, limit=limit)
+
+    async def workflows(self, prefix: str = "") -> list[str]:
+        return await self._items("/names/workflows", str, prefix=prefix)
+
+    async def attributes(self, prefix: str = "") -> list[str]:
+        return await self._items("/names/attributes", str, prefix=prefix)
+
+    async def attribute_values(self, name: str, prefix: str = "") -> list[str]:
+        return await self._items("/names/values", str, name=name, prefix=prefix)
+
+    async def suggest(self, text: str, at: int | None = None) -> Suggestions:
+        end = len(text) if at is None else at
+        words = await self._items("/suggest", str, q=text, at=at)
+        start = text.rfind(" ", 0, end) + 1
+        return Suggestions(start=start, end=end, items=[Suggestion(text=word, kind="word") for word in words])
+
+    async def graph(self, workflow: str) -> GraphView:
+        return await self._get("/graph", GraphView, workflow=workflow)
+
+    async def figures(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        last: timedelta = timedelta(days=1),
+        workflow: str | None = None,
+        by: str = "step",
+    ) -> FiguresView:
+        if since is None and last != timedelta(days=1):
+            end = until if until is not None else (await self.heads(limit=1)).as_of
+            since = end - last
+        return await self._get(
+            "/figures",
+            FiguresView,
+            since=since.isoformat() if since is not None else None,
+            until=until.isoformat() if until is not None else None,
+            workflow=workflow,
+            by=by,
+        )
+
+    async def schedules(self) -> list[views.ScheduleView]:
+        return await self._items("/schedules", views.ScheduleView)
+
+    async def limits(self) -> list[views.LimitView]:
+        return await self._items("/limits", views.LimitView)
+
+    async def preview(
+        self,
+        schedule: str | None = None,
+        n: int = 20,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+    ) -> list[TickPreview]:
+        said = _duration(every) if every is not None else None
+        return await self._items(
+            "/schedules/preview", TickPreview, id=schedule, n=n, cron=cron, every=said, timezone=timezone
+        )
+
+    async def verify_audit(self, run_id: str | None = None) -> views.VerdictView:
+        return await self._get("/audit/verify", views.VerdictView, run=run_id)
+
+    async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
+        raise errors.BadInput("the audit trail is exported where its database is: give its address, not the server's")
+        yield b""  # which makes this a generator, as the desk wants it
+
+    async def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> views.AuditPageView:
+        return await self._get(
+            "/audit",
+            views.AuditPageView,
+            actor=actor,
+            action=action,
+            target=target,
+            since=since.isoformat() if since is not None else None,
+            until=until.isoformat() if until is not None else None,
+            limit=limit,
+            before=before,
+        )
+
+    # How it is asked.
+
+    async def _told(self, path: str, kind: type[T], relative: bool, **query: Any) -> T:
+        return await self._get(path, kind, relative=relative, zone=self._zone, **query)
+
+    async def _get(self, path: str, kind: type[T], **query: Any) -> T:
+        return await self._send("GET", path, kind, None, **query)
+
+    async def _items(self, path: str, kind: type[T], **query: Any) -> list[T]:
+        found: dict[str, msgspec.Raw] = await self._get(path, dict[str, msgspec.Raw], **query)
+        items: list[T] = msgspec.json.decode(found["items"], type=list[kind])  # type: ignore[valid-type]  # a class
+        return items
+
+    async def _send(self, method: str, path: str, kind: type[T], body: Any, **query: Any) -> T:
+        given = {name: _written(value) for name, value in query.items() if value is not None}
+        target = f"{self._root}{path}{f'?{urlencode(given)}' if given else ''}"
+        content = msgspec.json.encode(body) if body is not None else None
+        status, answer = await asyncio.to_thread(self._exchange, method, target, content)
+        if status >= 400:
+            raise _error_of(status, answer)
+        return msgspec.json.decode(answer, type=kind)
+
+    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
+        connection = kind(self._host, timeout=_PATIENCE)
+        try:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            connection.request(method, target, body, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise errors.StoreUnreachable(f"the server {self._host} cannot be reached: {error}") from error
+        finally:
+            connection.close()
+
+
+def _run(run_id: str) -> str:
+    """Return the path of a run.
+
+    Raises:
+        InvalidId: it can be the id of none.
+    """
+    from holdfast.definitions import check_run_id
+
+    return f"/runs/{quote(check_run_id(run_id), safe='')}"
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _duration(length: timedelta) -> str:
+    written: str = msgspec.to_builtins(length)
+    return written
+
+
+def _error_of(status: int, answer: bytes) -> Exception:
+    """Return the error that a problem stands for: the one that a desk on the database itself would have raised."""
+    try:
+        problem = msgspec.json.decode(answer, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return errors.StoreUnreachable(f"what answers there is no dashboard of holdfast (status {status})")
+    detail, code = str(problem.get("detail", "")), str(problem.get("type", "")).rpartition("/")[2]
+    if status in (401, 403, 421):
+        return errors.AuthFailed(detail)
+    if code == "timed-out":
+        return TimeoutError(detail)
+    kind = BadCursor if code == "bad-cursor" else getattr(errors, str(problem.get("error")), None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.HoldfastError)):
+        kind = errors.BadInput if status in (400, 404, 405, 409, 413, 415, 422) else errors.StoreError
+    made = kind.__new__(kind)
+    Exception.__init__(made, detail)
+    made.__dict__["run_id"] = problem.get("run_id", "")
+    return made

@@ -1,0 +1,119 @@
+"""The command line over HTTP: the same words and the same bytes as on the database itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from tests.support.command_cases import Answer, furnished
+from tests.support.waiting import soon
+
+from holdfast import Engine
+from holdfast.web import Principal, dashboard
+from holdfast.web.standalone import listen
+
+TOKEN = "hf_known"
+
+
+@contextmanager
+def served(database: str) -> Iterator[str]:
+    """Serve the dashboard of a database in a thread of its own; yield its address."""
+    listening = listen("127.0.0.1:0")
+    serving: list[uvicorn.Server] = []
+
+    def who(request):
+        return Principal("kim", "admin") if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
+
+    async def work() -> None:
+        async with Engine(database, run_workflows=False, retention=None) as engine:
+            app = dashboard(engine, authenticate=who)
+            config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+            serving.append(uvicorn.Server(config))
+            await serving[0].serve(sockets=[listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    try:
+        assert soon(lambda: bool(serving) and serving[0].started)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        serving[0].should_exit = True
+        thread.join()
+        listening.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    database = f"sqlite:///{tmp_path}/shop.db"
+    furnished(database)
+    with served(database) as address:
+        yield database, address
+
+
+@pytest.fixture
+def ask(capsys, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    monkeypatch.setenv("HOLDFAST_TZ", "UTC")
+    monkeypatch.setenv("HOLDFAST_TOKEN", TOKEN)
+    return lambda *arguments: Answer(capsys, *arguments)
+
+
+LOOKS = [
+    ("list",), ("list", "status:failed"), ("list", "--limit", "2"), ("show", "failed"), ("show", "done"),
+    ("why", "sleeps"), ("why", "failed"), ("history", "done"), ("history", "done", "--newest"), ("steps", "done"),
+    ("letters", "list"), ("letters", "groups"), ("schedules", "list"), ("queues",), ("limits", "list"), ("events",),
+    ("events", "parcel"), ("audit", "list"), ("audit", "verify"), ("result", "done"), ("result", "failed"),
+]  # fmt: skip
+WRONG = [
+    ("show", "none"), ("show", "a b"), ("list", "status:nonsense"), ("list", "workflo:x"), ("list", "--cursor", "abc"),
+    ("why", "none"), ("list", "--limit", "0"),
+]  # fmt: skip
+
+
+def test_looking_over_http_gives_the_same_bytes_and_the_same_errors(shop, ask):
+    database, address = shop
+    for command in LOOKS:
+        here, there = (ask(*command, "--json", "--url", where) for where in (database, address))
+        assert (there.code, _timeless(there.out)) == (here.code, _timeless(here.out)), command
+        assert there.out
+    for command in WRONG:
+        here, there = (ask(*command, "--url", where) for where in (database, address))
+        assert (there.code, there.err) == (here.code, here.err), command
+        assert there.code != 0
+
+
+def _timeless(out: str) -> str:
+    return re.sub(r'"as_of": ?"[^"]*"', '"as_of": ""', out)
+
+
+def test_acting_over_http_is_on_record_by_the_name_that_the_server_knows(shop, ask, monkeypatch):
+    _, address = shop
+    monkeypatch.setenv("HOLDFAST_ACTOR", "mallory")
+    assert ask("pause", "sleeps", "--reason", "late", "--url", address).code == 0
+    assert ask("set", "sleeps", "size=3", "--url", address).code == 0
+    assert ask("send", "waits", "other", "1", "--url", address).code == 0
+    many = ask("pause", "--where", "id:acc*", "--yes", "--expect", "1", "--url", address)
+    assert many.code == 0, many.err
+    trail = ask("audit", "list", "--json", "--url", address).out
+    assert "mallory" not in trail
+    assert '"late"' in trail
+
+
+def test_without_a_token_that_is_known_nothing_is_shown(shop, ask, monkeypatch):
+    _, address = shop
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hf_other")
+    refused = ask("list", "--url", address)
+    assert (refused.code, refused.out) == (4, "")
+    monkeypatch.delenv("HOLDFAST_TOKEN")
+    assert "set HOLDFAST_TOKEN" in ask("list", "--url", address).err
+
+
+def test_a_server_that_is_not_there_is_said(ask):
+    gone = ask("list", "--url", "http://127.0.0.1:9")
+    assert (gone.code, "cannot be reached" in gone.err) == (4, True)
