@@ -72,8 +72,6 @@ class ClaimedRuns:
         """When the earliest run that this worker may claim is due, as far as it knows."""
         self.doubt = False
         """Whether the store may hold runs for this worker that it does not have."""
-        self.beside_others = False
-        """Whether other processes were ever seen to write to the database."""
         self.foreign = False
         """Whether another process committed since it was last checked which runs are still this worker's."""
         self._missing: set[Held] = set()

@@ -41,8 +41,6 @@ _QUIET_TICK = 0.05
 """How often a worker looks around when nothing has happened for a while: waking up is most of what that costs."""
 _QUIET_AFTER = 2.0
 _TAKE_OVER_EVERY = 1.0
-_LOOK_EVERY = 30.0
-"""How often a worker looks around that has no reason to: should a wake-up ever be lost, a run waits so long."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NAMED = 20
 """How many runs are named when they are taken over."""
@@ -357,8 +355,7 @@ class Worker:
                 self._background.start("take over", self._take_over())
             if self.runner.figures.due(now) and not self._background.busy("figures"):
                 self._background.start("figures", self.runner.figures.add())
-            if self.runs.beside_others or now % _LOOK_EVERY < _TAKE_OVER_EVERY:
-                self.look()  # what one of them put into an inbox while its clock was ahead of this one is due by now
+            self.look()  # what another process put into an inbox while its clock was ahead of this one is due by now
             self._evict()
 
     def _hear(self) -> None:
@@ -370,8 +367,7 @@ class Worker:
         """Look at the store if other processes may have committed."""
         try:
             if self._store.changed():
-                self.runs.beside_others = self.runs.foreign = True
-                self._busy_at = self._loop.time()
+                self.runs.foreign, self._busy_at = True, self._loop.time()
                 self.look(may_have_ended=True)
         except StoreError as error:
             self._store_broken(error)
