@@ -153,6 +153,7 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
 
     return {
         "Engine.start": lambda: engine.start(nothing, id="x"),
+        "Engine.start_for": lambda: engine.start_for("kim", "nothing", {}, {}),
         "Engine.start_many": lambda: engine.start_many(nothing, [(), ()]),
         "Engine.execute": lambda: engine.execute(nothing),
         "Engine.runs": lambda: engine.runs(),
@@ -201,6 +202,7 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
         "AuditTrail.verify_evidence": lambda: audit.verify_evidence("x"),
         "AuditTrail.export": export,
         "Schedules.put": lambda: schedules.put("daily", nothing, cron="@daily"),
+        "Schedules.put_for": lambda: schedules.put_for("kim", "daily", "nothing", {}, {"cron": "@daily"}),
         "Schedules.get": lambda: schedules.get("x"),
         "Schedules.list": schedules.list,
         "Schedules.preview": lambda: schedules.preview("x"),

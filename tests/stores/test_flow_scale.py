@@ -153,17 +153,26 @@ SELECT (SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_
 """
 
 
+LEFT_BY_OTHER_TESTS = """
+datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+
+
 async def rows_read(address: str, fill: str, act: Any, runs: int, keys: int) -> int:
     store = PostgresStore(address)
     await store.open()
     schema, conninfo = store.schema, store._connections.conninfo
+    await store.close()
     tables = "runs, inputs, limits, limit_keys, limit_counts, limit_waiters, run_places, lanes, inbox, workers"
     with psycopg.connect(conninfo, autocommit=True) as side:
         side.execute(f'SET search_path TO "{schema}"')
+        side.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {LEFT_BY_OTHER_TESTS}")
         side.execute(f"TRUNCATE {tables}")
         for statement in filling(fill, runs, keys):
             side.execute(statement)
         side.execute(f"ANALYZE {tables}")
+    store = PostgresStore(address)
+    await store.open()
     await store.join("w", LEASE)
     await store.close()
     before = await settled(conninfo, schema)

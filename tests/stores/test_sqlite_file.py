@@ -320,6 +320,7 @@ async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
         filters = {"list_letters": "id < ?2", "list_acts": "n < ?2"} | dict.fromkeys(
             ("probe_attributes", "reach_attributes"), "tagged.name = ?2 AND tagged.value = ?2"
         )
+        filters |= dict.fromkeys((f"sum_figures_by_{each}" for each in ("step", "workflow", "time")), "workflow = ?5")
         sql = text.replace("{filter}", filters.get(name, "runs.key < ?2"))
         bindings = apsw.ext.query_info(db, sql).bindings_count
         values = (["[]"] if text in MANY.values() else [0]) * bindings

@@ -40,10 +40,10 @@ async def sum_figures(db: Statements, which: FigureFilter) -> FigurePage:
     values: list[Value] = [which.span, since, which.until]
     if which.by == "time":
         values.append(which.slot)
-    conditions = ""
+    conditions = "TRUE"
     if which.workflow is not None:
         values.append(which.workflow)
-        conditions = f"AND workflow = ${len(values)}"
+        conditions = f"workflow = ${len(values)}"
     rows = await db.list(_STATEMENTS[which.by], conditions, tuple(values))
     return FigurePage(rows=[_figure(row) for row in rows], since=since, partial=bool(edge))
 

@@ -14,19 +14,19 @@ ORDER BY start DESC LIMIT 1 OFFSET $5;
 -- name: sum_figures_by_step
 -- Attempts, by workflow, step and outcome.
 SELECT 0, workflow, step, outcome, {figure_sums} FROM figures
-WHERE what = 'step' AND span = $1 AND start >= $2 AND start < $3 {filter}
+WHERE what = 'step' AND span = $1 AND start >= $2 AND start < $3 AND {filter}
 GROUP BY workflow, step, outcome ORDER BY workflow, step, outcome;
 
 -- name: sum_figures_by_workflow
 -- Runs, by workflow and outcome.
 SELECT 0, workflow, '', outcome, {figure_sums} FROM figures
-WHERE what = 'run' AND span = $1 AND start >= $2 AND start < $3 {filter}
+WHERE what = 'run' AND span = $1 AND start >= $2 AND start < $3 AND {filter}
 GROUP BY workflow, outcome ORDER BY workflow, outcome;
 
 -- name: sum_figures_by_time
 -- Runs, by slots of time and outcome.
 SELECT start / $4 * $4, '', '', outcome, {figure_sums} FROM figures
-WHERE what = 'run' AND span = $1 AND start >= $2 AND start < $3 {filter}
+WHERE what = 'run' AND span = $1 AND start >= $2 AND start < $3 AND {filter}
 GROUP BY 1, 4 ORDER BY 1, 4;
 
 -- name: purge_figures
