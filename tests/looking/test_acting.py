@@ -272,7 +272,10 @@ async def test_evidence_is_paged_and_exported(desk, engine):
     page = await desk.evidence("root")
     assert [(each.n, each.kind, each.data) for each in page.items] == [(1, "born", {"depth": 0})]
     assert [line async for line in desk.export_audit("root")] == [line async for line in engine.audit.export("root")]
-    assert (await desk.verify_audit("root")).last == page.items[-1].hash
+    told: list[int] = []
+    verdict = await desk.verify_audit("root", told=told.append)
+    assert verdict.last == page.items[-1].hash
+    assert told == [*range(1, verdict.checked + 1)]
     assert (await desk.evidence("nobody")).items == []
 
 

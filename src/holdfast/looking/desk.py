@@ -35,7 +35,7 @@ from holdfast.looking.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.figures import FiguresView
@@ -324,8 +324,13 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def verify_audit(self, run_id: str | None = None) -> VerdictView:
-        """Check the chain of what was done, or of what one run put on record."""
+    async def verify_audit(
+        self, run_id: str | None = None, *, told: Callable[[int], None] | None = None
+    ) -> VerdictView:
+        """Check the chain of what was done, or of what one run put on record.
+
+        Where the database is at hand `told` hears how many rows hold so far.
+        """
 
     @abstractmethod
     def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:

@@ -39,7 +39,7 @@ from holdfast.looking.views import (
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
@@ -269,10 +269,12 @@ class LocalHouse(Desk):
 
         return await held_back_views(self._store, run_id)
 
-    async def verify_audit(self, run_id: str | None = None) -> VerdictView:
+    async def verify_audit(
+        self, run_id: str | None = None, *, told: Callable[[int], None] | None = None
+    ) -> VerdictView:
         from holdfast.looking.control import verdict_view
 
-        return await verdict_view(self._store, run_id)
+        return await verdict_view(self._store, run_id, told)
 
     async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
         from holdfast.looking.control import chain_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import copy
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -328,7 +328,9 @@ class RemoteDesk(Desk):
             "/schedules/preview", TickPreview, id=schedule, n=n, cron=cron, every=said, timezone=timezone
         )
 
-    async def verify_audit(self, run_id: str | None = None) -> views.VerdictView:
+    async def verify_audit(
+        self, run_id: str | None = None, *, told: Callable[[int], None] | None = None
+    ) -> views.VerdictView:
         return await self._get("/audit/verify", views.VerdictView, run=run_id)
 
     async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:

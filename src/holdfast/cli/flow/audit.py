@@ -64,7 +64,9 @@ def verify_audit(run_id: str | None, as_json: bool, url: str | None) -> int:
     \b
     Example: holdfast audit verify
     """
-    found = looking(url, lambda desk: desk.verify_audit(run_id))
+    progress = ProgressLine("verifying", None, "rows")
+    found = looking(url, lambda desk: desk.verify_audit(run_id, told=progress.show))
+    progress.end()
     if as_json:
         emit("holdfast.verdict/1", found)
     elif found.ok:
