@@ -137,7 +137,8 @@ async def test_a_filter_is_completed(page, shop):
     await shop.start(approve, id="order-7", attributes={"customer": "c-1"})
 
     async def words(q, at=None):
-        return (await page.get(f"/api/v1/suggest?q={q}" + (f"&at={at}" if at is not None else ""))).json["items"]
+        found = await page.get(f"/api/v1/suggest?q={q}" + (f"&at={at}" if at is not None else ""))
+        return [each["text"] for each in found.json["items"]]
 
     assert await words("st") == ["status:"]
     assert await words("is:open status:fa") == ["status:failed"]

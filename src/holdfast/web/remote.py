@@ -18,7 +18,7 @@ from holdfast.looking import views
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.graph import GraphView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
-from holdfast.looking.about.suggesting import Suggestion, Suggestions
+from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.database import DatabaseView
@@ -279,10 +279,7 @@ class RemoteDesk(Desk):
         return await self._items("/names/values", str, name=name, prefix=prefix)
 
     async def suggest(self, text: str, at: int | None = None) -> Suggestions:
-        end = len(text) if at is None else at
-        words = await self._items("/suggest", str, q=text, at=at)
-        start = text.rfind(" ", 0, end) + 1
-        return Suggestions(start=start, end=end, items=[Suggestion(text=word, kind="word") for word in words])
+        return await self._get("/suggest", Suggestions, q=text, at=at)
 
     async def graph(self, workflow: str) -> GraphView:
         return await self._get("/graph", GraphView, workflow=workflow)

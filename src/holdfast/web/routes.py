@@ -8,6 +8,7 @@ from holdfast.histories.recorded import RecordedRun
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.graph import GraphView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.requests import ScheduleRequest
@@ -392,7 +393,7 @@ _HOUSE = [
         query=house.FiguresQuery,
     ),
     _get("/graph", house.graph, GraphView, "Show which steps of a workflow follow which", query=house.GraphQuery),
-    _get("/suggest", suggest.suggest, ListView[str], "Complete a filter", query=suggest.SuggestQuery),
+    _get("/suggest", suggest.suggest, Suggestions, "Complete a filter", query=suggest.SuggestQuery),
     _get("/names/workflows", suggest.workflows, ListView[str], "List names of workflows", query=suggest.PrefixQuery),
     _get("/names/attributes", suggest.attributes, ListView[str], "List names of attributes", query=suggest.PrefixQuery),
     _get("/names/values", suggest.values, ListView[str], "List values of an attribute", query=suggest.ValuesQuery),

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.contract.rows import Status
+import msgspec
+
 from holdfast.web.resources.house import ListView
 from holdfast.web.routing import ApiAnswer, ApiCall, Nothing
-
-_MOST = 20
-_WORDS = ("status:", "workflow:", "id:", "is:", "created:", "ended:", "waiting:", "version:", "parent:", "tenant:",
-          "actor:", "key:")  # fmt: skip
-_KNOWN = {
-    "status": tuple(str(status) for status in Status),
-    "is": ("open", "ended", "attention", "overdue"),
-    "created": ("-1h", "-24h", "-7d", "-30d"),
-    "ended": ("-1h", "-24h", "-7d", "-30d"),
-    "waiting": ("message", "retry", "child", "timer", "key", "limit"),
-}
 
 
 class PrefixQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,25 +29,11 @@ class SuggestQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 async def suggest(call: ApiCall) -> ApiAnswer:
-    before = call.query.q[: call.query.at] if call.query.at is not None else call.query.q
-    word = before.split(" ")[-1]
-    return ApiAnswer(ListView[str]((await _completions(call, word))[:_MOST]))
-
-
-async def _completions(call: ApiCall, word: str) -> list[str]:
-    """Return the words of a filter that begin as one does."""
-    desk, bare = call.desk, word.removeprefix("-")
-    minus = word[: len(word) - len(bare)]
-    name, colon, value = bare.partition(":")
-    if colon and "=" not in name:
-        before, comma, last = value.rpartition(",")
-        found = await desk.workflows(last) if name == "workflow" else _KNOWN.get(name, ())
-        return [f"{minus}{name}:{before}{comma}{each}" for each in found if each.startswith(last)]
-    name, equals, value = bare.partition("=")
-    if equals:
-        return [f"{minus}{name}={each}" for each in await _values(call, name, value)]
-    words = [f"{minus}{each}" for each in _WORDS if each.startswith(bare)]
-    return [*words, *(f"{each}=" for each in await desk.attributes(bare) if not minus)]
+    found = await call.desk.suggest(call.query.q, call.query.at)
+    shown = [
+        each for each in found.items if each.kind != "value" or not call.redaction.hides(each.text.partition("=")[0])
+    ]
+    return ApiAnswer(msgspec.structs.replace(found, items=shown))
 
 
 async def workflows(call: ApiCall) -> ApiAnswer:
@@ -69,8 +45,7 @@ async def attributes(call: ApiCall) -> ApiAnswer:
 
 
 async def values(call: ApiCall) -> ApiAnswer:
-    return ApiAnswer(ListView[str](await _values(call, call.query.name, call.query.prefix)))
-
-
-async def _values(call: ApiCall, name: str, prefix: str) -> list[str]:
-    return [] if call.redaction.hides(name) else await call.desk.attribute_values(name, prefix)
+    name, prefix = call.query.name, call.query.prefix
+    return ApiAnswer(
+        ListView[str]([] if call.redaction.hides(name) else await call.desk.attribute_values(name, prefix))
+    )
