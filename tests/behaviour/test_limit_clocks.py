@@ -16,7 +16,10 @@ from tests.support.waiting import LONG, eventually
 
 from holdfast import Engine
 from holdfast.clock import Clock
+from holdfast.contract.turns import CommitTurn
+from holdfast.engine.runs import departures
 from holdfast.limits import Limit
+from holdfast.testing.faults import Faults
 
 HOUR = 3_600_000_000
 
@@ -33,6 +36,7 @@ class Machine:
     async def engine(self, *workflows: Any, **options: Any) -> Engine:
         store = BootedStore(self._path, durability="process")
         store.clock, store.since_boot = self.wall, self.since_boot
+        self.faults = Faults(store)
         return await self._stack.enter_async_context(Engine(store=store, workflows=workflows, **options))
 
     def boot(self) -> None:
@@ -62,6 +66,37 @@ async def test_a_line_moves_on_after_the_machine_was_booted(machine, service):
     machine.boot()
     service.engine = engine = await machine.engine(caller, limits=limits)
     assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(3)] == [0, 1, 2]
+
+
+async def test_a_step_that_has_its_turn_goes_on_after_a_boot_and_a_commit_that_failed(machine, service, monkeypatch):
+    """S4-19 The turn was given in the time of the last boot; the commit that asks again fails, and the run is claimed
+    again."""
+    monkeypatch.setattr(departures, "_FIRST_PAUSE", 0.005)
+    caller = calling(service.stay)
+    limits = [Limit(name="service", at_once=1)]
+    service.engine = engine = await machine.engine(caller, limits=limits)
+    for number in range(2):
+        await engine.start(caller, number, id=str(number))
+    await eventually(lambda: _waits(engine, 1))
+    # The commit that gives the place to the next is the last that reaches the database.
+    faults = machine.faults
+    killed = faults.call(faults.die, moment="after", only=lambda _: any(map(_gives_back, faults.batches[-1])))
+    service.go.set()
+    await killed.happened()
+    await engine.stop(grace=timedelta(0))
+    machine.boot()
+    engine = service.engine = await machine.engine(caller, limits=limits)
+    failed = machine.faults.fail(only=lambda operations: any(map(_asks, operations)))
+    await failed.happened()
+    assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(2)] == [0, 1]
+
+
+def _gives_back(operation: Any) -> bool:
+    return isinstance(operation, CommitTurn) and operation.effects is not None and bool(operation.effects.exits)
+
+
+def _asks(operation: Any) -> bool:
+    return isinstance(operation, CommitTurn) and operation.effects is not None and bool(operation.effects.enters)
 
 
 async def _waits(engine: Any, count: int) -> bool:

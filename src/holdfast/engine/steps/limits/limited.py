@@ -71,8 +71,8 @@ class LimitedSteps:
         """What the next commits of runs give back."""
         self._asked: dict[Pair, int] = {}
         """What commits in flight ask for."""
-        self._asked_again: set[tuple[int, str]] = set()
-        """Steps of runs that were claimed and had been told when they may begin."""
+        self._asked_again: dict[tuple[int, str], bool] = {}
+        """Steps of runs that were claimed and had been told when they may begin; whether they were answered since."""
         self._outlived: Counter[tuple[str, str, str]] = Counter()
         self._reserved: dict[Step, Kind] = {}
         """Steps for which there is room here until their question is answered."""
@@ -178,7 +178,9 @@ class LimitedSteps:
                 self._kept.answered(enter, answer, not isinstance(outcome, Exception))
                 if answer is not None and answer.outcome == "entered":
                     self._held.setdefault(resident, {})[enter.location] = _place(enter, answer)
-                    self._asked_again.discard((resident.key, enter.location))
+                    self._asked_again.pop((resident.key, enter.location), None)
+                elif answer is not None and (resident.key, enter.location) in self._asked_again:
+                    self._asked_again[resident.key, enter.location] = True
             done(outcome)
             if resident.phase is DROPPED:
                 self.dropped(resident)
@@ -265,7 +267,8 @@ class LimitedSteps:
     ) -> bool:
         """Let a step of a run that was claimed go on waiting; False if its turn has come, or it is to ask again.
 
-        It does so once in this engine's life: the instant that it was told may be one of another boot of the machine.
+        It asks until it was answered once in this engine's life: the instant that it was told may be one of another
+        boot of the machine.
         """
         now = self._runs.clock.now()
         if not verb.settled and not verb.skipped:  # its worker was lost before it had noted that it waits
@@ -278,8 +281,7 @@ class LimitedSteps:
         due = now + granted - self.clock.now()
         if granted < 0 or due <= now:
             return False
-        if (step := (resident.key, verb.location)) not in self._asked_again:
-            self._asked_again.add(step)
+        if not self._asked_again.setdefault((resident.key, verb.location), False):
             return False
         resident.retries[verb.location] = (due, verb)
         return True
