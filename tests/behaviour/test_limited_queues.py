@@ -11,9 +11,10 @@ import pytest
 from tests.support.limit_cases import START, Service, calling
 from tests.support.waiting import LONG, eventually
 
-from holdfast import Context, Retry, RunCancelled, RunFailed, Status, activity, workflow
-from holdfast.contract.limits import TakeTasks
+from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, workflow
+from holdfast.contract.limits import TakeTasks, TasksTaken
 from holdfast.contract.operations import FinishTask
+from holdfast.engine.steps.queue import incoming
 from holdfast.errors import DefinitionError, RetryAfter, UnknownLimit
 from holdfast.limits import Limit
 
@@ -307,3 +308,49 @@ async def test_a_place_that_was_taken_without_its_worker_knowing_is_given_back(m
     lost.heal()
     assert await asyncio.wait_for(run.result(), LONG) == 1
     await counts(engine, 0, 0, 0)
+
+
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_an_end_whose_answer_was_lost_does_not_end_the_next_attempt_that_has_its_number(
+    make_engine, service, monkeypatch
+):
+    """S4-19 G1 G5 It was put off, so that it keeps its number. A second body would begin beside that of the first."""
+    monkeypatch.setattr(incoming, "_FIRST_PAUSE", 0.3)
+    answers = [NotReady("offline", timedelta(milliseconds=1)), True, True]
+    caller = queued(service.stay, run_when=lambda context: answers.pop(0))
+    first = await make_engine(caller, limits=TWO, queues=["default"], start=START)
+    service.engine = second = await make_engine(caller, limits=TWO, queues=["gpu"], clock=first.jumping)
+    lost = second.faults.lose_answer(only=FinishTask)
+    result = asyncio.create_task((await first.start(caller, 1)).result())
+    await eventually(lambda: service.inside == 1)
+    assert lost.injected == 1
+    await asyncio.sleep(0.5)  # in which it would be told again
+    service.go.set()
+    assert await asyncio.wait_for(result, LONG) == 1
+    await counts(first, 0, 0, 0)
+    assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_an_attempt_is_not_handed_back_while_the_claim_that_takes_it_is_under_way(make, service):
+    """S4-19 G1 G5 A worker hands back what the store gave it without its knowing; the answer may only be slow."""
+    caller = queued(service.stay)
+    service.engine = engine = await make(caller, limits=TWO)
+    slow = engine.faults.hold(moment="after", only=lambda outcomes: any(map(_took, outcomes)))
+    run = await engine.start(caller, 1)
+    await slow.happened()
+    worker = engine._link.worker
+    for _ in range(3):
+        await worker.tasks.check(worker.id)
+    slow.release()
+    await eventually(lambda: service.inside == 1)
+    service.go.set()
+    assert await asyncio.wait_for(run.result(), LONG) == 1
+    await counts(engine, 0, 0, 0)
+    assert len(service.calls) == 1
+    (step,) = await run.steps()
+    assert step.attempts == 1
+
+
+def _took(outcome: Any) -> bool:
+    return isinstance(outcome, TasksTaken) and bool(outcome.tasks)

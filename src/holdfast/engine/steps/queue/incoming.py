@@ -125,6 +125,8 @@ class TaskRunner:
         self._unknown: set[tuple[int, str, int]] = set()
         self._by_priority = 0
         """How many were taken by priority, from queues that age, since the last that had waited longest."""
+        self._claiming = False
+        """Whether the store may have given this worker attempts that it has not heard of yet."""
         self._crowded = False
         """Whether more may wait than there was room for."""
         self._over = False
@@ -151,42 +153,47 @@ class TaskRunner:
                 self._crowded = True
                 continue
             queues = self._queues
-            if queues.at_once or queues.ageing:
-                tasks = await self._take(worker, room, names, limit)
-            else:
-                tasks = await self._claim(worker, room, queues.open_names, names, limit)
-            found = found or bool(tasks)
-            for held in tasks:
-                self._begin(held)
+            self._claiming = True
+            try:
+                if queues.at_once or queues.ageing:
+                    found = await self._take(worker, room, names, limit) > 0 or found
+                else:
+                    found = bool(await self._claim(worker, room, queues.open_names, names, limit)) or found
+            finally:
+                self._claiming = False
         if self.next_turn is not None:
             self._look_again(self.next_turn)
         return found
 
-    async def _take(self, worker: str, room: int, names: list[str], limit: str | None) -> list[HeldTask]:
+    async def _take(self, worker: str, room: int, names: list[str], limit: str | None) -> int:
         """Take attempts of activities; where queues age, for each nine by priority the one that has waited longest."""
-        queues = self._queues
-        tasks: list[HeldTask] = []
+        queues, taken = self._queues, 0
         ageing = [name for name in queues.open_names if name in queues.ageing] if queues.ageing else []
         owed = min(self._by_priority // STRICT, room) if ageing else 0
         if owed:
-            tasks = await self._claim(worker, owed, ageing, names, limit, oldest=True)
-            self._by_priority -= STRICT * len(tasks)
+            taken = len(await self._claim(worker, owed, ageing, names, limit, oldest=True))
+            self._by_priority -= STRICT * taken
         # While one is owed none is taken before it: its queue may just have been full.
-        served = [name for name in queues.open_names if len(tasks) == owed or name not in queues.ageing]
-        if len(tasks) < room and served:
-            strictly = await self._claim(worker, room - len(tasks), served, names, limit)
+        served = [name for name in queues.open_names if taken == owed or name not in queues.ageing]
+        if taken < room and served:
+            strictly = await self._claim(worker, room - taken, served, names, limit)
             self._by_priority += sum(held.task.queue in queues.ageing for held in strictly)
-            tasks += strictly
-        return tasks
+            taken += len(strictly)
+        return taken
 
     async def _claim(
         self, worker: str, room: int, queues: Sequence[str], names: list[str], limit: str | None, oldest: bool = False
     ) -> list[HeldTask]:
+        """Take attempts and begin them; return them."""
         now, most = self._runner.clock.now(), self._queues.at_once or None
         if limit is not None:
-            return await self._claim_limited(worker, room, queues, names, limit, oldest)
-        tasks = await self._store.claim_tasks(worker, now, room, queues, names, at_once=most, oldest=oldest)
-        return [HeldTask(task, worker) for task in tasks]
+            tasks = await self._claim_limited(worker, room, queues, names, limit, oldest)
+        else:
+            found = await self._store.claim_tasks(worker, now, room, queues, names, at_once=most, oldest=oldest)
+            tasks = [HeldTask(task, worker) for task in found]
+        for held in tasks:
+            self._begin(held)
+        return tasks
 
     async def _claim_limited(
         self, worker: str, room: int, queues: Sequence[str], names: list[str], limit: str, oldest: bool
@@ -255,6 +262,10 @@ class TaskRunner:
         return bool(work.suspect) and not self._executor.isolates(work)
 
     def _begin(self, held: HeldTask) -> None:
+        # What this worker had there before is over in the store, whether or not it has heard of that.
+        self._finishing.pop(held.place, None)
+        if (before := self._running.get(held.place)) is not None:
+            self._give_up(before)
         task, runner = held.task, self._runner
         context = StepContext(task.run_id, task.workflow, task.attempt)
         try:
@@ -358,9 +369,8 @@ class TaskRunner:
 
         def done(outcome: Outcome | Exception) -> None:
             if isinstance(outcome, Exception) and not self._runner.stopping:
-                again = min(pause * 2, _LONGEST_PAUSE)
                 limited.doubt = limited.doubt or leave is not None  # it may have been given back
-                self._executor.loop.call_later(pause, self._tell, held, payload, again)
+                self._executor.loop.call_later(pause, self._tell_again, held, payload, pause)
                 return
             if self._finishing.get(held.place) is held:
                 del self._finishing[held.place]
@@ -375,6 +385,10 @@ class TaskRunner:
                 self._runner.host.woke_others()  # or it was taken by the very commit that seemed to fail
 
         self._committer.submit(operation, done)
+
+    def _tell_again(self, held: HeldTask, payload: str, pause: float) -> None:
+        if self._finishing.get(held.place) is held:  # else the next attempt, which may have its number, is here already
+            self._tell(held, payload, min(pause * 2, _LONGEST_PAUSE))
 
     def _late(self, held: HeldTask, result: bytes) -> None:
         """Keep a result that came after its attempt was given up, for the next attempt to find."""
@@ -426,6 +440,8 @@ class TaskRunner:
         for held in running:
             if held.worker == worker and held.number not in found:
                 self._give_up(held)
+        if self._claiming:
+            return  # what is found may be what the claim under way brings
         unknown = found - known - self._known()
         for run, location, attempt in unknown & self._unknown:
             task = Task(
