@@ -7,6 +7,7 @@ Where an instant is asked for, it goes down between the keys that runs of that t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from holdfast.clock import Instant
@@ -22,6 +23,8 @@ _SORTED = 10_001
 """How many rows are counted, and sorted, of an index that does not have them in the order of their keys."""
 _FIRST_PIECE, _LARGEST_PIECE = 200, 4_000
 """How many rows of its index a search looks at first, and at most in one go: about five milliseconds' worth."""
+_UNHURRIED, _SEARCH_FOR, _COUNT_FOR = 4_000, 0.05, 0.03
+"""From how many rows on a search or a count ends after so many seconds, too: a server may take long for each row."""
 
 
 Take = Callable[[Statements, Piece], Awaitable[bool]]
@@ -37,7 +40,7 @@ async def search(look: Look, which: HeadFilter) -> HeadPage:
         found.extend(record_of(RunHead, row) for row in rows)
         return len(found) < which.limit
 
-    scan = Scan(look, which, which.before)
+    scan = Scan(look, which, which.before, _SEARCH_FOR)
     await scan.run(page)
     if len(found) == which.limit:
         return HeadPage(heads=found, next=found[-1].key, scanned=scan.scanned)
@@ -59,23 +62,23 @@ async def count(look: Look, which: HeadFilter, most: int) -> Counted:
         n += counted
         return n <= most
 
-    scan = Scan(look, which, None, largest=most + 1)
+    scan = Scan(look, which, None, _COUNT_FOR)
     await scan.run(add)
     return Counted(min(n, most), n <= most and scan.below is None, scan.scanned)
 
 
 class Scan:
-    """One way down an index: piece by piece until the caller has enough, the index ends, or the budget does."""
+    """One way down an index: piece by piece until the caller has enough, the index ends, or rows or time run out."""
 
-    def __init__(self, look: Look, which: HeadFilter, before: int | None, largest: int = _LARGEST_PIECE) -> None:
+    def __init__(self, look: Look, which: HeadFilter, before: int | None, seconds: float) -> None:
         self._look = look
         self._which = which
-        self._largest = largest
         self._budget = min(which.budget, SCAN_BUDGET)
         self.below = before
         """The key below which was not looked yet; None when there is nothing left."""
         self.scanned = 0
         """How many rows were looked at; those that are counted to choose an index are among them."""
+        self._late = time.monotonic() + seconds
         self._dense: dict[str, float] = {}
         """How many rows an alternative has for each key, as far as that was seen."""
         self._ending: set[str] = set()
@@ -112,9 +115,11 @@ class Scan:
             self.below = above
             if not wants_more or above is None or self._budget - self.scanned < max(len(driver.values), 1):
                 return False
+            if self.scanned >= _UNHURRIED and time.monotonic() > self._late:
+                return False
             if above == low:
                 return True
-            piece = min(piece * 4, self._largest)
+            piece = min(piece * 4, _LARGEST_PIECE)
 
     async def _choose(self, db: Statements, low: int | None) -> tuple[Driver, int]:
         """Return the condition that fewest runs meet, and how many do as far as that was counted.
