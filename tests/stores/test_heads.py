@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.contract.heads import HeadFilter
@@ -130,6 +131,15 @@ async def test_pages_that_end_at_the_budget_go_on_and_find_every_run_once(store,
         counted = await store.count(HeadFilter(**wanted))
         assert counted.n == len(expected) if counted.exact else counted.n <= len(expected)
     assert partial  # otherwise this has shown nothing
+
+
+async def test_a_thorough_search_is_not_ended_by_time(store, monkeypatch):
+    for name, value in {"SCAN_BUDGET": 10_000, "_UNHURRIED": 10, "_SEARCH_FOR": -1}.items():
+        monkeypatch.setattr(heads, name, value)
+    await fill(store, random.Random(7))
+    which = HeadFilter(statuses=(Status.FAILED,), tenant="zoo", workflows=("report",))
+    assert (await store.heads(which)).partial
+    assert not (await store.heads(msgspec.structs.replace(which, thorough=True))).partial
 
 
 async def test_the_condition_that_fewest_runs_meet_drives_the_search(store):

@@ -87,6 +87,8 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
     before: int | None = None
     budget: int = SCAN_BUDGET
     """How many rows may be looked at, if that is fewer than SCAN_BUDGET."""
+    thorough: bool = False
+    """Whether a search goes on to its last row where each takes long."""
 
 
 class HeadPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -188,7 +188,7 @@ async def _leases(store: Store) -> AsyncIterator[HouseFinding]:
 
 async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
     now = store.clock.now()
-    late = HeadFilter(due_until=now - int(OVERDUE / timedelta(microseconds=1)), limit=_MOST_OVERDUE)
+    late = HeadFilter(due_until=now - int(OVERDUE / timedelta(microseconds=1)), limit=_MOST_OVERDUE, thorough=True)
     counted = await store.count(late)
     if not counted.n:
         yield HouseFinding(level="ok", subject="overdue", said="no run waits for a worker for more than a minute")

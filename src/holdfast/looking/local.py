@@ -110,7 +110,7 @@ class LocalDesk(LocalActs):
         scanned = 0
         for each in (
             msgspec.structs.replace(which, statuses=(Status.BLOCKED,), budget=SCAN_BUDGET // 2),
-            msgspec.structs.replace(which, due_until=late),
+            msgspec.structs.replace(which, due_until=late, thorough=True),
         ):
             if not which.statuses or set(each.statuses or which.statuses) & set(which.statuses):
                 left = min(each.budget, SCAN_BUDGET - scanned)

@@ -115,7 +115,7 @@ class Scan:
             self.below = above
             if not wants_more or above is None or self._budget - self.scanned < max(len(driver.values), 1):
                 return False
-            if self.scanned >= _UNHURRIED and time.monotonic() > self._late:
+            if self.scanned >= _UNHURRIED and time.monotonic() > self._late and not self._which.thorough:
                 return False
             if above == low:
                 return True
