@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.paths import SCRIPTS
 
+from holdfast import Context, Engine, activity, workflow
+
 SCRIPT = SCRIPTS / "speed.py"
+BYTES = 146
+"""How many bytes a step added to the database, its share of its run included."""
 CALLS = 164
 """How many functions were called for each step when this was last made faster."""
 RATIO = 7.0
@@ -34,6 +41,30 @@ def test_a_step_calls_no_more_functions_than_it_did(tmp_path: Path) -> None:
     called = measure(tmp_path, "100", "1")["calls"]
     assert called <= CALLS * MORE, f"{called:.0f} calls for a step; it was {CALLS}"
     assert called >= CALLS * 0.6, f"{called:.0f} calls for a step: lower the figure in this test"
+
+
+async def test_a_step_stores_no_more_bytes_than_it_did(path: Path) -> None:
+    """W8 What three hundred runs of ten steps with results of twenty bytes add to the database."""
+
+    @activity
+    async def say() -> str:
+        return "eighteen letters.."
+
+    @workflow
+    async def wordy(ctx: Context) -> None:
+        for _ in range(10):
+            await ctx.step(say)
+
+    async def stored(runs: int) -> int:
+        async with Engine(str(path), durability="process", workflows=[wordy]) as engine:
+            await asyncio.gather(*(engine.execute(wordy) for _ in range(runs)))
+        with closing(sqlite3.connect(path)) as database:
+            pages = [database.execute(f"PRAGMA {each}").fetchone()[0] for each in ("page_count", "freelist_count")]
+        return (pages[0] - pages[1]) * 4096
+
+    before = await stored(0)
+    each = (await stored(300) - before) / 3000
+    assert BYTES * 0.9 <= each <= BYTES * 1.03, f"{each:.0f} bytes for a step; it was {BYTES}"
 
 
 @pytest.mark.speed
