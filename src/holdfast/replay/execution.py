@@ -485,7 +485,7 @@ class Execution:
         leave_behind(self.journal, self._root)
 
     def drop(self) -> None:
-        """Let go of the coroutine without letting it act; see `eviction`."""
+        """Let go of the coroutine without letting it act; see `close_tasks`."""
         if self._root is None and not self.loop.tasks:
             self.loop.dead = True
             return

@@ -153,7 +153,7 @@ class RunLoop(WorkflowLoop):
         self.dead = False
         self.violation: Exception | None = None
         self.home: Any = None
-        """The Context of the run's root; see `context.run_context.current_context`."""
+        """The Context of the run's root; see `context.current.current_context`."""
         self.posed = False
         """Whether code was told in this turn that this is an AbstractEventLoop, and may have set it as the thread's."""
         self.within: contextvars.Context | None = None

@@ -2,7 +2,8 @@
 
 Each claim raises a run's epoch, so what a worker writes that hung or lost its lease meanwhile is refused here. Turns
 that only add facts meet the same condition inside the statement that writes them (`insert_facts`), and the rows it did
-not write are asked for.
+not write are asked for. An attempt in a queue has a fence of its own, its number and the worker that took it
+(`tasks.py`).
 """
 
 from __future__ import annotations

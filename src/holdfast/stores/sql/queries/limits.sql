@@ -1,4 +1,4 @@
--- Limits that workers share: see stores/rules/limits.py. Whatever names a limit has its name first, by which PostgreSQL
+-- Limits that workers share: see stores/rules/limits. Whatever names a limit has its name first, by which PostgreSQL
 -- locks it.
 
 -- name: get_limit
