@@ -88,6 +88,13 @@ def test_looking_over_http_gives_the_same_bytes_and_the_same_errors(shop, ask):
         assert there.code != 0
 
 
+def test_the_audit_trail_is_exported_over_http_as_it_is_stored(shop, ask):
+    database, address = shop
+    here, there = (ask("audit", "export", "--url", where) for where in (database, address))
+    assert (there.code, there.out) == (0, here.out)
+    assert '"previous"' in there.out
+
+
 def _timeless(out: str) -> str:
     """Return a document without what says how long ago something was: the two were asked one after the other."""
     return re.sub(r'"(as_of|said)": ?"[^"]*"', r'"\1": ""', out)

@@ -159,12 +159,12 @@ class Workflow(Definition, Generic[P, R_co]):
         where = f"the input of workflow {self.name!r}"
         given = codec.encode(bound.arguments, where)
         # Through the types and back, so that 1 and 1.0 for a float are the same input.
-        encoded, digest = codec.encode_with_digest(codec.decode(given, self._input_type, where), where)
+        encoded, digest = codec.encode_with_digest(codec.decode(given, self.input_type, where), where)
         return encoded.decode(), digest
 
     def decode_input(self, encoded: bytes | str) -> tuple[list[Any], dict[str, Any]]:
         """Return stored input as arguments of the annotated types."""
-        values = codec.decode(encoded, self._input_type, f"the input of workflow {self.name!r}")
+        values = codec.decode(encoded, self.input_type, f"the input of workflow {self.name!r}")
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for parameter in self._parameters:
@@ -184,7 +184,8 @@ class Workflow(Definition, Generic[P, R_co]):
         return self.flow.lane(self.name, *self.decode_input(encoded)) if self.flow is not None else None
 
     @functools.cached_property
-    def _input_type(self) -> Any:
+    def input_type(self) -> Any:
+        """A record of the arguments, by name, as they are annotated."""
         hints = type_hints(self.function)
         fields: list[Any] = []
         for parameter in self._parameters:

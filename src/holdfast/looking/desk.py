@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.chain import ChainPage
     from holdfast.looking.about.figures import FiguresView
+    from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import GraphView
+    from holdfast.looking.about.inputs import InputView
+    from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
@@ -109,6 +113,23 @@ class Desk(Acts):
 
         Raises:
             NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def frames(self, run_id: str, step: str | None = None) -> FrameList:
+        """Return the code around where a run waits, or where its error, or the last one of a step, came through.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            BadInput: it has no such step.
+        """
+
+    @abstractmethod
+    async def progress(self, ids: Sequence[str]) -> list[ProgressView]:
+        """Return how many steps of runs are done; runs that are not there are left out.
+
+        Raises:
+            BadInput: there are more than 50 of them.
         """
 
     @abstractmethod
@@ -240,6 +261,10 @@ class Desk(Acts):
         """Return the versions of workflows that workers have or open runs were started with, and how many of each."""
 
     @abstractmethod
+    async def inputs(self) -> list[InputView]:
+        """Return what the workflows take whose code is at hand, as JSON Schema."""
+
+    @abstractmethod
     async def graph(self, workflow: str) -> GraphView:
         """Return which steps of a workflow follow which: as the code at hand declares it, or as its newest runs went.
 
@@ -331,6 +356,10 @@ class Desk(Acts):
 
         Where the database is at hand `told` hears how many rows hold so far.
         """
+
+    @abstractmethod
+    async def chain(self, run_id: str | None = None, *, after: int = 0, limit: int = 100) -> ChainPage:
+        """Return rows of what was done, or of what one run put on record, as they are stored, oldest first."""
 
     @abstractmethod
     def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:

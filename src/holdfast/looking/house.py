@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
     from holdfast.definitions import Registry
     from holdfast.engine.engine import Engine
+    from holdfast.looking.about.chain import ChainPage
     from holdfast.looking.about.figures import FiguresView
     from holdfast.looking.about.graph import GraphView
+    from holdfast.looking.about.inputs import InputView
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.database import DatabaseView
@@ -166,6 +168,11 @@ class LocalHouse(Desk):
 
         return await version_views(self._store)
 
+    async def inputs(self) -> list[InputView]:
+        from holdfast.looking.about.inputs import input_views
+
+        return input_views(self._code)
+
     async def graph(self, workflow: str) -> GraphView:
         from holdfast.looking.about.graph import graph_view
 
@@ -275,6 +282,13 @@ class LocalHouse(Desk):
         from holdfast.looking.control import verdict_view
 
         return await verdict_view(self._store, run_id, told)
+
+    async def chain(self, run_id: str | None = None, *, after: int = 0, limit: int = 100) -> ChainPage:
+        from holdfast.looking.about.chain import chain_page
+
+        if not 1 <= limit <= _MOST:
+            raise BadInput(f"limit must be between 1 and {_MOST:,}, not {limit}")
+        return await chain_page(self._store, run_id, after, limit)
 
     async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
         from holdfast.looking.control import chain_rows

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.frames import FrameList
+    from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.acts import Options
 
@@ -147,6 +149,21 @@ class LocalDesk(LocalActs):
         from holdfast.looking.source import source_line
 
         return await source_line(self._store, row, self._code)
+
+    async def frames(self, run_id: str, step: str | None = None) -> FrameList:
+        from holdfast.looking.about.frames import frame_list, waiting_frame
+
+        row = await self._store.get(run_id)
+        if row is None:
+            raise await self._no_such(run_id)
+        if step is None and row.ended is None:
+            return await waiting_frame(row, await self.source(run_id))
+        return await frame_list(self._store, row, step)
+
+    async def progress(self, ids: Sequence[str]) -> list[ProgressView]:
+        from holdfast.looking.about.progress import progress_views
+
+        return await progress_views(self._store, ids, self._code)
 
     async def run(self, run_id: str, *, relative: bool = False) -> RunView:
         from holdfast.engine.views.steps import steps_of

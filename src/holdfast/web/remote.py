@@ -15,8 +15,12 @@ import msgspec
 from holdfast import errors
 from holdfast.histories.recorded import RecordedRun
 from holdfast.looking import views
+from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView
+from holdfast.looking.about.inputs import InputView
+from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
@@ -36,6 +40,7 @@ T = TypeVar("T")
 _PATIENCE = 75.0
 """How many seconds an answer may take: the longest waits on the server are a minute."""
 _POLL = 0.3
+_PAGE = 1_000
 
 
 class RemoteDesk(Desk):
@@ -85,6 +90,12 @@ class RemoteDesk(Desk):
 
     async def source(self, run_id: str) -> views.SourceLine | None:
         return (await self.why(run_id)).source
+
+    async def frames(self, run_id: str, step: str | None = None) -> FrameList:
+        return await self._get(f"{_run(run_id)}/frames", FrameList, step=step)
+
+    async def progress(self, ids: Sequence[str]) -> list[ProgressView]:
+        return await self._items("/progress", ProgressView, run=ids)
 
     async def run(self, run_id: str, *, relative: bool = False) -> views.RunView:
         return await self._told(_run(run_id), views.RunView, relative)
@@ -281,6 +292,9 @@ class RemoteDesk(Desk):
     async def suggest(self, text: str, at: int | None = None) -> Suggestions:
         return await self._get("/suggest", Suggestions, q=text, at=at)
 
+    async def inputs(self) -> list[InputView]:
+        return await self._items("/inputs", InputView)
+
     async def graph(self, workflow: str) -> GraphView:
         return await self._get("/graph", GraphView, workflow=workflow)
 
@@ -330,9 +344,16 @@ class RemoteDesk(Desk):
     ) -> views.VerdictView:
         return await self._get("/audit/verify", views.VerdictView, run=run_id)
 
+    async def chain(self, run_id: str | None = None, *, after: int = 0, limit: int = 100) -> ChainPage:
+        return await self._get("/audit/chain", ChainPage, run=run_id, after=after, limit=limit)
+
     async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
-        raise errors.BadInput("the audit trail is exported where its database is: give its address, not the server's")
-        yield b""  # which makes this a generator, as the desk wants it
+        after: int | None = 0
+        while after is not None:
+            page = await self.chain(run_id, after=after, limit=_PAGE)
+            for row in page.items:
+                yield msgspec.json.encode(row.audit_row() if run_id is None else row.evidence_row()) + b"\n"
+            after = page.next
 
     async def audit(
         self,
@@ -372,7 +393,7 @@ class RemoteDesk(Desk):
 
     async def _send(self, method: str, path: str, kind: type[T], body: Any, **query: Any) -> T:
         given = {name: _written(value) for name, value in query.items() if value is not None}
-        target = f"{self._root}{path}{f'?{urlencode(given)}' if given else ''}"
+        target = f"{self._root}{path}{f'?{urlencode(given, doseq=True)}' if given else ''}"
         content = msgspec.json.encode(body) if body is not None else None
         status, answer = await asyncio.to_thread(self._exchange, method, target, content)
         if status >= 400:
@@ -408,7 +429,9 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _written(value: Any) -> str:
+def _written(value: Any) -> str | list[str]:
+    if isinstance(value, list | tuple):
+        return [str(each) for each in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.histories.recorded import RecordedRun
+from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView
+from holdfast.looking.about.inputs import InputView
+from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
@@ -143,6 +147,22 @@ _SIDES = [
         "List what a run was sent and has not received",
         query=runs.AfterQuery,
         problems=(404,),
+    ),
+    _get(
+        "/runs/{id}/frames",
+        runs.frames,
+        FrameList,
+        "Show the code around where a run waits, or where its error or that of a step was raised",
+        role="reader",
+        query=runs.FramesQuery,
+        problems=(404,),
+    ),
+    _get(
+        "/progress",
+        runs.progress,
+        ListView[ProgressView],
+        "Tell how many steps of runs are done",
+        query=runs.ProgressQuery,
     ),
     _get("/runs/{id}/evidence", runs.evidence, EvidencePage, "List what a run put on record", query=runs.AfterQuery),
     _get(
@@ -392,6 +412,7 @@ _HOUSE = [
         "Tell how often runs and steps ended and how long they took",
         query=house.FiguresQuery,
     ),
+    _get("/inputs", house.inputs, ListView[InputView], "List what workflows take, as JSON Schema"),
     _get("/graph", house.graph, GraphView, "Show which steps of a workflow follow which", query=house.GraphQuery),
     _get("/suggest", suggest.suggest, Suggestions, "Complete a filter", query=suggest.SuggestQuery),
     _get("/names/workflows", suggest.workflows, ListView[str], "List names of workflows", query=suggest.PrefixQuery),
@@ -419,6 +440,14 @@ _HOUSE = [
     _get("/audit", house.audit, AuditPageView, "List what was done, newest first", query=house.AuditQuery),
     _get(
         "/audit/verify", house.verify_audit, VerdictView, "Check that the audit trail is whole", query=house.VerifyQuery
+    ),
+    _get(
+        "/audit/chain",
+        house.chain,
+        ChainPage,
+        "List the rows of a chain as they are stored, to be checked",
+        role="admin",
+        query=house.ChainQuery,
     ),
     _get("/database", house.database, DatabaseView, "Say how the database is"),
     _get("/doctor", house.doctor, ListView[HouseFinding], "Say what is wrong with the house"),

@@ -84,6 +84,15 @@ class VerifyQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What this run put on record; without it the audit trail."""
 
 
+class ChainQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which rows of which chain."""
+
+    run: str | None = None
+    """What this run put on record; without it the audit trail."""
+    after: int = 0
+    limit: int = 100
+
+
 async def letters(call: ApiCall) -> ApiAnswer:
     seen = {"false": False, "true": True, "all": None}[call.query.seen]
     return ApiAnswer(ListView[LetterView](await call.desk.letters(limit=call.query.limit, seen=seen)))
@@ -112,6 +121,10 @@ async def figures(call: ApiCall) -> ApiAnswer:
     asked = call.query
     found = await call.desk.figures(since=asked.since, until=asked.until, workflow=asked.workflow, by=asked.by)
     return ApiAnswer(found)
+
+
+async def inputs(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.inputs()))
 
 
 async def graph(call: ApiCall) -> ApiAnswer:
@@ -150,6 +163,10 @@ async def audit(call: ApiCall) -> ApiAnswer:
 
 async def verify_audit(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.verify_audit(call.query.run))
+
+
+async def chain(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.chain(call.query.run, after=call.query.after, limit=call.query.limit))
 
 
 async def database(call: ApiCall) -> ApiAnswer:

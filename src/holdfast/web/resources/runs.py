@@ -10,6 +10,7 @@ import msgspec
 from holdfast.contract.rows import Status
 from holdfast.errors import BadFilter
 from holdfast.looking.views import Count, RunView, StatusCount
+from holdfast.web.resources.house import ListView
 from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, TellingQuery, zone_of
 
 LONGEST_WAIT = timedelta(seconds=60)
@@ -61,6 +62,20 @@ class AfterQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     after: int = 0
     limit: int = 100
+
+
+class FramesQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of which error."""
+
+    step: str | None = None
+    """The path of a step: its last error. Without it where the run waits, or its own error."""
+
+
+class ProgressQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of which runs."""
+
+    run: list[str]
+    """Their ids, up to 50."""
 
 
 class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,6 +162,14 @@ async def children(call: ApiCall) -> ApiAnswer:
 
 async def inbox(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.inbox(call.path["id"], after=call.query.after, limit=call.query.limit))
+
+
+async def frames(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.frames(call.path["id"], call.query.step))
+
+
+async def progress(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.progress(call.query.run)))
 
 
 async def evidence(call: ApiCall) -> ApiAnswer:
