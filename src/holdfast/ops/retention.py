@@ -126,13 +126,12 @@ class Sweeper:
         The kinds are completed, failed, cancelled, dead_letters, events, keys (expired results under idempotency keys),
         ids and figures.
         """
-        now = self._port.clock.now()
-        counts: dict[str, int] = {}
-        for kind, purge in self._purges(now):
-            counts[kind] = counts.get(kind, 0) + await self._purge(kind, purge)
+        counts: Counter[str] = Counter()
+        for kind, purge in await self._sweep_together(self._purges(self._port.clock.now()), counts):
+            counts[kind] += await self._purge(kind, purge)
         if any(counts.values()):
             self._port.notify(Change(type="purged", at=to_datetime(self._port.clock.now()), data=dict(counts)))
-        return counts
+        return dict(counts)
 
     def _purges(self, now: Instant) -> list[tuple[str, Purge]]:
         keep, size = self._retention, self._retention.batch
@@ -157,8 +156,32 @@ class Sweeper:
             add("figures", "hours", keep.figures)
         return wanted
 
+    async def _sweep_together(self, wanted: list[tuple[str, Purge]], counts: Counter[str]) -> list[tuple[str, Purge]]:
+        """Delete a little of every kind, and return those of which there may be more.
+
+        Mostly there is nothing to delete: one transaction finds that out, of the size that each has later.
+        """
+        together = [purge for _, purge in wanted if not self._asks_first(purge)]
+        share = max(self._retention.batch // max(len(together), 1), 1)
+        tasks = [self._port.apply(msgspec.structs.replace(purge, limit=share)) for purge in together]
+        outcomes = dict(zip(map(id, together), await asyncio.gather(*tasks), strict=True))
+        more: list[tuple[str, Purge]] = []
+        for kind, purge in wanted:
+            outcome = outcomes.get(id(purge))
+            counts.setdefault(kind, 0)
+            if outcome is not None:
+                assert isinstance(outcome, Done)
+                counts[kind] += outcome.count
+                await self._tell(kind, outcome.ids)
+            if outcome is None or outcome.count >= share:
+                more.append((kind, purge))
+        return more
+
+    def _asks_first(self, purge: Purge) -> bool:
+        return self._retention.before_purge is not None and purge.what in TERMINAL
+
     async def _purge(self, kind: str, purge: Purge) -> int:
-        if self._retention.before_purge is not None and purge.what in TERMINAL:
+        if self._retention.before_purge is not None and self._asks_first(purge):
             return await self._purge_one_by_one(kind, purge, self._retention.before_purge)
         total = 0
         while not self._stopping.is_set():
