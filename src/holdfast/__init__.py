@@ -10,6 +10,7 @@ from holdfast import logs, system  # noqa: F401  # what they do is done when the
 from holdfast.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from holdfast.bodies.context import step_context
     from holdfast.changes import Change
     from holdfast.context.api import Break, Context, Continue, Winner
     from holdfast.context.current import current_context
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.definitions import NotReady, activity, workflow
     from holdfast.engine.engine import Engine
     from holdfast.engine.handle import RunHandle
-    from holdfast.engine.steps.context import step_context
     from holdfast.engine.views.run import Run
     from holdfast.errors import (
         ChildFailed,
@@ -105,7 +105,7 @@ _PLACES = {
     "Winner": "holdfast.context.api",
     "activity": "holdfast.definitions",
     "current_context": "holdfast.context.current",
-    "step_context": "holdfast.engine.steps.context",
+    "step_context": "holdfast.bodies.context",
     "valid_name": "holdfast.replay.location",
     "workflow": "holdfast.definitions",
 }

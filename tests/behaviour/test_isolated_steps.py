@@ -20,7 +20,7 @@ from tests.support.scripts import steps_bodies as bodies
 from tests.support.waiting import LONG
 
 from holdfast import Context, RunCancelled, RunFailed, activity, workflow
-from holdfast.engine.steps.child_process import importable
+from holdfast.bodies.child_process import importable
 from holdfast.replay import entry as entries
 from holdfast.testing import TestEngine
 
@@ -147,7 +147,7 @@ def test_a_child_ends_though_its_worker_died_with_something_unread():
     """GUARANTEES 2: the connection is reset then, which is no end of file."""
     code = """
 import socket, threading, time
-from holdfast.engine.steps.child_main import _die_with_parent
+from holdfast.bodies.child_main import _die_with_parent
 worker, child = socket.socketpair()
 threading.Thread(target=_die_with_parent, args=(child.makefile("rb"), threading.Event()), daemon=True).start()
 child.send(b"a beat")
@@ -217,7 +217,7 @@ def test_a_suspect_of_the_main_script_runs_in_a_child_only_if_the_script_may_be_
     """B1 A script says so by its guard; without one its engine would be opened a second time by the child."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from holdfast.engine.steps.child_process import importable\n\n\n"
+        "from holdfast.bodies.child_process import importable\n\n\n"
         f"def show():\n    print(importable(show), importable(show, asked=False))\n\n\n{ending}\n"
     )
     out = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, check=True, text=True).stdout

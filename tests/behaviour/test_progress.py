@@ -104,7 +104,7 @@ async def test_reports_are_recorded_at_most_once_a_second(make_engine):
 
 async def test_the_last_word_of_many_is_on_record(make_engine, monkeypatch):
     """S4-29 Each report replaces the one before it."""
-    monkeypatch.setattr("holdfast.engine.steps.context.REPORT_EVERY", 0.0)
+    monkeypatch.setattr("holdfast.bodies.context.REPORT_EVERY", 0.0)
     release = asyncio.Event()
 
     async def copy() -> None:

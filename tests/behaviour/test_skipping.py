@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
-from holdfast.engine.steps.context import StepContext
+from holdfast.bodies.context import StepContext
 from holdfast.errors import BadInput, StepSkipped
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

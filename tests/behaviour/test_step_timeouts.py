@@ -13,7 +13,7 @@ import pytest
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Retry, RunCancelled, RunFailed, Status, StepTimeout, activity, step_context, workflow
-from holdfast.engine.steps.context import CancelSignal
+from holdfast.bodies.context import CancelSignal
 from holdfast.errors import HeartbeatTimeout, InvalidDuration
 from holdfast.replay import entry as entries
 
@@ -217,7 +217,7 @@ async def test_a_coroutine_that_comes_late_from_a_thread_is_closed(make_engine):
 
 async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(make_engine, monkeypatch, caplog):
     """GUARANTEES 2: above the limit the worker takes no sync steps, says so once, and goes on when threads return."""
-    monkeypatch.setattr("holdfast.engine.steps.executor.MAX_ABANDONED_THREADS", 3)
+    monkeypatch.setattr("holdfast.bodies.executor.MAX_ABANDONED_THREADS", 3)
     wake = threading.Event()
     ran: list[str] = []
 

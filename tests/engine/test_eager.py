@@ -11,7 +11,7 @@ import pytest
 from tests.support.waiting import LONG
 
 from holdfast import Context, workflow
-from holdfast.engine.steps import eager
+from holdfast.bodies import eager
 from holdfast.testing import TestEngine
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")

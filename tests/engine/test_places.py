@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.steps.places import WaitingRoom
+from holdfast.bodies.places import WaitingRoom
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from holdfast.engine.steps.threads import ThreadPool
+from holdfast.bodies.threads import ThreadPool
 
 WAIT = 5
 

@@ -20,9 +20,9 @@ from tests.support.paths import ROOT
 
 import holdfast
 from holdfast import Context, Engine, Event, Retention, Retry, RunHandle, errors, testing
+from holdfast.bodies.context import StepContext
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.settings import Settings
-from holdfast.engine.steps.context import StepContext
 from holdfast.testing import conformance
 
 README = ROOT / "README.md"

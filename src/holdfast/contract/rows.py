@@ -360,7 +360,7 @@ class LaneRow(NamedTuple):
     """From when the first that waits may begin."""
 
 
-class Standing(NamedTuple):
+class RunStanding(NamedTuple):
     """Where a run stands and, if it has ended, what came of it."""
 
     status: Status

@@ -47,8 +47,8 @@ from holdfast.contract.rows import (
     PausedRow,
     RunFilter,
     RunRow,
+    RunStanding,
     ScheduleRow,
-    Standing,
     TakenOver,
     Task,
 )
@@ -327,7 +327,7 @@ class Store(Looks):
         """Return one run."""
 
     @abstractmethod
-    async def standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+    async def standings(self, run_ids: Sequence[str]) -> dict[str, RunStanding]:
         """Return where runs stand, by id; those that do not exist are left out."""
 
     @abstractmethod

@@ -10,9 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from holdfast.bodies.context import StepContext
 from holdfast.changes import Change
 from holdfast.clock import Clock, micros
-from holdfast.contract.rows import Standing
+from holdfast.contract.rows import RunStanding
 from holdfast.contract.store import Store
 from holdfast.definitions import DEFAULT_QUEUE, Queue, Registry, Workflow, check_plain, check_run_id
 from holdfast.determinism.guard import guard
@@ -32,7 +33,6 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.settings import Settings
 from holdfast.engine.starting import StartsRuns
-from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.health import Health, HealthProbe
@@ -450,7 +450,7 @@ class Engine(StartsRuns, Looking, HasLimits):
         """Wait for something that runs bring about; a clock that jumps does so meanwhile."""
         return await coming
 
-    def _run_ended(self, run_id: str, standing: Standing | None) -> None:
+    def _run_ended(self, run_id: str, standing: RunStanding | None) -> None:
         self._news.wake(run_id)
         self._results.ended(run_id, standing)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.contract.rows import RunRow, Standing
+from holdfast.contract.rows import RunRow, RunStanding
 from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.engine.client.link import Link
@@ -59,7 +59,7 @@ class Client(msgspec.Struct, frozen=True):
         await self.link.row(run_id)
         return await from_callback(partial(self.link.worker.evict, run_id))
 
-    async def end_of(self, run_id: str) -> Standing:
+    async def end_of(self, run_id: str) -> RunStanding:
         """Wait for a run to end, or to be blocked.
 
         Raises:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
-from holdfast.contract.rows import Standing, Status
+from holdfast.contract.rows import RunStanding, Status
 from holdfast.contract.store import Store
 from holdfast.errors import HoldfastError, NoSuchRun
 
@@ -34,18 +34,18 @@ class ResultWaiters:
     def __init__(self, store: Store, here: Callable[[str], bool]) -> None:
         self._store = store
         self._here = here
-        self._waiting: dict[str, list[asyncio.Future[Standing]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[RunStanding]]] = {}
         self._unsure: dict[str, None] = {}
         """Runs to look for, in the order in which they were asked for."""
         self._looker: asyncio.Task[None] | None = None
 
-    async def end_of(self, run_id: str) -> Standing:
+    async def end_of(self, run_id: str) -> RunStanding:
         """Wait for a run to end, or to be blocked.
 
         Raises:
             NoSuchRun: there is no such run (any more).
         """
-        end: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        end: asyncio.Future[RunStanding] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, []).append(end)
         if not self._here(run_id):
             self._look_for([run_id])
@@ -58,7 +58,7 @@ class ResultWaiters:
                 if not waiting:
                     del self._waiting[run_id]
 
-    def ended(self, run_id: str, standing: Standing | None = None) -> None:
+    def ended(self, run_id: str, standing: RunStanding | None = None) -> None:
         """Tell that a run has ended; without its standing it only may have, and is looked for in the store."""
         if run_id not in self._waiting:
             return

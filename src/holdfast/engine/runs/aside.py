@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from holdfast.bodies.attempt import Attempt
+from holdfast.bodies.context import StepContext
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Message
 from holdfast.contract.turns import LeaveKey, NewLetter, NewTask
-from holdfast.engine.steps.attempt import Attempt
-from holdfast.engine.steps.context import StepContext
 from holdfast.replay.turn import Turn
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bodies.keys import key_of
 from holdfast.clock import Instant
 from holdfast.context.steps import ORDINARY, StepVerb
 from holdfast.contract.rows import Status
@@ -34,7 +35,7 @@ from holdfast.engine.runs.ends import Rules, end_of, in_its_lane
 from holdfast.engine.runs.records.letters import letter_of_run
 from holdfast.engine.runs.records.trail import trail_of
 from holdfast.engine.runs.resident import PAUSING, Resident
-from holdfast.engine.steps.keys import key_of, leave_of, takes
+from holdfast.engine.steps.keys import leave_of, takes
 from holdfast.events import Events
 from holdfast.replay.cuts import only_undoes
 from holdfast.replay.ending import first_entries

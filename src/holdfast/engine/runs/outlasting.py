@@ -11,10 +11,10 @@ from functools import partial
 
 import msgspec
 
+from holdfast.bodies.attempt import Attempt
 from holdfast.context.steps import StepVerb
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import FINISHING, Resident
-from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.keys import leave_of
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from holdfast.clock import Clock, Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Delivered, KeepResult, Outcome
-from holdfast.contract.rows import Message, Standing
+from holdfast.contract.rows import Message, RunStanding
 from holdfast.contract.turns import LeaveLimit
 from holdfast.definitions import ActivityOptions
 from holdfast.engine.runs.beats import Beats
@@ -48,7 +48,7 @@ class Host(Protocol):
         """Runs in memory may have inbox rows that only the store knows."""
         ...
 
-    def ended(self, run_id: str, standing: Standing | None) -> None:
+    def ended(self, run_id: str, standing: RunStanding | None) -> None:
         """A run ended, or left this worker and may end in another."""
         ...
 

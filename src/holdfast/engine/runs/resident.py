@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from holdfast.bodies.attempt import Attempt
+from holdfast.bodies.context import StepContext
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow, Message, Status
 from holdfast.contract.turns import CommitTurn, LeaveKey, NewLetter, NewTask
 from holdfast.definitions import Workflow
 from holdfast.engine.runs.aside import Aside, Pausing, Telling, extended
-from holdfast.engine.steps.attempt import Attempt
-from holdfast.engine.steps.context import StepContext
 from holdfast.replay.execution import Execution
 from holdfast.replay.turn import Turn
 

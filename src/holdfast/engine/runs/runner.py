@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from holdfast.bodies.executor import Executor
 from holdfast.clock import Clock, micros
 from holdfast.context.children import ChildVerb
 from holdfast.context.steps import StepVerb
 from holdfast.context.waits import SendVerb
 from holdfast.contract.operations import Committed, KeepResult, Outcome, Started
-from holdfast.contract.rows import Message, Standing, Status
+from holdfast.contract.rows import Message, RunStanding, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import CommitTurn, NewRun, StartRun
 from holdfast.definitions import ActivityOptions, Registry
@@ -35,7 +36,6 @@ from holdfast.engine.runs.ports import Host
 from holdfast.engine.runs.resident import DROPPED, FINISHING, PAUSING, RELEASING, Resident
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.attempts import Attempts
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Reporter
 from holdfast.engine.worker.committer import Committer, Done
@@ -413,7 +413,7 @@ class Runner:
             _logger.warning("run %s failed: %s: %s%s", resident.id, error.type, error.message, trace)
         self.figures.run(resident, turn.outcome.ending.value, resident.execution.loop.now)
         completed = turn.outcome.ending is Ending.COMPLETED
-        self.host.ended(resident.id, Standing(Status.COMPLETED, turn.outcome.payload) if completed else None)
+        self.host.ended(resident.id, RunStanding(Status.COMPLETED, turn.outcome.payload) if completed else None)
         self.drop(resident)
         self.limits.forget(resident.key)
 

@@ -13,6 +13,11 @@ from functools import partial
 
 import msgspec
 
+from holdfast.bodies.admission import asking, is_counted, not_ready
+from holdfast.bodies.attempt import Attempt
+from holdfast.bodies.context import StepContext
+from holdfast.bodies.executor import Executor
+from holdfast.bodies.judging import convicted, conviction, judge, misfit, raised_by, skipped_too_often
 from holdfast.clock import Clock, Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Committed
@@ -22,24 +27,17 @@ from holdfast.definitions import NotReady
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.records.letters import letter_of_step
 from holdfast.engine.runs.resident import FINISHING, PAUSING, Resident
-from holdfast.engine.steps.admission import asking, is_counted, is_hopeless, not_ready
-from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.callbacks import StepCallbacks
-from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.keys import KeyedSteps
 from holdfast.engine.steps.limits.keys import made_key
 from holdfast.engine.steps.limits.limited import LimitedSteps, entered
 from holdfast.engine.steps.queue.outgoing import QueuedSteps
-from holdfast.engine.steps.suspects import Suspects, convicted
+from holdfast.engine.steps.suspects import Suspects
 from holdfast.engine.steps.transactions import TransactionalBodies
 from holdfast.engine.worker.committer import Committer
 from holdfast.engine.worker.figures import complete
-from holdfast.errors import StepCrashed, StepSkipped, UndecodablePayload
 from holdfast.logs import Lines
-from holdfast.payloads.codec import ErrorData, error_from_data, error_to_data
-from holdfast.payloads.errors import tamed
-from holdfast.policy import asked_delay
+from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import STOPPED
 from holdfast.replay.loop import is_done
@@ -245,14 +243,12 @@ class Attempts:
 
     def skip(self, resident: Resident, verb: StepVerb, why: NotReady) -> None:
         """Ask a step's condition again later; its attempt has not run and is not counted again."""
-        settings, now = verb.activity.settings, self._runs.clock.now()
+        now = self._runs.clock.now()
         resident.active.discard(verb.location)
         verb.skips += 1
-        if settings.max_skips is not None and verb.skips > settings.max_skips:
-            path = resident.execution.journal.names.path(verb.location)
-            reason = f": {why.reason}" if why.reason else ""
-            error = StepSkipped(f"step {path!r} was skipped {verb.skips} times, more than max_skips allows{reason}")
-            self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
+        failure = skipped_too_often(verb, why.reason)
+        if failure is not None:
+            self._end(resident, verb, failure)
             return
         self._settle(resident, verb, entries.AttemptSkipped(why.reason, now + micros(why.retry_in)))
 
@@ -365,11 +361,8 @@ class Attempts:
         """End a step with a result; return what is wrong with it if it does not fit."""
         try:
             verb.value = verb.activity.decode(result)
-        except UndecodablePayload as unfit:
-            path, declared = resident.execution.journal.names.path(verb.location), verb.activity.result_type
-            return UndecodablePayload(f"step {path!r} is declared to return {declared!r}: {unfit}")
         except Exception as unfit:
-            return unfit
+            return misfit(verb, unfit)
         fact = entries.StepCompleted(verb.attempt, msgspec.Raw(result))
         if verb.activity.plain and not resident.phase and not verb.recalled:
             complete(self._runs, resident, verb, fact)
@@ -387,34 +380,25 @@ class Attempts:
 
         `isolated` tells that it ran in a child process because it was a suspect.
         """
-        now, policy = self._runs.clock.now(), verb.activity.settings.retry
-        if type(error) is ErrorData:
-            data, raised = error, error_from_data(error, {**self._errors, **verb.activity.errors})
-        else:
-            assert isinstance(error, BaseException)
-            data, raised = error_to_data(error), tamed(error)
+        now = self._runs.clock.now()
+        data, raised = raised_by(error, verb.activity, self._errors)
         if isolated:
             self._lose(resident, verb, self.suspects.judged(verb, raised))
             return
-        wait = asked_delay(raised)
-        if wait is not None:
-            self.limited.hold(resident, verb, now + wait)  # no other step under its limit asks before that
-            self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, now + wait))
+        judged = judge(verb, data, raised, now, self._draw)
+        entry = judged.entry
+        if judged.postponed:
+            assert isinstance(entry, entries.AttemptFailed)
+            self.limited.hold(resident, verb, entry.retry_at)  # no other step under its limit asks before that
+            self._settle(resident, verb, entry)
             return
-        if data.postpones:  # but does not say for how long: it must not look like one that does, or no attempt counts
-            data = msgspec.structs.replace(data, bases=[base for base in data.bases if base != "RetryAfter"])
-        failures = verb.failures + 1
-        hopeless = is_hopeless(policy, raised, data)
-        self.limited.left(resident, verb, "" if hopeless or not policy.is_retryable(raised) else "failed")
-        if hopeless or not policy.allows(raised, failures):
-            if hopeless or not policy.is_retryable(raised):
-                data = msgspec.structs.replace(data, retryable=False)
-            self._end(resident, verb, entries.StepFailure(verb.attempt, data))
+        self.limited.left(resident, verb, "failed" if judged.transient else "")
+        if isinstance(entry, entries.StepFailure):
+            self._end(resident, verb, entry)
             return
-        retry_at = now + micros(policy.delay(failures, self._draw()))
         step = resident.execution.journal.names.path(verb.location)
-        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, data.message)
-        self._settle(resident, verb, entries.AttemptFailed(verb.attempt, data, retry_at))
+        _logger.info("run %s: attempt %d of step %r failed: %r", resident.id, verb.attempt, step, entry.error.message)
+        self._settle(resident, verb, entry)
 
     def _settle(self, resident: Resident, verb: StepVerb, entry: entries.Entry) -> None:
         """Record what came of an attempt, after its activity was told if it wants to be."""
@@ -486,9 +470,6 @@ class Attempts:
             self._runs.advance(resident, turn, self.suspects.may_begin(resident, [verb]))
 
     def _convict(self, resident: Resident, verb: StepVerb) -> None:
-        path = resident.execution.journal.names.path(verb.location)
-        died = verb.crashes + verb.outlived
-        error = StepCrashed(f"step {path!r} crashed during execution: {died} attempts died with their process")
         resident.active.discard(verb.location)
         self.call_back(resident, verb, self.context(resident, verb))
-        self._end(resident, verb, entries.StepFailure(verb.attempt, error_to_data(error)))
+        self._end(resident, verb, conviction(verb))

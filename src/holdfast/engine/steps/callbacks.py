@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from holdfast.bodies.context import StepContext
+from holdfast.bodies.executor import Executor
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import EntryRow
 from holdfast.engine.runs.aside import Telling
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import FINISHING, Resident
-from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Executor
 from holdfast.errors import HoldfastError, StepSkipped
 from holdfast.payloads.codec import qualified_name
 from holdfast.replay import entry as entries

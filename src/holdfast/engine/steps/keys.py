@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Protocol
 
+from holdfast.bodies.keys import key_of
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import KeepResult, KeyAnswer
@@ -16,8 +16,6 @@ from holdfast.errors import KeyConflict
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.loop import is_done
-
-_LONGEST = 255
 
 
 class KeyEnds(Protocol):
@@ -83,28 +81,6 @@ class KeyedSteps:
             expires = self._runs.clock.now() + micros(settings.idempotency_ttl)
             left = LeaveKey(activity=settings.name, key=key, result=result.decode(), expires=expires)
             self._runs.keep_result(KeepResult(run=run, leave=left))
-
-
-def key_of(verb: StepVerb) -> str | None:
-    """Return the key that the activity makes of its arguments, None if it makes none or cannot."""
-    make = verb.activity.settings.idempotency_key
-    if make is None:
-        return None
-    try:
-        key: object = make(*verb.args, **verb.kwargs)
-        return fit(str(key)) if key is not None else None
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return None  # the attempt meets the same error, and fails with it
-
-
-def fit(key: str) -> str:
-    """Return a key as it is stored: a long one, or one that is no Unicode, by what stands for it."""
-    encoded = key.encode("utf-8", "surrogatepass")
-    if len(encoded) <= _LONGEST and key.isprintable():
-        return key
-    return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 def takes(verbs: Iterable[object]) -> list[TakeKey]:

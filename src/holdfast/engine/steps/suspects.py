@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from holdfast.context.steps import OUTLIVED, SUSPECT_AFTER, FailedCall, StepVerb
+from holdfast.bodies.executor import Executor
+from holdfast.context.steps import OUTLIVED, StepVerb
 from holdfast.contract.rows import Claim
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
-from holdfast.engine.steps.executor import Executor
 from holdfast.errors import StepCrashed
 from holdfast.replay import entry as entries
 from holdfast.replay.journal import Journal
@@ -25,17 +25,6 @@ RECENT = 60_000_000
 """For how many microseconds after its beginning an attempt is blamed for the death of its process."""
 _UNTIL_CLAIMED = 2.0
 """For how many seconds a suspect's run is waited for that was released with its result."""
-DOUBTFUL = 10
-"""How many times the crash limit an attempt may be lost after that, or while workers die that did not run it: a step
-that kills slowly, or beside another that kills, is convicted too."""
-
-
-def convicted(verb: StepVerb | FailedCall) -> bool:
-    """Tell whether a step was lost with its process so often that it fails."""
-    limit = verb.activity.settings.retry.crash_limit
-    # A limit of one or two says that the step must not run again, whatever killed it.
-    doubtful = limit if limit <= SUSPECT_AFTER else limit * DOUBTFUL
-    return verb.crashes >= limit or verb.crashes + verb.outlived >= doubtful
 
 
 class Suspects:

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bodies.attempt import Attempt
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Delivered, Fenced, Transact
 from holdfast.contract.store import Store
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
-from holdfast.engine.steps.attempt import Attempt
 from holdfast.engine.steps.queue.wire import TaskEnd
 from holdfast.errors import DefinitionError, StepTimeout, UndecodablePayload
 from holdfast.payloads import codec

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from holdfast.bodies.executor import Executor
 from holdfast.clock import Clock, Instant
 from holdfast.contract.operations import Committed
 from holdfast.contract.rows import Claim, Held
@@ -16,7 +17,6 @@ from holdfast.contract.turns import CommitTurn
 from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import FINISHING
 from holdfast.engine.runs.runner import Runner
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import STRICT
 from holdfast.engine.worker.background import BackgroundTasks
 from holdfast.engine.worker.committer import Committer, from_callback

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.bodies.executor import Executor
 from holdfast.clock import Instant, micros
 from holdfast.contract.heads import CarriedStep, WorkerAbout, WorkerLoad
 from holdfast.definitions import Registry
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.version import __version__
 

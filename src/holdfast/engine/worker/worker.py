@@ -11,18 +11,18 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bodies import eager
+from holdfast.bodies.attempt import Around
+from holdfast.bodies.executor import Executor
 from holdfast.clock import Clock, Instant, new_id
 from holdfast.contract.operations import Delivered, Unblock
-from holdfast.contract.rows import Standing, TakenOver
+from holdfast.contract.rows import RunStanding, TakenOver
 from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
-from holdfast.engine.steps import eager
-from holdfast.engine.steps.attempt import Around
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.queue.incoming import TaskRunner
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Observers, Reporter
@@ -49,7 +49,7 @@ _NAMED = 20
 class Listeners(msgspec.Struct, frozen=True):
     """What an engine is told by its worker."""
 
-    run_ended: Callable[[str, Standing | None], None]
+    run_ended: Callable[[str, RunStanding | None], None]
     """A run ended; with None, it left this worker and may end in another."""
     replied: Callable[[str], None]
     """A run answered a request."""
@@ -263,7 +263,7 @@ class Worker:
         """Look for attempts in queues."""
         self.wake()
 
-    def ended(self, run_id: str, standing: Standing | None) -> None:
+    def ended(self, run_id: str, standing: RunStanding | None) -> None:
         """Tell the engine that a run ended, or left this worker."""
         self._listeners.run_ended(run_id, standing)
 

@@ -24,7 +24,7 @@ _HAS_ATTRIBUTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class IndexDriver:
     """A condition whose index a search goes down; `values` are alternatives, each with its own part of the index.
 
     With column `key` it is all runs in their order. An attribute has its name in `column`.
@@ -42,14 +42,14 @@ class Driver:
         return "attributes" if self.attribute else "runs"
 
 
-ALL = Driver("key")
+ALL = IndexDriver("key")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of an index: between two keys, with about so many rows."""
 
-    driver: Driver
+    driver: IndexDriver
     above: int | None
     below: int | None
     rows: int
@@ -131,7 +131,7 @@ def _conditions(wanted: Conditions, db: Statements, which: HeadFilter, piece: Pi
     _others(wanted, db, which, piece.driver)
 
 
-def _others(wanted: Conditions, db: Statements, which: HeadFilter, driver: Driver) -> None:
+def _others(wanted: Conditions, db: Statements, which: HeadFilter, driver: IndexDriver) -> None:
     """Add the conditions beside that of the driver."""
     for name, value in which.attributes.items():
         if not (driver.attribute and driver.column == name):
@@ -178,7 +178,7 @@ def _plain(wanted: Conditions, which: HeadFilter) -> None:
             wanted.add(begins)
 
 
-def _add_driver(wanted: Conditions, driver: Driver, values: tuple[str, ...]) -> None:
+def _add_driver(wanted: Conditions, driver: IndexDriver, values: tuple[str, ...]) -> None:
     if driver.attribute:
         wanted.add("tagged.name =", driver.column)
         _any_of(wanted, "tagged.value", values)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from holdfast.clock import Instant
 from holdfast.contract.heads import SCAN_BUDGET, Counted, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
-from holdfast.stores.sql.driving import ALL, Driver, Piece, ask, step
+from holdfast.stores.sql.driving import ALL, IndexDriver, Piece, ask, step
 from holdfast.stores.sql.spans import Look, spans
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import record_of
@@ -121,7 +121,7 @@ class Scan:
                 return True
             piece = min(piece * 4, _LARGEST_PIECE)
 
-    async def _choose(self, db: Statements, low: int | None) -> tuple[Driver, int]:
+    async def _choose(self, db: Statements, low: int | None) -> tuple[IndexDriver, int]:
         """Return the condition that fewest runs meet, and how many do as far as that was counted.
 
         Choosing takes at most half of the budget: with many conditions the last of them are not asked for.
@@ -144,7 +144,7 @@ class Scan:
                 break
         return best, least
 
-    async def _count(self, db: Statements, driver: Driver, value: str, most: int, low: int | None) -> int:
+    async def _count(self, db: Statements, driver: IndexDriver, value: str, most: int, low: int | None) -> int:
         """Return how many rows the index of a condition has, up to a number."""
         # Of an index in another order nothing tells where those between two keys are.
         between = Piece(driver, low, self.below, most) if driver.ordered else Piece(driver, None, None, most)
@@ -153,7 +153,7 @@ class Scan:
         self.scanned += counted
         return counted
 
-    async def _reach(self, db: Statements, driver: Driver, rows: int, low: int | None) -> int | None:
+    async def _reach(self, db: Statements, driver: IndexDriver, rows: int, low: int | None) -> int | None:
         """Return a key such that at most so many rows of the index lie between it and where the scan is.
 
         Alternatives share the rows as densely as each was found to lie. What is left of one that has fewer than its
@@ -184,22 +184,22 @@ def _created_until(which: HeadFilter) -> Instant | None:
     return min((each for each in given if each is not None), default=None)
 
 
-def drivers(which: HeadFilter) -> Iterator[Driver]:
+def drivers(which: HeadFilter) -> Iterator[IndexDriver]:
     """Yield the conditions that an index serves, those that are usually met by few first."""
     if which.id_prefix is not None:
-        yield Driver("id", (which.id_prefix,), ordered=False)
+        yield IndexDriver("id", (which.id_prefix,), ordered=False)
     if which.parent is not None:
-        yield Driver("parent_id", (which.parent,), ordered=False)
+        yield IndexDriver("parent_id", (which.parent,), ordered=False)
     for name, value in which.attributes.items():
-        yield Driver(name, (value,), attribute=True)
+        yield IndexDriver(name, (value,), attribute=True)
     if which.statuses and Status.COMPLETED not in which.statuses:
-        yield Driver("status", tuple(which.statuses))
+        yield IndexDriver("status", tuple(which.statuses))
     elif not which.statuses and (which.due_until is not None or which.waiting is not None):
-        yield Driver("status", OPEN)  # no run that has ended waits for anything
+        yield IndexDriver("status", OPEN)  # no run that has ended waits for anything
     for column, text in (("actor", which.actor), ("tenant", which.tenant)):
         if text is not None:
-            yield Driver(column, (text,))
+            yield IndexDriver(column, (text,))
     if which.workflows:
-        yield Driver("workflow", which.workflows)
+        yield IndexDriver("workflow", which.workflows)
     if which.statuses and Status.COMPLETED in which.statuses:
-        yield Driver("status", tuple(which.statuses))
+        yield IndexDriver("status", tuple(which.statuses))

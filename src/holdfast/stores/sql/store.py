@@ -25,8 +25,8 @@ from holdfast.contract.rows import (
     PausedRow,
     RunFilter,
     RunRow,
+    RunStanding,
     ScheduleRow,
-    Standing,
     Status,
 )
 from holdfast.stores.sql.filters import list_letters, list_runs
@@ -115,10 +115,10 @@ class SQLStore(SQLLooks):
         rows = await self._read("get_run", (run_id,))
         return record_of(RunRow, rows[0]) if rows else None
 
-    async def standings(self, run_ids: Sequence[str]) -> dict[str, Standing]:
+    async def standings(self, run_ids: Sequence[str]) -> dict[str, RunStanding]:
         rows = await self._read("read_standings", *((run_id,) for run_id in run_ids))
         return {
-            str(id): Standing(Status(str(status)), _text(output), _text(error)) for id, status, output, error in rows
+            str(id): RunStanding(Status(str(status)), _text(output), _text(error)) for id, status, output, error in rows
         }
 
     async def runs(self, which: RunFilter) -> list[RunRow]:

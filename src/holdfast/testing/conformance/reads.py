@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.contract.operations import Committed, Delivered, Started
-from holdfast.contract.rows import RunFilter, Standing, Status
+from holdfast.contract.rows import RunFilter, RunStanding, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import StartRun
 from holdfast.errors import StoreClosed
@@ -53,10 +53,10 @@ class ReadConformance:
         await one(store, turn(failed.key, end=ended(Status.FAILED, output=None, error="{}")), Committed)
         found = await store.standings([run.id for run in (failed, done, running, pending)] + ["nobody"])
         assert found == {
-            pending.id: Standing(Status.PENDING),
-            running.id: Standing(Status.RUNNING),
-            done.id: Standing(Status.COMPLETED, ended().output),
-            failed.id: Standing(Status.FAILED, None, "{}"),
+            pending.id: RunStanding(Status.PENDING),
+            running.id: RunStanding(Status.RUNNING),
+            done.id: RunStanding(Status.COMPLETED, ended().output),
+            failed.id: RunStanding(Status.FAILED, None, "{}"),
         }
         assert await store.standings([]) == {}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.bodies.judging import convicted
 from holdfast.clock import new_id
 from holdfast.context.steps import FailedCall, StepVerb, arguments_of
 from holdfast.contract.turns import NewLetter
 from holdfast.definitions import HOOK_NAMES
-from holdfast.engine.steps.suspects import convicted
 from holdfast.errors import KeyConflict, StepSkipped
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, qualified_name

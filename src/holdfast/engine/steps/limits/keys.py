@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.bodies.admission import asking
+from holdfast.bodies.keys import fit
 from holdfast.context.steps import StepVerb
-from holdfast.engine.steps.admission import asking
-from holdfast.engine.steps.keys import fit
 from holdfast.errors import DefinitionError
 
 

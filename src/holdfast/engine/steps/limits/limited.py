@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from holdfast.bodies.attempt import Attempt, Kind, kind_of
+from holdfast.bodies.executor import Executor
 from holdfast.clock import Clock, Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.limits import CorrectPlaces, HeldPlaces, LeaveLimits, LimitAnswer
@@ -20,8 +22,6 @@ from holdfast.contract.rows import Message
 from holdfast.contract.turns import CommitTurn, EnterLimit, LeaveLimit, TurnEffects
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import DROPPED, Resident
-from holdfast.engine.steps.attempt import Attempt, Kind, kind_of
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.limits.kept import KeptPlaces, Pair
 from holdfast.engine.steps.limits.keys import key_of
 from holdfast.engine.steps.limits.places import LimitPlace, TaskPlaces

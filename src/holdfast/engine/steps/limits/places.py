@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from holdfast.bodies.attempt import Attempt
 from holdfast.clock import Clock, Instant
 from holdfast.contract.limits import TakenTask
 from holdfast.contract.turns import LeaveLimit
-from holdfast.engine.steps.attempt import Attempt
 
 
 class LimitPlace:

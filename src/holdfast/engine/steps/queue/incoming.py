@@ -15,6 +15,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bodies.admission import is_transient, not_ready
+from holdfast.bodies.attempt import Attempt
+from holdfast.bodies.child_process import read_arguments
+from holdfast.bodies.context import StepContext
+from holdfast.bodies.executor import Executor
 from holdfast.changes import Change
 from holdfast.clock import Instant, micros, to_datetime
 from holdfast.contract.limits import TakeTasks, TasksTaken
@@ -24,11 +29,6 @@ from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveKey, LeaveLimit
 from holdfast.definitions import Activity
 from holdfast.engine.runs.runner import Runner
-from holdfast.engine.steps.admission import is_transient, not_ready
-from holdfast.engine.steps.attempt import Attempt
-from holdfast.engine.steps.child_process import read_arguments
-from holdfast.engine.steps.context import StepContext
-from holdfast.engine.steps.executor import Executor
 from holdfast.engine.steps.limits.limited import unknown_limit
 from holdfast.engine.steps.limits.places import LimitPlace
 from holdfast.engine.steps.queue.served import STRICT, Queues

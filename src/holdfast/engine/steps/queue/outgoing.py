@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.bodies.context import StepContext
 from holdfast.clock import Instant
 from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Outcome
@@ -20,7 +21,6 @@ from holdfast.contract.turns import CommitTurn
 from holdfast.definitions import NotReady
 from holdfast.engine.runs.ports import Runs
 from holdfast.engine.runs.resident import Resident
-from holdfast.engine.steps.context import StepContext
 from holdfast.engine.steps.queue.wire import new_task, read_end
 from holdfast.engine.worker.committer import Done
 from holdfast.errors import UndecodablePayload

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import msgspec
 
+from holdfast.bodies.admission import asking
+from holdfast.bodies.child_process import write_arguments
 from holdfast.clock import Instant, micros
 from holdfast.context.steps import StepVerb
 from holdfast.contract.turns import NewTask
-from holdfast.engine.steps.admission import asking
-from holdfast.engine.steps.child_process import write_arguments
 from holdfast.engine.steps.limits.keys import made_key
 from holdfast.payloads.codec import ErrorData
 

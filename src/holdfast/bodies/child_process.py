@@ -23,15 +23,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.steps.child_main import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
-from holdfast.engine.steps.context import StepContext
+from holdfast.bodies.child_main import BEAT, BEGUN, FAILED, LEAVE_SECONDS, RESULT, Call, typed_arguments
+from holdfast.bodies.context import StepContext
 from holdfast.errors import DefinitionError, NotSerializable, StepCrashed
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from holdfast.engine.steps.child_main import main; main(int(sys.argv[2]))"
+    "from holdfast.bodies.child_main import main; main(int(sys.argv[2]))"
 )
 
 Report = Callable[[bytes | None, ErrorData | BaseException | None], None]

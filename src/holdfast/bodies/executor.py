@@ -11,12 +11,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from holdfast.bodies import eager
+from holdfast.bodies.attempt import Around, Attempt, Inside, Kind, Work, kind_of
+from holdfast.bodies.child_process import importable
+from holdfast.bodies.places import WaitingRoom
+from holdfast.bodies.threads import ThreadPool
 from holdfast.definitions import Activity
-from holdfast.engine.steps import eager
-from holdfast.engine.steps.attempt import Around, Attempt, Inside, Kind, Work, kind_of
-from holdfast.engine.steps.child_process import importable
-from holdfast.engine.steps.places import WaitingRoom
-from holdfast.engine.steps.threads import ThreadPool
 from holdfast.limits import Limits
 
 _logger = logging.getLogger("holdfast.engine")

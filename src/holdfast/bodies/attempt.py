@@ -14,12 +14,12 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Literal, Protocol
 
+from holdfast.bodies import eager
+from holdfast.bodies.child_process import IsolatedBody, importable
+from holdfast.bodies.context import STEP, StepContext
+from holdfast.bodies.threads import ThreadPool
 from holdfast.clock import micros
 from holdfast.definitions import Activity
-from holdfast.engine.steps import eager
-from holdfast.engine.steps.child_process import IsolatedBody, importable
-from holdfast.engine.steps.context import STEP, StepContext
-from holdfast.engine.steps.threads import ThreadPool
 from holdfast.errors import HeartbeatTimeout, NotSerializable, RetryAfter, StepFailed, StepTimeout
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData

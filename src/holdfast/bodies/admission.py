@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from holdfast.bodies.context import StepContext
 from holdfast.context.steps import StepVerb
 from holdfast.definitions import ActivityOptions, NotReady
-from holdfast.engine.steps.context import StepContext
 from holdfast.errors import DefinitionError, NotSerializable, UndecodablePayload
 from holdfast.payloads.codec import ErrorData
 from holdfast.policy import Retry

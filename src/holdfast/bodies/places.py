@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.steps.attempt import Attempt
+    from holdfast.bodies.attempt import Attempt
 
 
 class WaitingRoom:

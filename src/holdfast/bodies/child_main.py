@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from holdfast.engine.steps.context import STEP, StepContext
+from holdfast.bodies.context import STEP, StepContext
 from holdfast.errors import DefinitionError
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
