@@ -70,6 +70,7 @@
         |-- StoreBusy                  kept locked by another process, or silent; what was asked did not happen
         |   `-- Contended              another program's open transaction holds what one operation needs
         |-- StoreUnreachable       the database server cannot be reached at present
+        |-- NotAsExpected          a key-value store was written by another driver of the run; nothing was written
         |-- OutcomeUnknown         the store fell silent while committing, and could not be asked what became of it
         |-- StoreCorrupt
         `-- StoreClosed
@@ -455,6 +456,10 @@ class BadData(StoreError):
 
 class StoreUnreachable(StoreError):
     """The database server cannot be reached at present; nothing was written."""
+
+
+class NotAsExpected(StoreError):
+    """A key had another value than a batch expected: another driver has the key space now. Nothing was written."""
 
 
 class OutcomeUnknown(StoreError):

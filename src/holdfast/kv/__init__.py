@@ -1,0 +1,21 @@
+"""Runs on any key-value store: one run in a key space of its own, driven once at a time, and woken by an alarm."""
+
+from holdfast.kv.compacting import compact
+from holdfast.kv.deliver import deliver, reply_to
+from holdfast.kv.directory import DirectoryDriver
+from holdfast.kv.drive import drive, drive_due
+from holdfast.kv.driver import Driver
+from holdfast.kv.memory import MemoryDriver
+from holdfast.kv.standing import Standing
+
+__all__ = [
+    "DirectoryDriver",
+    "Driver",
+    "MemoryDriver",
+    "Standing",
+    "compact",
+    "deliver",
+    "drive",
+    "drive_due",
+    "reply_to",
+]

@@ -1,0 +1,191 @@
+"""A driver over a directory of plain files: no dependency, one fsync a batch, one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from holdfast.clock import from_datetime, to_datetime
+from holdfast.errors import OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
+from holdfast.kv import segments
+from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
+from holdfast.kv.memory import SortedKeys
+from holdfast.system import lock
+
+_ALARM = b""
+"""The key of the alarm: no key of a caller is empty."""
+_WASTE = 1024 * 1024
+"""How many bytes of batches may be superseded before they are written again without those."""
+
+
+class DirectoryDriver(Driver):
+    """One key space in a directory, read into memory when it is opened.
+
+    Every batch is appended to a file and synced before `batch` returns. When more than half of what is on disk is
+    superseded, the next batch is followed by a compaction.
+
+    Raises:
+        StoreBusy: another process, or another driver of this one, has the directory open.
+        StoreCorrupt: a batch that was acknowledged is missing or damaged.
+        SchemaTooNew: a newer holdfast wrote it.
+    """
+
+    compares = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file = self._lock = -1
+        self._keys = SortedKeys()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise ReadOnly(f"{self.path}: {error}") from error
+        if not lock(self._lock):
+            os.close(self._lock)
+            raise StoreBusy(f"{self.path}: another driver has it open; one process at a time may write a key space")
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        space = segments.read_all(self.path)
+        self._number = 0
+        for batch in space.batches:
+            self._keys.apply(batch.puts, batch.deletes)
+            self._number = batch.number
+        self._segment, self._end = space.segment, space.end
+        self._live = sum(len(key) + len(value) for key, value in self._keys.values.items())
+        if not space.segment:
+            self.compact()
+            return
+        self._file = os.open(self._path(), os.O_RDWR | os.O_CLOEXEC)
+        if space.torn:
+            os.ftruncate(self._file, self._end)
+            os.fsync(self._file)
+        for path in space.superseded:
+            path.unlink()
+        if not self._end:  # a segment that was only begun
+            self.compact()
+
+    def _path(self) -> Path:
+        return segments.segment_path(self.path, self._segment)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._keys.values.get(key) if key else None
+
+    def list(self, prefix: bytes) -> Sequence[Pair]:
+        return [pair for pair in self._keys.list(prefix) if pair[0]]
+
+    def batch(
+        self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
+    ) -> None:
+        check_sizes(self, puts, deletes)
+        self._keys.check(expect)
+        self._append(puts, deletes)
+
+    def set_alarm(self, at: datetime) -> None:
+        self._append({_ALARM: str(from_datetime(at)).encode()}, ())
+
+    def clear_alarm(self) -> None:
+        if _ALARM in self._keys.values:
+            self._append({}, (_ALARM,))
+
+    def get_alarm(self) -> datetime | None:
+        stored = self._keys.values.get(_ALARM)
+        return to_datetime(int(stored)) if stored is not None else None
+
+    def _append(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes]) -> None:
+        if self._file < 0:
+            raise StoreClosed(f"{self.path}: the driver is closed")
+        data = segments.packed(self._number + 1, puts, deletes)
+        try:
+            _write(self._file, data, self._end)
+        except OSError as error:
+            self._undo(error)
+        try:
+            _sync(self._file)
+        except OSError as error:
+            self.close()  # what is on disk is known only to one that reads it again
+            raise OutcomeUnknown(f"{self._path()}: could not be synced: {error}; open the directory again") from error
+        self._number, self._end = self._number + 1, self._end + len(data)
+        old = sum(len(key) + len(self._keys.values[key]) for key in {*puts, *deletes} if key in self._keys.values)
+        self._live += sum(len(key) + len(value) for key, value in puts.items()) - old
+        self._keys.apply(puts, deletes)
+        if self._end > 2 * self._live + _WASTE:
+            with contextlib.suppress(StoreError):  # the batch is durable; the next one tries again
+                self.compact()
+
+    def _undo(self, error: OSError) -> None:
+        """Take back what was written of a batch, and say that nothing was."""
+        try:
+            os.ftruncate(self._file, self._end)
+        except OSError:
+            self.close()  # the torn batch is dropped by whatever opens the directory next
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = StoreFull if full else StoreError
+        raise kind(f"{self._path()}: nothing of the batch was written: {error}") from error
+
+    def compact(self) -> int:
+        """Write all that there is to a new segment and remove the others; return how many bytes that gave back."""
+        before, segment = self._end, self._segment + 1
+        path = segments.segment_path(self.path, segment)
+        begun = path.with_suffix(".new")
+        data = segments.BASE + segments.packed(self._number, self._keys.values, ())
+        try:
+            file = os.open(begun, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                _write(file, data, 0)
+                os.fsync(file)
+                begun.rename(path)
+            except BaseException:
+                os.close(file)
+                raise
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                begun.unlink()
+            raise (StoreFull if error.errno == errno.ENOSPC else StoreError)(f"{path}: {error}") from error
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._segment, self._end = file, segment, len(data)
+        try:
+            _sync_folder(self.path)
+        except OSError as error:
+            self.close()  # what is appended now may be in a file that a crash takes back
+            raise OutcomeUnknown(f"{self.path}: could not be synced: {error}; open the directory again") from error
+        for _, old in segments.segments(self.path):
+            if old != path:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+        return before - len(data)
+
+    def close(self) -> None:
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock = -1
+
+
+_sync = getattr(os, "fdatasync", os.fsync)
+"""Not on macOS."""
+
+
+def _write(file: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, at)
+        view, at = view[written:], at + written
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

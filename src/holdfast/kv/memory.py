@@ -1,0 +1,78 @@
+"""A driver that keeps everything in memory: for tests, and for hosts that write the bytes elsewhere themselves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from holdfast.errors import NotAsExpected
+from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
+
+
+class SortedKeys:
+    """A mapping of bytes whose keys are also kept in order; a batch changes it all at once."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self._order: list[bytes] = []
+
+    def list(self, prefix: bytes) -> list[Pair]:
+        """Return what begins with a prefix, in order."""
+        order, found = self._order, []
+        for place in range(bisect_left(order, prefix), len(order)):
+            key = order[place]
+            if not key.startswith(prefix):
+                break
+            found.append((key, self.values[key]))
+        return found
+
+    def check(self, expect: Expected | None) -> None:
+        """Raise NotAsExpected unless each of these keys has that value."""
+        for key, value in (expect or {}).items():
+            if self.values.get(key) != value:
+                raise NotAsExpected(f"key {key!r} has another value than the batch expects: another driver wrote it")
+
+    def apply(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes]) -> None:
+        """Put and delete."""
+        for key in deletes:
+            if self.values.pop(key, None) is not None:
+                del self._order[bisect_left(self._order, key)]
+        for key, value in puts.items():
+            if key not in self.values:
+                insort(self._order, key)
+            self.values[key] = value
+
+
+class MemoryDriver(Driver):
+    """One key space in memory; it is gone with the process."""
+
+    compares = True
+    durability: Literal["disk", "process"] = "process"
+
+    def __init__(self) -> None:
+        self._keys = SortedKeys()
+        self._alarm: datetime | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._keys.values.get(key)
+
+    def list(self, prefix: bytes) -> Sequence[Pair]:
+        return self._keys.list(prefix)
+
+    def batch(
+        self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
+    ) -> None:
+        check_sizes(self, puts, deletes)
+        self._keys.check(expect)
+        self._keys.apply(puts, deletes)
+
+    def set_alarm(self, at: datetime) -> None:
+        self._alarm = at
+
+    def clear_alarm(self) -> None:
+        self._alarm = None
+
+    def get_alarm(self) -> datetime | None:
+        return self._alarm

@@ -1,0 +1,186 @@
+"""The key space of one run in memory: what is stored, and the batches that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow
+from holdfast.errors import StoreCorrupt
+from holdfast.kv import keys
+from holdfast.kv.driver import Driver, answer, check_sizes
+from holdfast.kv.standing import About, StoredMessage, StoredResult, StoredState, encoded
+
+_about = msgspec.json.Decoder(About)
+_state = msgspec.json.Decoder(StoredState)
+_message = msgspec.json.Decoder(StoredMessage)
+_result = msgspec.json.Decoder(StoredResult)
+_entry = msgspec.json.Decoder(tuple[int, int, msgspec.Raw])
+
+
+class Changes:
+    """What the next batch puts and deletes."""
+
+    __slots__ = ("deletes", "puts")
+
+    def __init__(self) -> None:
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: set[bytes] = set()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Put a key."""
+        self.puts[key] = value
+        self.deletes.discard(key)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self.puts.pop(key, None)
+        self.deletes.add(key)
+
+    def __bool__(self) -> bool:
+        return bool(self.puts or self.deletes)
+
+
+class Space:
+    """The key space of one run: read once, then written through."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.stored: dict[bytes, bytes] = {}
+        """All keys but those of the history, with their values."""
+        self.history: dict[str, list[int]] = {}
+        """The seqs of the entries that are stored, by location."""
+        self.epoch = 0
+        self._raised = False
+        self._parts: dict[bytes, list[bytes]] = {}
+
+    async def load(self) -> list[EntryRow]:
+        """Read everything, and return the history in order of seq.
+
+        Raises:
+            SchemaTooNew: a newer holdfast wrote it.
+            NotOurDatabase: there are keys of another program.
+        """
+        pairs = await answer(self.driver.list(b""))
+        found = keys.joined(pairs)
+        self._parts = dict(keys.part_keys(pairs))
+        rows: list[EntryRow] = []
+        for key, value in found.items():
+            if key.startswith(keys.ENTRY):
+                location, seq = keys.entry_of(key)
+                kind, at, data = _entry.decode(value)
+                rows.append(EntryRow(location, seq, kind, at, bytes(data).decode()))
+                self.history.setdefault(location, []).append(seq)
+            else:
+                self.stored[key] = value
+        rows.sort(key=attrgetter("seq"))
+        self.epoch = int(self.stored.get(keys.EPOCH, b"0"))
+        if rows and keys.ABOUT not in self.stored:
+            raise StoreCorrupt("the key space has a history and does not say of which run")
+        return rows
+
+    @property
+    def about(self) -> About | None:
+        """What is known of the run from its beginning, None if it has not begun."""
+        stored = self.stored.get(keys.ABOUT)
+        return _about.decode(stored) if stored is not None else None
+
+    @property
+    def state(self) -> StoredState | None:
+        """Where the run stands."""
+        stored = self.stored.get(keys.STATE)
+        return _state.decode(stored) if stored is not None else None
+
+    def messages(self) -> list[tuple[bytes, StoredMessage]]:
+        """Return what was delivered and not taken, in order."""
+        return [(key, _message.decode(value)) for key, value in self._family(keys.MESSAGE)]
+
+    async def new_messages(self) -> list[tuple[bytes, StoredMessage]]:
+        """Return what was delivered since the space was read."""
+        found = keys.joined(await answer(self.driver.list(keys.MESSAGE)))
+        fresh = {key: value for key, value in found.items() if key not in self.stored}
+        self.stored.update(fresh)
+        return [(key, _message.decode(value)) for key, value in sorted(fresh.items())]
+
+    def result(self, key: bytes, now: Instant) -> StoredResult | None:
+        """Return what a step left under an idempotency key, unless it has expired."""
+        stored = self.stored.get(key)
+        result = _result.decode(stored) if stored is not None else None
+        return result if result is not None and result.expires > now else None
+
+    def count(self, family: bytes) -> int:
+        """Return how many items a family has."""
+        return len(self._family(family))
+
+    def last(self, family: bytes) -> bytes | None:
+        """Return the value of the last item of a family."""
+        items = self._family(family)
+        return items[-1][1] if items else None
+
+    def _family(self, family: bytes) -> list[tuple[bytes, bytes]]:
+        return sorted((key, value) for key, value in self.stored.items() if key.startswith(family))
+
+    # Writing.
+
+    def record(self, changes: Changes, rows: Iterable[EntryRow]) -> None:
+        """Put entries."""
+        for row in rows:
+            changes.put(keys.entry_key(row.location, row.seq), f"[{row.kind},{row.at},{row.data}]".encode())
+            self.history.setdefault(row.location, []).append(row.seq)
+
+    def trim(self, changes: Changes, first: str, end: str) -> None:
+        """Delete the entries from one location up to another."""
+        for location in [location for location in self.history if first <= location < end]:
+            self._forget(changes, location)
+
+    def forget_history(self, changes: Changes) -> None:
+        """Delete all entries."""
+        for location in list(self.history):
+            self._forget(changes, location)
+
+    def _forget(self, changes: Changes, location: str) -> None:
+        for seq in self.history.pop(location):
+            self.delete(changes, keys.entry_key(location, seq))
+
+    def delete(self, changes: Changes, key: bytes) -> None:
+        """Delete a key with all its parts."""
+        changes.delete(key)
+        for part in self._parts.pop(key, ()):
+            changes.delete(part)
+
+    def set_state(self, changes: Changes, state: StoredState) -> None:
+        """Put where the run stands, unless that is stored."""
+        value = encoded(state)
+        if self.stored.get(keys.STATE) != value:
+            changes.put(keys.STATE, value)
+
+    async def commit(self, changes: Changes) -> None:
+        """Make changes durable, as the driver that has the run.
+
+        Raises:
+            NotAsExpected: another driver has the run now.
+            StoreError: as `Driver.batch` does.
+        """
+        if not changes:
+            return
+        driver, expect = self.driver, None
+        if driver.compares:
+            expect = {keys.EPOCH: self.stored.get(keys.EPOCH)}
+            if not self._raised:
+                changes.put(keys.EPOCH, b"%d" % (self.epoch + 1))
+        puts: dict[bytes, bytes] = {}
+        for key, value in changes.puts.items():
+            split = keys.parts(key, value, driver.max_value)
+            puts.update(split)
+            if len(split) > 1:
+                self._parts[key] = [part for part in split if part != key]
+        check_sizes(driver, puts, changes.deletes)
+        await answer(driver.batch(puts, changes.deletes, expect))
+        if driver.compares and not self._raised:
+            self.epoch, self._raised = self.epoch + 1, True
+        for key in changes.deletes:
+            self.stored.pop(key, None)
+        self.stored.update((key, value) for key, value in changes.puts.items() if not key.startswith(keys.ENTRY))

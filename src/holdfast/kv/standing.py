@@ -1,0 +1,84 @@
+"""Where a run stands when `drive` stops, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from holdfast.payloads.codec import ErrorData
+
+R = TypeVar("R")
+State = Literal[
+    "completed", "failed", "cancelled", "sleeping", "waiting", "paused", "evicted", "blocked", "running"
+]  # fmt: skip
+ENDED = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Generic[R]):
+    """Where a run stands: its end, or what it waits for.
+
+    `completed`, `failed` and `cancelled` are ends. A `sleeping` run goes on at `until`. A `waiting` one goes on when a
+    message with one of the names in `waits_for` is delivered, or at `until` if it has one. A `paused` one goes on when
+    `resume` is delivered. `evicted`: this driver gave it up, because its lifespan was over, another driver has the run,
+    or it was asked to. `blocked`: the code cannot go on with this history, as `error` says; nothing was written.
+    """
+
+    state: State
+    id: str
+    output: R | None = None
+    error: ErrorData | None = None
+    until: datetime | None = None
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return self.state in ENDED
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run from its beginning, as stored."""
+
+    id: str
+    workflow: str
+    version: str
+    created: int
+    seed: int
+    digest: int
+    generation: int = 0
+    timeout: int | None = None
+
+
+class StoredState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a run stands, as stored."""
+
+    state: str
+    until: int | None = None
+    waits_for: list[str] = []
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was delivered: a message, or what an operator asks."""
+
+    kind: str = "message"
+    name: str = ""
+    id: str = ""
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+    at: int = 0
+
+
+class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step left under its idempotency key."""
+
+    digest: int
+    result: msgspec.Raw
+    expires: int
+
+
+def encoded(value: Any) -> bytes:
+    """Return the stored form of one of these."""
+    return msgspec.json.encode(value)

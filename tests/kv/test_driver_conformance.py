@@ -1,0 +1,208 @@
+"""The conformance suite of drivers finds what it is there to find: each broken driver is caught by the test named."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+from collections.abc import Awaitable
+
+import pytest
+
+from holdfast.errors import OutcomeUnknown, StoreError
+from holdfast.kv import DirectoryDriver, MemoryDriver
+from holdfast.kv.memory import SortedKeys
+from holdfast.testing import drivers
+from holdfast.testing.drivers import DriverConformance
+
+
+class WrongOrder(MemoryDriver):
+    def list(self, prefix):
+        return sorted(super().list(prefix), key=lambda pair: (len(pair[0]), pair[0]))
+
+
+class InTheOrderOfText(MemoryDriver):
+    def list(self, prefix):
+        return sorted(super().list(prefix), key=lambda pair: pair[0].decode("latin-1").casefold())
+
+
+class WiderPrefix(MemoryDriver):
+    def list(self, prefix):
+        end = prefix[:-1] + bytes([min(prefix[-1] + 1, 255)]) if prefix else b"\xff" * 9
+        return [(key, value) for key, value in super().list(b"") if prefix <= key <= end]
+
+
+class KeyByKey(MemoryDriver):
+    """Writes one key after another and fails in between."""
+
+    fails = False
+
+    def batch(self, puts, deletes=(), expect=None):
+        self._keys.check(expect)
+        for place, (key, value) in enumerate(puts.items()):
+            if self.fails and place == 1:
+                self.fails = False
+                raise StoreError("the connection broke")
+            self._keys.apply({key: value}, ())
+        self._keys.apply({}, deletes)
+
+
+class Interleaving(MemoryDriver):
+    """Lets other batches in between its keys."""
+
+    compares = False
+
+    async def batch(self, puts, deletes=(), expect=None):
+        import asyncio
+
+        for key, value in puts.items():
+            await asyncio.sleep(0)
+            self._keys.apply({key: value}, ())
+        self._keys.apply({}, deletes)
+
+
+class LosesAlarm(MemoryDriver):
+    def close(self):
+        self._alarm = None
+
+
+class AlarmOfWholeSeconds(MemoryDriver):
+    def set_alarm(self, at):
+        super().set_alarm(at.replace(microsecond=0))
+
+
+class AlarmAmongKeys(MemoryDriver):
+    def set_alarm(self, at):
+        super().set_alarm(at)
+        self._keys.apply({b"alarm": b"1"}, ())
+
+
+class CutsLongKeys(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch({key[:100]: value for key, value in puts.items()}, deletes, expect)
+
+
+class TakesLongerKeys(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        self._keys.check(expect)
+        self._keys.apply(puts, deletes)
+
+
+class ComparesOnlyWhatIsThere(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch(puts, deletes, {key: value for key, value in (expect or {}).items() if value is not None})
+
+
+class IgnoresExpectations(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch(puts, deletes)
+
+
+class ForgetsDeletes(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch(puts, (), expect)
+
+
+class Forgetful(MemoryDriver):
+    def close(self):
+        self._keys = SortedKeys()
+
+
+class SaysNothingOfALostAnswer(MemoryDriver):
+    """Keeps half of a batch whose answer is lost."""
+
+    loses = False
+
+    def batch(self, puts, deletes=(), expect=None):
+        if not self.loses:
+            super().batch(puts, deletes, expect)
+            return
+        self.loses = False
+        self._keys.apply(puts, ())
+        raise OutcomeUnknown("the connection broke")
+
+
+def suite_for(driver):
+    class Suite(DriverConformance):
+        def fail_next_batch(self, driver, monkeypatch):
+            if not isinstance(driver, KeyByKey):
+                pytest.skip("does not fail")
+            driver.fails = True
+
+        def lose_next_answer(self, driver, monkeypatch):
+            if not isinstance(driver, SaysNothingOfALostAnswer):
+                pytest.skip("does not lose an answer")
+            driver.loses = True
+
+    return Suite(), lambda: driver
+
+
+async def run(test, opened, monkeypatch):
+    given = {"open_driver": opened, "monkeypatch": monkeypatch}
+    wanted = {name: given[name] for name in inspect.signature(test).parameters}
+    made = test(**wanted)
+    assert isinstance(made, Awaitable)
+    await made
+
+
+CAUGHT = [
+    (WrongOrder, "test_a_list_is_in_the_order_of_bytes"),
+    (InTheOrderOfText, "test_a_list_is_in_the_order_of_bytes"),
+    (WiderPrefix, "test_a_list_has_only_what_begins_with_exactly_these_bytes"),
+    (KeyByKey, "test_nothing_is_kept_of_a_batch_that_failed"),
+    (Interleaving, "test_batches_at_the_same_time_are_made_one_after_another"),
+    (LosesAlarm, "test_there_is_one_alarm_and_it_is_kept"),
+    (AlarmOfWholeSeconds, "test_there_is_one_alarm_and_it_is_kept"),
+    (AlarmAmongKeys, "test_there_is_one_alarm_and_it_is_kept"),
+    (CutsLongKeys, "test_what_is_declared_fits_and_what_is_larger_is_refused"),
+    (TakesLongerKeys, "test_what_is_declared_fits_and_what_is_larger_is_refused"),
+    (ComparesOnlyWhatIsThere, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
+    (IgnoresExpectations, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
+    (ForgetsDeletes, "test_what_a_batch_put_is_there"),
+    (Forgetful, "test_what_is_durable_is_there_when_it_is_opened_again"),
+    (SaysNothingOfALostAnswer, "test_of_a_batch_whose_answer_is_lost_all_is_kept_or_nothing"),
+]
+
+
+@pytest.mark.parametrize(("broken", "test"), CAUGHT, ids=lambda value: getattr(value, "__name__", ""))
+async def test_a_driver_that_breaks_its_contract_is_found(broken, test, monkeypatch):
+    """S1-6 S1-7 S1-8 Each by the test that is there for it; the driver that it was made from passes that test."""
+    suite, opened = suite_for(broken())
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await run(getattr(suite, test), opened, monkeypatch)
+    if broken not in (KeyByKey, SaysNothingOfALostAnswer):
+        suite, opened = suite_for(MemoryDriver())
+        await run(getattr(suite, test), opened, monkeypatch)
+
+
+def test_each_test_of_the_suite_is_shown_to_find_something():
+    tests = {name for name in vars(DriverConformance) if name.startswith("test_")}
+    assert tests - {test for _, test in CAUGHT} == {
+        "test_a_killed_process_leaves_whole_batches_and_all_that_it_was_told_of"
+    }
+
+
+async def test_a_driver_that_syncs_later_is_found_by_a_kill(tmp_path, monkeypatch):
+    """What it acknowledged is still in the memory of the process that was killed."""
+
+    class Suite(DriverConformance):
+        def program(self):
+            return f"""
+from holdfast.kv import DirectoryDriver
+class Later(DirectoryDriver):
+    waiting = ()
+    def _append(self, puts, deletes):
+        self.waiting = (*self.waiting, puts)
+        if len(self.waiting) == 50:
+            for each in self.waiting:
+                super()._append(each, ())
+            self.waiting = ()
+driver = Later({str(tmp_path)!r})
+driver.waiting = ({{b"k%02d" % each: b"0" for each in range(30)}},) * 49
+driver.batch({{b"k%02d" % each: b"0" for each in range(30)}})
+"""
+
+    assert subprocess is drivers.subprocess
+    with pytest.raises(AssertionError):
+        await Suite().test_a_killed_process_leaves_whole_batches_and_all_that_it_was_told_of(
+            lambda: DirectoryDriver(tmp_path)
+        )

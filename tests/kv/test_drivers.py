@@ -1,0 +1,163 @@
+"""The drivers that holdfast brings, against the contract."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from holdfast.errors import SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
+from holdfast.kv import DirectoryDriver, MemoryDriver, directory, segments
+from holdfast.testing.drivers import DriverConformance
+
+
+class TestMemoryDriver(DriverConformance):
+    @pytest.fixture
+    def open_driver(self):
+        driver = MemoryDriver()
+        return lambda: driver
+
+
+class TestDirectoryDriver(DriverConformance):
+    @pytest.fixture
+    def open_driver(self, tmp_path):
+        self.path = tmp_path / "space"
+        return lambda: DirectoryDriver(self.path)
+
+    def program(self):
+        return f"from holdfast.kv import DirectoryDriver\ndriver = DirectoryDriver({str(self.path)!r})"
+
+    def fail_next_batch(self, driver, monkeypatch):
+        def full(file, data, at):
+            os.pwrite(file, bytes(data)[:10], at)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(directory, "_write", full)
+
+    def lose_next_answer(self, driver, monkeypatch):
+        def failing(file):
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(directory, "_sync", failing)
+
+
+def written(path, count=5):
+    driver = DirectoryDriver(path)
+    for number in range(count):
+        driver.batch({b"n": b"%d" % number, b"k%d" % number: b"v" * 40})
+    driver.close()
+    return segments.segment_path(path, 1)
+
+
+def test_a_directory_is_open_once(tmp_path):
+    """S1-3 One writer: the lock goes with the driver."""
+    driver = DirectoryDriver(tmp_path)
+    with pytest.raises(StoreBusy, match="another driver has it open"):
+        DirectoryDriver(tmp_path)
+    driver.close()
+    with pytest.raises(StoreClosed):
+        driver.batch({b"a": b"b"})
+    DirectoryDriver(tmp_path).close()
+
+
+def test_a_segment_that_is_cut_anywhere_in_its_last_batch_keeps_the_batches_before_it(tmp_path):
+    whole = written(tmp_path / "whole").read_bytes()
+    before = len(written(tmp_path / "shorter", 4).read_bytes())
+    for cut in (before, before + 1, before + 23, before + 24, before + 30, len(whole) - 1):
+        path = tmp_path / str(cut)
+        written(path, 0).write_bytes(whole[:cut])
+        driver = DirectoryDriver(path)
+        assert driver.get(b"n") == b"3"
+        driver.batch({b"n": b"again"})
+        driver.close()
+        driver = DirectoryDriver(path)
+        assert (driver.get(b"n"), driver.get(b"k4")) == (b"again", None)
+        driver.close()
+
+
+def test_a_last_batch_that_was_only_written_in_part_is_dropped(tmp_path):
+    """Blocks of a file reach the disk in any order: the length may be there before the bytes."""
+    path = written(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-20] + bytes(20))
+    driver = DirectoryDriver(tmp_path)
+    assert driver.get(b"n") == b"3"
+    driver.close()
+
+
+def test_a_damaged_batch_before_others_is_refused_by_name_and_untouched(tmp_path):
+    path = written(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match=r"00000001\.log: the batch after number \d, at byte \d+, is damaged"):
+        DirectoryDriver(tmp_path)
+    assert path.read_bytes() == data
+
+
+def test_a_hole_between_batches_is_refused_by_name(tmp_path):
+    path = written(tmp_path, 2)
+    head = path.read_bytes()
+    after = segments.packed(4, {b"a": b"b"}, ())
+    path.write_bytes(head + after)
+    with pytest.raises(StoreCorrupt, match="batch 4 follows batch 2"):
+        DirectoryDriver(tmp_path)
+
+
+@pytest.mark.parametrize("gone", ["00000001.log", "00000002.log"])
+def test_a_missing_segment_is_refused_by_name(tmp_path, gone):
+    written(tmp_path, 2)
+    for number in (2, 3):
+        batch = segments.packed(number + 1, {b"a": b"b"}, ())
+        segments.segment_path(tmp_path, number).write_bytes(segments.NEXT + batch)
+    (tmp_path / gone).unlink()
+    with pytest.raises(StoreCorrupt, match="the segment before it is lost"):
+        DirectoryDriver(tmp_path)
+
+
+def test_a_directory_of_a_newer_version_is_refused_and_untouched(tmp_path):
+    path = written(tmp_path)
+    data = path.read_bytes().replace(b"key space 1 base", b"key space 2 base")
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match="lost"):
+        DirectoryDriver(tmp_path)
+    segments.segment_path(tmp_path, 2).write_bytes(data)
+    written_again = segments.BASE + segments.packed(0, {}, ())
+    path.write_bytes(written_again)
+    with pytest.raises(SchemaTooNew, match="format 2"):
+        DirectoryDriver(tmp_path)
+    assert segments.segment_path(tmp_path, 2).read_bytes() == data
+
+
+def test_a_compaction_gives_back_what_is_superseded_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_WASTE", 10_000)
+    driver = DirectoryDriver(tmp_path)
+    driver.batch({b"kept": b"1"})
+    for number in range(100):
+        driver.batch({b"large": b"%d" % number * 1000})
+    assert sum(path.stat().st_size for _, path in segments.segments(tmp_path)) < 40_000
+    driver.close()
+    driver = DirectoryDriver(tmp_path)
+    assert dict(driver.list(b"")) == {b"kept": b"1", b"large": b"99" * 1000}
+    driver.close()
+
+
+@pytest.mark.parametrize("moment", ["before the new segment is named", "before the old ones are removed"])
+def test_a_crash_in_a_compaction_loses_nothing(tmp_path, moment):
+    written(tmp_path)
+    driver = DirectoryDriver(tmp_path)
+    kept = dict(driver.list(b""))
+    old = segments.segment_path(tmp_path, 1).read_bytes()
+    driver.compact()
+    driver.close()
+    new = segments.segment_path(tmp_path, 2)
+    segments.segment_path(tmp_path, 1).write_bytes(old)
+    if moment.startswith("before the new"):
+        new.rename(new.with_suffix(".new"))
+    for _ in range(2):
+        driver = DirectoryDriver(tmp_path)
+        assert dict(driver.list(b"")) == kept
+        driver.batch({b"more": b"1"})
+        kept[b"more"] = b"1"
+        driver.close()
