@@ -13,7 +13,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests wait (for processes, servers, leases) more than they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 5 / 2 )))
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$(( $(CORES) * 5 / 2 )))
+# Quick ones compute more than they wait, and every worker collects all tests for itself.
+QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 
 # The long tests come first and are handed out a few at a time, so that all workers end at the same time.
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
@@ -33,8 +36,8 @@ test: $(READY) ## Run the tests, without the slow ones
 quick: $(READY) ## Run format, lint, types and the tests that need no server and no other process
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --quick
+	@$(BIN)/mypy >$(VENV)/types 2>&1 & types=$$!; $(BIN)/python -m pytest -q -n $(QUICK_WORKERS) --quick; tests=$$?; \
+	  wait $$types; types=$$?; cat $(VENV)/types; exit $$(( types + tests ))
 
 check: $(READY) ## Run all that must pass before a commit: format, lint, types, tests
 	@$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from holdfast.stores.sqlite.store import SQLiteStore
 
 # How long an example takes says something about the machine, which others use too, and nothing about the code.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("shared machine"), max_examples=20)
 settings.load_profile("shared machine")
 
 _ROOM_FOR_DATABASES = 4 << 30
@@ -42,6 +45,12 @@ _NOT_QUICK = (
     "test_isolated_steps.py",
     "test_lifespan.py",
 )
+_SEEDS = 10
+"""How many of the random worlds, workflows and races of a test are tried in quick runs."""
+_SERVERS = {"postgres", "oldest_postgres", "newest_server", "looker"}
+"""The fixtures that start one."""
+_PROCESSES = {"subprocess", "SCRIPT", "SCRIPTS", "in_process", "isolated"}
+"""What tests that start processes name: the module, the programs, and steps with a child process of their own."""
 
 leftovers.watch_tasks()
 _before = pytest.StashKey[leftovers.Before]()
@@ -58,11 +67,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell that runs the tests in its background lets them ignore interrupts, which the processes of tests must not.
     """
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     memory = Path("/dev/shm")
     if config.option.basetemp is None and memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_FOR_DATABASES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import, in each process, the files that quick runs leave out as a whole."""
+    return True if config.getoption("--quick") and _is_left_out(collection_path) else None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> list[pytest.Item] | None:
+    """Nor make the hundreds of tests of a class that is left out as a whole."""
+    if not isinstance(obj, type):
+        return None
+    marks = {mark.name for mark in getattr(obj, "pytestmark", ())}
+    slow = "slow" in marks and "not slow" in collector.config.option.markexpr
+    return [] if slow or (collector.config.getoption("--quick") and not getattr(obj, "quick", True)) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,13 +103,41 @@ def is_quick(item: pytest.Item) -> bool:
     """Whether a test needs no server and no other process, and is not run in another mode that is quicker."""
     if not isinstance(item, pytest.Function):
         return True
-    folder = item.path.relative_to(ROOT / "tests").parts[0]
-    servers_needed = {"postgres", "oldest_postgres", "newest_server", "looker"}.intersection(item.fixturenames)
-    starts_processes = {"subprocess", "SCRIPT", "SCRIPTS"}.intersection(item.function.__code__.co_names)
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    if servers_needed or starts_processes or folder in _LONG or item.path.name in _NOT_QUICK:
+    given: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    if _is_left_out(item.path) or not getattr(item.cls, "quick", True) or _starts_processes(item.function):
         return False
-    return given.get("mode", "memory") == "memory" and getattr(item.cls, "quick", True)
+    if _SERVERS.intersection(item.fixturenames) or "postgres" in (each for each in given.values() if type(each) is str):
+        return False
+    return given.get("mode", "memory") == "memory" and given.get("seed", 0) < _SEEDS
+
+
+@functools.cache
+def _starts_processes(test: FunctionType) -> bool:
+    """Whether a test, or a function or class of its own file that it uses, names what starts processes."""
+    seen: set[str] = set()
+    found = [*_names(test.__code__)]
+    while found:
+        name = found.pop()
+        if name in _PROCESSES:
+            return True
+        used = test.__globals__.get(name)
+        if name not in seen and getattr(used, "__module__", None) == test.__module__:
+            functions = [used, *vars(used).values()] if isinstance(used, type) else [used]
+            found += [word for each in functions if isinstance(each, FunctionType) for word in _names(each.__code__)]
+        seen.add(name)
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield what a function names, and what those that are written inside it name."""
+    yield from (*code.co_names, *code.co_cellvars, *code.co_varnames)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _is_left_out(path: Path) -> bool:
+    return path.name in _NOT_QUICK or not {"browser", *_LONG}.isdisjoint(path.relative_to(ROOT).parts[1:])
 
 
 @pytest.hookimpl(tryfirst=True)

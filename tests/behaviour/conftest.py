@@ -29,6 +29,22 @@ FOLDER = Path(__file__).parent
 STOP_GRACE = timedelta(milliseconds=200)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test that names no modes only in those it runs in: collecting the others takes long, in each process."""
+    named = any("mode" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "mode" in metafunc.fixturenames and not named:
+        metafunc.parametrize("mode", _modes(metafunc), indirect=True)
+
+
+def _modes(metafunc: pytest.Metafunc) -> list[str]:
+    config, file = metafunc.config, Path(metafunc.function.__code__.co_filename)
+    if config.getoption("--all-modes") or any("[" in argument for argument in config.args):
+        return [*MODES]
+    if config.getoption("--quick"):
+        return ["memory"]
+    return [mode for mode in MODES if _shows_something(mode, file, metafunc.function.__name__)]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all-modes") or config.getoption("--quick"):
         return
@@ -44,8 +60,12 @@ def _adds_nothing(item: pytest.Item, also_run: set[tuple[Path, str]]) -> bool:
     """Whether a test that is run in another mode, too, shows nothing in its own that another test does not show."""
     if item.path.parent != FOLDER or _function(item) not in also_run:
         return False
-    needed = RUN_IN.get(_mode(item), {}).get(item.path.stem.removeprefix("test_"))
-    return needed is not None and _function(item)[1] not in needed
+    return not _shows_something(_mode(item), *_function(item))
+
+
+def _shows_something(mode: str, file: Path, function: str) -> bool:
+    needed = RUN_IN.get(mode, {}).get(file.stem.removeprefix("test_"))
+    return needed is None or function in needed
 
 
 def _mode(item: pytest.Item) -> str:
@@ -56,7 +76,7 @@ def _function(item: pytest.Item) -> tuple[Path, str]:
     return item.path, item.name.split("[")[0]
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
 def mode(request: pytest.FixtureRequest) -> str:
     return request.param
 

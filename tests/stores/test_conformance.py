@@ -62,6 +62,8 @@ class TestSQLiteAsItComes(_OnDisk):
 class TestPostgres(StoreConformance):
     """S1-36: a schema of a real server, all at once and beside others."""
 
+    quick = False
+
     @pytest.fixture
     def address(self, empty_database: str) -> str:
         return empty_database
