@@ -177,8 +177,23 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "shop.db"
 
 
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database file with its tables, to be copied: making them takes longer than many a test."""
+    path = tmp_path_factory.mktemp("empty") / "test.db"
+
+    async def make() -> None:
+        store = SQLiteStore(str(path))
+        await store.open()
+        await store.close()
+
+    asyncio.run(make())
+    return path
+
+
 @pytest.fixture
-async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+async def store(path: Path, empty_file: Path) -> AsyncIterator[SQLiteStore]:
+    shutil.copyfile(empty_file, path)
     store = await opened(path, durability="process")
     yield store
     await store.close()

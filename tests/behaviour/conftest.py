@@ -6,7 +6,6 @@ handed back, one that was evicted is not. Elsewhere a file adds nothing to what 
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -20,7 +19,6 @@ from tests.behaviour.modes import RUN_IN
 from holdfast.contract.store import Store
 from holdfast.errors import StoreError
 from holdfast.stores import open_store
-from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
 
@@ -90,20 +88,6 @@ def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
         return ":memory:"
     shutil.copyfile(request.getfixturevalue("empty_file"), tmp_path / "test.db")
     return f"sqlite:///{tmp_path / 'test.db'}"
-
-
-@pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a database file with its tables, to be copied: making them takes longer than many a test."""
-    path = tmp_path_factory.mktemp("empty") / "test.db"
-
-    async def make() -> None:
-        store = SQLiteStore(str(path))
-        await store.open()
-        await store.close()
-
-    asyncio.run(make())
-    return path
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,8 +18,9 @@ class _OnDisk(StoreConformance):
     inline_limit: int
 
     @pytest.fixture
-    async def another(self, tmp_path: Path) -> AsyncIterator[Another]:
+    async def another(self, tmp_path: Path, empty_file: Path) -> AsyncIterator[Another]:
         opened: list[Store] = []
+        shutil.copyfile(empty_file, tmp_path / "test.db")
 
         async def open_one() -> Store:
             store = SQLiteStore(tmp_path / "test.db", durability="process", inline_limit=self.inline_limit)
