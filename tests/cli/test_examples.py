@@ -25,8 +25,12 @@ FOR = {
 """What `order-88405` is when a command is run; it has failed for all others."""
 ENDS = {"result": 1, "watch": 1, "doctor": 1, "schedules resume": 6, "purge": 6, "letters purge": 6}
 """Commands that do not end with 0: the run has failed, there is something to look at, nothing was paused, or is old."""
-RUN_ELSEWHERE = ("holdfast demo", "holdfast new shop", "holdfast ui", "holdfast ui --no-open --bind 127.0.0.1:0")
-"""Those of the first five minutes are run by tests/cli/test_begin.py and the tests of examples, `ui` by tests/web."""
+RUN_ELSEWHERE = (
+    "holdfast demo", "holdfast new shop", "holdfast top", "holdfast top status:failed", "holdfast ui",
+    "holdfast ui --no-open --bind 127.0.0.1:0",
+)  # fmt: skip
+"""Those of the first five minutes are run by tests/cli/test_begin.py and the tests of examples, `ui` by tests/web and
+`top` by tests/tui."""
 
 
 def examples_of_help() -> list[str]:

@@ -79,7 +79,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*", *HISTORIES),
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
     "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
-    "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*"),
+    # The terminal screen is handed its desks.
+    "tui": (*GROUND, *LOOKING),
+    "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*", "tui"),
     "testing": ("*",),
 }
 
@@ -96,7 +98,9 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("ops.*",),
     "psycopg": ("stores.*", "testing.*"),
     "pydantic": ("payloads.encodable",),
+    "rich": ("tui.*",),
     "starlette": ("web", "web.*"),
+    "textual": ("tui", "tui.*"),
     "uvicorn": ("web.standalone",),
     "pytest": ("testing", "testing.*"),
     "hypothesis": ("testing", "testing.*"),

@@ -38,7 +38,7 @@ OTHERS = {
     "set", "publish", "letters ack", "letters replay", "schedules pause", "schedules resume", "schedules trigger",
     "letters purge", "letters remove", "schedules backfill", "schedules delete", "schedules put", "purge",
     "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore",  # which act, or make files
-    "bench", "demo", "new", "ui", "config", "completion", "schema",  # which look at no database, or on and on
+    "bench", "demo", "new", "ui", "top", "config", "completion", "schema",  # which look at no database, or on and on
 }  # fmt: skip
 LIMITS = [Limit(name="openai", at_once=1)]
 

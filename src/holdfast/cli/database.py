@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -156,27 +157,34 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | No
     """Open the database to look only, and do something with a desk on it; with code at hand only if it is named."""
 
     async def main() -> T:
-        from holdfast.looking import LocalDesk
-        from holdfast.stores import open_store
-
-        where = database(url).value
-        if is_server(where):
-            return await work(remote(where))
-        code = None
-        if app is not None:
-            from holdfast.histories.app import load_app
-
-            code = load_app(app)
-        store = open_store(where)
-        if getattr(store, "path", None) == ":memory:":
-            raise BadInput("a database in memory cannot be seen by another process; name a file")
-        await store.open(look_only=True)
-        try:
-            return await work(LocalDesk(store, zone=zone(), code=code))
-        finally:
-            await store.close()
+        async with desk_to_look(database(url).value, app) as desk:
+            return await work(desk)
 
     return asyncio.run(main())
+
+
+@asynccontextmanager
+async def desk_to_look(where: str, app: str | None = None, secret: bytes | None = None) -> AsyncIterator[Desk]:
+    """Open a database to look only, or a server, and close it again."""
+    from holdfast.looking import LocalDesk
+    from holdfast.stores import open_store
+
+    if is_server(where):
+        yield remote(where)
+        return
+    code = None
+    if app is not None:
+        from holdfast.histories.app import load_app
+
+        code = load_app(app)
+    store = open_store(where)
+    if getattr(store, "path", None) == ":memory:":
+        raise BadInput("a database in memory cannot be seen by another process; name a file")
+    await store.open(look_only=True)
+    try:
+        yield LocalDesk(store, zone=zone(), code=code, secret=secret)
+    finally:
+        await store.close()
 
 
 def code_at_hand(app: str | None, *, needed: bool = True) -> list[Any]:
@@ -205,18 +213,25 @@ def acting(
     """Open the database as a client that advances no runs, and do something with a desk that acts."""
 
     async def main() -> T:
-        from holdfast import Engine
-        from holdfast.cli.transfer import open_existing
-        from holdfast.looking import LocalDesk
-
-        where = database(url).value
-        if is_server(where):
-            return await work(remote(where))
-        store = open_existing(where)
-        async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
-            return await work(LocalDesk(store, zone=zone(), engine=engine, secret=secret))
+        async with desk_to_act(database(url).value, workflows, secret) as desk:
+            return await work(desk)
 
     return asyncio.run(main())
+
+
+@asynccontextmanager
+async def desk_to_act(where: str, workflows: Sequence[Any] = (), secret: bytes | None = None) -> AsyncIterator[Desk]:
+    """Open a database as a client that advances no runs, or a server, and close it again."""
+    from holdfast import Engine
+    from holdfast.cli.transfer import open_existing
+    from holdfast.looking import LocalDesk
+
+    if is_server(where):
+        yield remote(where)
+        return
+    store = open_existing(where)
+    async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
+        yield LocalDesk(store, zone=zone(), engine=engine, secret=secret)
 
 
 def who(given: str | None) -> str:

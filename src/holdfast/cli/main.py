@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "stats": _Where(
             "shell.summary:stats_command", "Say how the house is, or how long what takes and what fails most."
         ),
+        "top": _Where("top:top_command", "Show runs, workers and dead letters live in the terminal, and act on them."),
         "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
         "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
     },

@@ -1,0 +1,91 @@
+"""How the house is, for the two lines at the top: workers, what ends and fails, how many runs of each status."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rich.text import Text
+
+from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.desk import Desk
+from holdfast.looking.views import StatusCount, WorkerView
+from holdfast.tui.lines import MARKS, STATUSES, counted, joined, said
+
+COUNTED_EVERY = 5
+"""At every so manieth look the workers and the runs of each status are counted."""
+ADDED_EVERY = 10
+"""Workers add to their figures every ten seconds."""
+_SHORT = {"suspended": "wait", "compensating": "undo", "cancelling": "stop", "completed": "done", "cancelled": "cancel"}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SLOTS = 20
+
+
+class Pulse:
+    """What is known of the house."""
+
+    def __init__(self) -> None:
+        self.counts: list[StatusCount] = []
+        self.workers: list[WorkerView] = []
+        self._figures: FiguresView | None = None
+        self._looks = 0
+
+    async def look(self, desk: Desk) -> None:
+        """Ask what is due to be asked."""
+        if self._looks % COUNTED_EVERY == 0:
+            self.counts = await desk.counts()
+            self.workers = await desk.workers()
+        if self._looks % ADDED_EVERY == 0:
+            self._figures = await desk.figures(last=timedelta(hours=1), by="time")
+        self._looks += 1
+
+    def again(self) -> None:
+        """Ask everything at the next look."""
+        self._looks = 0
+
+    def line(self, width: int) -> Text:
+        """Return workers, and what ended in the last hour, drawn for so many columns."""
+        alive = sum(worker.state == "alive" for worker in self.workers)
+        silent = len([worker for worker in self.workers if worker.state == "silent"])
+        return joined(
+            said(f"{alive} worker{'' if alive == 1 else 's'}", "" if alive else "yellow"),
+            said(f"{silent} silent", "yellow") if silent else "",
+            *self._ended(max(0, min((width - 70) // 2, _SLOTS))),
+        )
+
+    def _ended(self, slots: int) -> list[Text]:
+        figures = self._figures
+        if figures is None:
+            return []
+        total = figures.total
+        ended = total.completed + total.failed + total.cancelled
+        if not ended:
+            return [said("nothing ended in an hour", "dim")]
+        by_slot = [slot.completed + slot.failed + slot.cancelled for slot in figures.items][-max(slots, 1) :]
+        most = max(by_slot, default=0) or 1
+        drawn = "".join(_BLOCKS[min(n * (len(_BLOCKS) - 1) // most, len(_BLOCKS) - 1)] for n in by_slot)
+        share = 100 * total.failed / ended
+        return [
+            said(f"{ended:,} ended in 1 h {drawn if slots > 4 else ''}".rstrip()),
+            said(f"failed {share:.1f} %", "red" if total.failed else ""),
+        ]
+
+    def strip(self, width: int) -> Text:
+        """Return how many runs there are of each status, in short where there is little room."""
+        by_status = {count.status: count for count in self.counts}
+        shown = [(each, by_status[each]) for each in STATUSES if each in by_status and by_status[each].n]
+        for short in (False, True):
+            parts = [
+                said(
+                    f"{MARKS[each][0]} {_SHORT.get(each, each) if short else _long(each)} {counted(count)}",
+                    MARKS[each][1],
+                )
+                for each, count in shown
+            ]
+            line = joined(*parts, gap="  ")
+            if line.cell_len <= width:
+                break
+        return line
+
+
+def _long(status: str) -> str:
+    return "waiting" if status == "suspended" else status
