@@ -18,6 +18,11 @@ from tests.web.browser.looking import Looker, Site
 PATIENCE = 180_000
 """Milliseconds that a browser waits for what takes a few: a machine may be busy, and only a failure takes as long."""
 
+COLLECTOR = """document.addEventListener("securitypolicyviolation", (event) => {
+    console.error(`policy: ${event.violatedDirective} refused ${event.blockedURI || event.sample}`);
+});"""
+"""Tells the test of everything that the policy of the page refuses, or would: none of it is meant."""
+
 
 def chromium() -> str:
     """Return the browser; without one the test is skipped, or fails where HOLDFAST_BROWSER=required."""
@@ -30,10 +35,19 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest) -> str:
+    """Give the address of an empty database: in memory, and where all tests are run on PostgreSQL, too."""
+    if request.param == "memory":
+        return ":memory:"
+    address: str = request.getfixturevalue("empty_database")
+    return address
+
+
 @pytest.fixture
-async def shop() -> AsyncIterator[shops.Shop]:
+async def shop(place: str) -> AsyncIterator[shops.Shop]:
     async with AsyncExitStack() as stack:
-        yield await shops.opened(stack)
+        yield await shops.opened(stack, place)
 
 
 @pytest.fixture
@@ -91,6 +105,7 @@ async def looker(site: Site) -> AsyncIterator[Looker]:
             viewport={"width": 1440, "height": 1000}, timezone_id="Europe/Berlin", reduced_motion="reduce"
         )
         context.set_default_timeout(PATIENCE)
+        await context.add_init_script(COLLECTOR)
         await context.grant_permissions(["clipboard-read", "clipboard-write"])
         looker = Looker(site, await context.new_page())
         try:

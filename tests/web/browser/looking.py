@@ -68,6 +68,15 @@ class Looker:
         for key in keys:
             await self.page.keyboard.press(key)
 
+    async def tab_to(self, wanted: Locator, *, most: int = 150) -> None:
+        """Go to something as people do who have no mouse: with the tabulator."""
+        await expect(wanted).to_be_visible()
+        for _ in range(most):
+            if await wanted.evaluate("each => each === document.activeElement"):
+                return
+            await self.page.keyboard.press("Tab")
+        raise AssertionError(f"the tabulator does not lead to {wanted}")
+
     async def violations(self) -> list[str]:
         """Return what axe finds wrong with the page as it is."""
         from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]

@@ -1,4 +1,7 @@
-"""Make the pictures of the documentation: `python -m tests.web.browser.pictures [folder]`, with Chromium and Inter."""
+"""Make pictures of every screen: `python -m tests.web.browser.pictures [folder] [part of a name]`, with Inter.
+
+Without a folder only those of the documentation are made, where they belong.
+"""
 
 from __future__ import annotations
 
@@ -6,71 +9,117 @@ import asyncio
 import sys
 import tempfile
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 from tests.support.paths import ROOT
 from tests.web.browser import shop as shops
-from tests.web.browser.conftest import PATIENCE, chromium, served
+from tests.web.browser.conftest import COLLECTOR, PATIENCE, chromium, served
 
-SHOTS = [
-    ("runs-light", "/runs", "light", 1440, 900),
-    ("runs-dark", "/runs", "dark", 1440, 900),
-    ("runs-narrow", "/runs", "light", 420, 860),
-    ("run-light", "/runs/order-88405", "light", 1440, 1000),
-    ("run-dark", "/runs/order-88405", "dark", 1440, 1000),
-    ("run-narrow", "/runs/order-88405", "dark", 420, 860),
-    ("letters-light", "/letters", "light", 1440, 560),
-    ("letters-dark", "/letters", "dark", 1440, 560),
-    ("letters-narrow", "/letters", "light", 420, 860),
-    ("workers-light", "/workers", "light", 1440, 620),
-    ("workers-dark", "/workers", "dark", 1440, 620),
-    ("workers-narrow", "/workers", "dark", 420, 860),
-    ("sheet-light", "/runs?q=status%3Afailed", "light", 1440, 760),
-]
-"""Which screens: name, path, theme, width, height."""
+RUN = "/runs/order-88405"
+SCREENS = {
+    "overview": ("/", 1180),
+    "runs": ("/runs", 900),
+    "run": (RUN, 1000),
+    "blocked": ("/runs/order-88412", 760),
+    "failed": ("/runs/order-88409", 1000),
+    "loop": ("/runs/poll-1", 860),
+    "steps": (f"{RUN}?tab=steps", 860),
+    "history": (f"{RUN}?tab=history", 860),
+    "messages": (f"{RUN}?tab=messages", 860),
+    "children": (f"{RUN}?tab=children", 860),
+    "record": ("/runs/parcel-1?tab=record", 860),
+    "letters": ("/letters", 560),
+    "graph": (f"{RUN}?tab=graph", 860),
+    "schedules": ("/schedules?id=nightly", 900),
+    "workers": ("/workers", 760),
+    "events": ("/events?name=parcel", 560),
+    "deploys": ("/deploys", 760),
+    "audit": ("/audit", 760),
+    "start": ("/start?workflow=fulfil", 700),
+    "sheet": ("/runs?q=status%3Afailed", 760),
+    "keys": ("/runs", 760),
+}
+"""Where each screen is, and how high a picture of it is."""
+LOOKS = {"light": ("light", 1440), "dark": ("dark", 1440), "narrow": ("light", 420)}
+DOCUMENTED = ["overview-light", "runs-light", "runs-narrow", "run-dark", "sheet-light"]
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, wanted: list[str] | None, part: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         async with AsyncExitStack() as stack:
             shop = await shops.block(stack, f"sqlite:///{place}/shop.db")
-            await shops.fill(shop)
+            await furnish(shop)
             site = await stack.enter_async_context(served(shop))
             playwright = await stack.enter_async_context(async_playwright())
             browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            for name, path, theme, width, height in SHOTS:
-                await picture(browser, site.root, folder / f"{name}.png", path, theme, (width, height))
+            for look, (theme, width) in LOOKS.items():
+                page = await opened(browser, site.root, theme, width)
+                for name, (path, height) in SCREENS.items():
+                    if part in f"{name}-{look}" and (wanted is None or f"{name}-{look}" in wanted):
+                        await page.set_viewport_size({"width": width, "height": height if width > 420 else 860})
+                        await picture(page, site.root + path, folder / f"{name}-{look}.png")
+                await page.context.close()
             await browser.close()
 
 
-async def picture(browser: Browser, root: str, file: Path, path: str, theme: str, size: tuple[int, int]) -> None:
+async def furnish(shop: shops.Shop) -> None:
+    """Fill the shop, with what only pictures need: a day of figures, a loop, evidence, events, a schedule."""
+    await shop.engine.start(shops.poll, 9, id="poll-1")
+    await shop.engine.start(shops.on_record, id="parcel-1")
+    await shop.settle()
+    await shop.engine.get("parcel-1").set_attributes({"kg": 2.4}, by="kim", reason="weighed again")
+    await shop.engine.publish("parcel", {"id": 7}, by="kim")
+    order = {"order": "o-night"}
+    await shop.engine.schedules.put("nightly", shops.quick, order, cron="30 2 * * *", timezone="Europe/Berlin")
+    await shops.fill(shop)
+    for slot in range(144):
+        busy = 22 + 16 * (1 - abs(slot - 62) / 72) + slot * 7 % 5
+        bad = max(0, 9 - abs(slot - 100)) * 1.4 if 92 < slot < 108 else 0.5
+        await shops.count(shop, timedelta(minutes=10 * (144 - slot)), round(busy - bad), round(bad + slot % 3 / 4))
+
+
+async def opened(browser: Browser, root: str, theme: str, width: int) -> Page:
     context = await browser.new_context(
-        viewport={"width": size[0], "height": size[1]},
+        viewport={"width": width, "height": 900},
         color_scheme="dark" if theme == "dark" else "light",
         timezone_id="Europe/Berlin",
         reduced_motion="reduce",
     )
     context.set_default_timeout(PATIENCE)
+    await context.add_init_script(COLLECTOR)
     page = await context.new_page()
+    page.on("pageerror", lambda error: _tell(page, f"thrown: {error}"))
+    page.on("console", lambda said: _tell(page, said.text) if said.type == "error" else None)
     await page.goto(f"{root}/runs")  # the first answer tells the page what time it is in this shop
     await page.wait_for_selector("tbody tr")
-    if path in ("/letters", "/workers"):
-        await page.click(f'nav a[href$="{path}"]')
-    elif path != "/runs":
-        await page.evaluate("address => history.pushState({}, '', address)", f"{root}{path}")
-        await page.reload()
+    return page
+
+
+def _tell(page: Page, said: str) -> None:
+    sys.stderr.write(f"{page.url} {said}\n")
+
+
+async def picture(page: Page, address: str, file: Path) -> None:
+    await page.goto("about:blank")
+    await page.goto(address)
     await page.wait_for_selector(".panel")
-    await page.wait_for_timeout(1_500)
+    await page.wait_for_load_state("networkidle")
+    await page.wait_for_timeout(500)
     if file.stem.startswith("sheet"):
         for key in ("j", "x", "j", "x", "j", "x"):
             await page.keyboard.press(key)
-        await page.click("text=Retry…")
+        await page.click(".bulk >> text=Retry…")
         await page.wait_for_selector("[data-plan]")
+    if file.stem.startswith("keys"):
+        await page.keyboard.press("?")
+        await page.wait_for_selector(".sheet")
     await page.screenshot(path=file)
-    await context.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "how-to" / "images"))
+    given = sys.argv[1:]
+    images = ROOT / "docs" / "how-to" / "images"
+    asyncio.run(main(Path(given[0]) if given else images, None if given else DOCUMENTED, given[1] if given[1:] else ""))

@@ -14,6 +14,8 @@ from typing import Any
 from tests.support.waiting import eventually
 
 from holdfast import Context, Retry, activity, step_context, workflow
+from holdfast.contract.figures import MINUTE as MINUTE_FIGURES
+from holdfast.contract.figures import Figure
 from holdfast.contract.rows import Status
 from holdfast.limits import Limit
 from holdfast.testing import JumpingClock, TestEngine
@@ -178,7 +180,38 @@ async def reminder(ctx: Context) -> None:
 @workflow
 async def lengthy(ctx: Context, steps: int) -> None:
     for number in range(steps):
-        await ctx.step("pack", release_stock, f"o-{number}")
+        await ctx.step(release_stock, f"o-{number}")
+
+
+@workflow
+async def poll(ctx: Context, times: int) -> None:
+    async for it in ctx.loop("ask", state=0, history_keep=50):
+        await it.step("fetch", release_stock, f"o-{it.state}")
+        await it.step("store", release_stock, f"o-{it.state}")
+        it.state += 1
+        if it.state == times:
+            break
+
+
+@activity(name="<img onerror>", retry=Retry(max_attempts=1))
+async def says(text: Any) -> Any:
+    if isinstance(text, str):
+        raise ValueError(text)
+    return text
+
+
+@workflow(name="<svg onload>")
+async def talkative(ctx: Context, text: Any) -> Any:
+    ctx.evidence("<b>", text if isinstance(text, list) else text[:100])
+    await ctx.step(says, text)
+    await ctx.receive("<b>approved")
+
+
+@workflow
+async def on_record(ctx: Context) -> None:
+    for number in range(3):
+        ctx.evidence("weighed", {"parcel": number, "note": '\u2028 \x01 " é'})
+    await ctx.receive("approved")
 
 
 @workflow(name="checkout", version="3")
@@ -193,7 +226,10 @@ async def checkout_after(ctx: Context) -> None:
     await ctx.receive("approved")
 
 
-ALL: list[Any] = [fulfil, ship, quick, relocate, trip, render, index_docs, improve, reminder, lengthy, checkout_after]
+ALL: list[Any] = [
+    fulfil, ship, quick, relocate, trip, render, index_docs, improve, reminder, lengthy, poll, talkative,
+    on_record, checkout_after,
+]  # fmt: skip
 
 
 class Shop:
@@ -318,6 +354,20 @@ async def failed(shop: Shop) -> None:
             await engine.advance(20 * SECOND)
         await shop.until(f"order-{number}", lambda head: head.status is Status.FAILED)
     clock.advance(2 * MINUTE)
+
+
+async def count(shop: Shop, ago: timedelta, completed: int, failed: int) -> None:
+    """Put into the figures, as a worker would, that so many runs ended so long ago."""
+    start = (shop.clock.now() - ago // timedelta(microseconds=1)) // MINUTE_FIGURES * MINUTE_FIGURES
+    took = (0,) * 8 + (1,) + (0,) * 5
+    rows = [("completed", completed), ("failed", failed)]
+    await shop.engine.store.add_figures(
+        [
+            Figure(start, "fulfil", "", outcome, n, n * 40_000_000, tuple(n * each for each in took))
+            for outcome, n in rows
+            if n
+        ]
+    )
 
 
 async def block(stack: AsyncExitStack, database: str) -> Shop:

@@ -95,7 +95,7 @@ async def choose(looker: Any, word: str, by: str) -> None:
     if by == "mouse":
         await button.click()
     else:
-        await button.focus()
+        await looker.tab_to(button)
         await looker.press("Enter")
 
 

@@ -57,18 +57,3 @@ async def test_what_the_filter_does_not_know_is_told_and_an_empty_list_says_what
     await expect(looker("[role=alert]")).to_contain_text("did you mean status?")
     await looker.open("/runs?q=customer%3Dnobody")
     await expect(await looker.sees(".notice")).to_contain_text("No run fits")
-
-
-@pytest.mark.web
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 420])
-@pytest.mark.parametrize("screen", ["/runs", "/runs/order-88391", "/letters", "/workers"])
-async def test_a_screen_has_nothing_that_axe_finds_wrong(shop, site, looker, theme, width, screen):
-    await shops.fill(shop)
-    await looker.page.set_viewport_size({"width": width, "height": 900})
-    await looker.page.emulate_media(color_scheme=theme)
-    await looker.open(screen)
-    await looker.sees(".panel")
-    await looker.page.wait_for_load_state("networkidle")
-    assert await looker.violations() == []
-    assert not await looker.overflows()

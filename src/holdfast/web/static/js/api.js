@@ -29,7 +29,8 @@ export class Problem extends Error {
 export async function ask(method, path, { body, params, signal: abort, sentences = false, whole = false } = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params ?? {})) {
-    if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
+    if (Array.isArray(value)) for (const each of value) query.append(name, String(each));
+    else if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
   }
   if (sentences) {
     query.set("relative", "true");
@@ -105,6 +106,7 @@ export function usePicture(key, read) {
   reader.current = read;
   const load = useCallback(async () => {
     const mine = state.current;
+    if (mine.key === null) return;
     mine.abort?.abort();
     clearTimeout(mine.timer);
     const abort = (mine.abort = new AbortController());

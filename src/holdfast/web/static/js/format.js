@@ -5,6 +5,9 @@ import { signal, kept, keep } from "./base.js";
 export const zone = signal(kept("zone", "local"));
 export const now = signal(Date.now());
 
+/** Whether the server has said what time it is. */
+export const told = signal(false);
+
 let apart = 0;
 setInterval(() => { now.value = Date.now() + apart; }, 1000);
 
@@ -17,6 +20,7 @@ export function heard(text) {
       apart = difference;
       now.value = at;
     }
+    told.value = true;
   }
 }
 

@@ -5,24 +5,29 @@ import { connection, useLive } from "./live.js";
 import { go, href, place, runHref, settled } from "./url.js";
 import { ago, coarse, now, setZone, zone, zoneName } from "./format.js";
 import { letters, setLetters, useKeys } from "./keys.js";
+import { Drop } from "./parts/drop.js";
+import { later } from "./parts/later.js";
 import { Icon, Mark } from "./parts/icons.js";
 import { changed, close, Frame, open, Sheet, sheet, addKind } from "./parts/sheet.js";
 import { Toasts, toast, Trouble } from "./parts/show.js";
 import { Runs } from "./screens/runs.js";
 
-const later = (load, name) => {
-  let found = null;
-  return (props) => {
-    const [Screen, set] = useState(() => found);
-    useEffect(() => { if (!found) load().then((module) => { found = module[name]; set(() => found); }); }, []);
-    return Screen ? html`<${Screen} ...${props} />` : html`<main id="main" aria-busy="true"></main>`;
-  };
-};
-const Run = later(() => import("./screens/run.js"), "Run");
-const Letters = later(() => import("./screens/letters.js"), "Letters");
-const Workers = later(() => import("./screens/workers.js"), "Workers");
+const busy = html`<main id="main" aria-busy="true"></main>`;
+const Run = later(() => import("./screens/run.js"), "Run", busy);
+const Letters = later(() => import("./screens/letters.js"), "Letters", busy);
+const Workers = later(() => import("./screens/workers.js"), "Workers", busy);
+const Overview = later(() => import("./screens/overview.js"), "Overview", busy);
+const Audit = later(() => import("./screens/audit.js"), "Audit", busy);
+const Events = later(() => import("./screens/events.js"), "Events", busy);
+const Deploys = later(() => import("./screens/deploys.js"), "Deploys", busy);
 
-const SCREENS = [["/runs", "Runs", "r"], ["/letters", "Dead letters", "l"], ["/workers", "Workers", "w"]];
+const Schedules = later(() => import("./screens/schedules.js"), "Schedules", busy);
+const Settings = later(() => import("./screens/settings.js"), "Settings", busy);
+const Start = later(() => import("./screens/start.js"), "Start", busy);
+
+/** Where to go: address, word, the letter after g, and what is shown there. */
+const SCREENS = [["/", "Overview", "o", Overview], ["/runs", "Runs", "r", Runs], ["/letters", "Dead letters", "l", Letters], ["/schedules", "Schedules", "s", Schedules], ["/workers", "Workers", "w", Workers], ["/events", "Events", "e", Events], ["/deploys", "Deploys", "d", Deploys], ["/audit", "Audit", "a", Audit]];
+const isAt = (to, path) => (to === "/" ? path === "/" : path === to || path.startsWith(to + "/"));
 
 export function flipTheme() {
   const root = document.documentElement;
@@ -68,16 +73,16 @@ function Bar() {
   const path = place.value.path;
   return html`${about.open && html`<div class="openbar">This dashboard is open to everyone who can reach it: dangerously_open=True</div>`}
   <header class="top">
-    <a class="brand" href=${href("/runs")} aria-label="holdfast, runs"><${Mark} /><span>holdfast</span></a>
+    <a class="brand" href=${href("/")} aria-label="holdfast, overview"><${Mark} /><span>holdfast</span></a>
     <${Connection} />
-    <nav class="nav" aria-label="Main">${SCREENS.map(([to, word]) => html`<a href=${href(to)} aria-current=${path.startsWith(to) ? "page" : undefined}>${word}${to === "/letters" && open > 0 && html`<span class="badge">${open.toLocaleString("en-US")}<span class="vh"> open</span></span>`}</a>`)}</nav>
+    <nav class="nav" aria-label="Main">${SCREENS.map(([to, word], i) => html`<a class=${i > 4 ? "late" : ""} href=${href(to)} aria-current=${isAt(to, path) ? "page" : undefined}>${word}${to === "/letters" && open > 0 && html`<span class="badge">${open.toLocaleString("en-US")}<span class="vh"> open</span></span>`}</a>`)}<span class="rest"><${Drop} label="More" items=${SCREENS.slice(5).map(([to, word]) => [word, href(to)])} /></span><span class="whole"><${Drop} label=${SCREENS.find(([to]) => isAt(to, path))?.[1] ?? "Menu"} name="Menu" items=${SCREENS.map(([to, word]) => [word, href(to)])} /></span></nav>
     <div class="right"><${Search} />
       <button class="icon" aria-label="Light or dark" onClick=${flipTheme}><${Icon} name="moon" /></button>
-      <span class="who"><i class="face" aria-hidden="true">${(about.name ?? "?")[0].toUpperCase()}</i><span>${about.name} · ${about.role}</span></span></div>
+      <a class="who" href=${href("/settings")} title="Settings" aria-label=${`Settings; ${about.name}, ${about.role}`}><i class="face" aria-hidden="true">${(about.name ?? "?")[0].toUpperCase()}</i><span>${about.name} · ${about.role}</span></a></div>
   </header>`;
 }
 
-const KEYS = [["/", "search"], ["g r, g l, g w", "runs, dead letters, workers"], ["j k", "move"], ["x", "select"], ["enter", "open"], ["n", "show newer runs"], ["[ ]", "run before, after"], ["s p", "send, pause"], ["a", "all acts"], ["y", "copy the id"], ["c", "copy as a command"], ["f", "fold idle time"], ["t z", "theme, time zone"], ["esc", "close"], ["?", "these keys"]];
+const KEYS = [["/", "search"], ["g o r l s w e d a", "overview, runs, dead letters, schedules, workers, events, deploys, audit"], ["j k", "move"], ["x", "select"], ["enter", "open"], ["n", "show newer runs"], ["[ ]", "run before, after"], ["s p", "send, pause"], ["a", "all acts"], ["y", "copy the id"], ["c", "copy as a command"], ["f", "fold idle time"], ["t z", "theme, time zone"], ["esc", "close"], ["?", "these keys"]];
 
 function Help() {
   const [wanted, want] = useState(zone.value);
@@ -122,20 +127,20 @@ function Screen() {
     try { id = decodeURIComponent(run[1]); } catch { /* shown as it stands */ }
     return html`<${Run} key=${id} id=${id} params=${params} />`;
   }
-  if (path === "/runs" || path === "/runs/") return html`<${Runs} params=${params} />`;
-  if (path.startsWith("/letters")) return html`<${Letters} params=${params} />`;
-  if (path.startsWith("/workers")) return html`<${Workers} params=${params} />`;
+  const found = SCREENS.find(([to]) => path === to || path === to + "/");
+  if (path === "/settings") return html`<${Settings} />`;
+  if (path === "/start") return html`<${Start} params=${params} />`;
+  if (found) return html`<${found[3]} params=${params} />`;
   return html`<main id="main"><section class="panel notice"><h2>There is no such page</h2><p>Nothing of the dashboard stands at <code>${path}</code>.</p><div class="acts"><a class="btn main" href=${href("/runs")}>All runs</a></div></section></main>`;
 }
 
 function App() {
   const about = session.value;
   useKeys({
-    "g r": () => go(href("/runs")), "g l": () => go(href("/letters")), "g w": () => go(href("/workers")), "g o": () => go(href("/runs")),
+    ...Object.fromEntries(SCREENS.map(([to, , letter]) => ["g " + letter, () => go(href(to))])),
     "?": () => open({ kind: "help" }), t: flipTheme,
     z: () => { setZone(ZONES[(ZONES.indexOf(zone.value) + 1) % ZONES.length]); toast("Times in " + zoneName(), { icon: "suspended" }); },
   });
-  if (place.value.path === "/") { queueMicrotask(() => go(href("/runs"), { replace: true })); return null; }
   if (about.state === "unknown") return html`<main id="main" aria-busy="true"></main>`;
   if (about.state === "out") return html`<${SignIn} />`;
   if (about.state === "away") return html`<main id="main"><${Trouble} problem=${about.problem} retry=${meet} /></main>`;

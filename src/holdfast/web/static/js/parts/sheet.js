@@ -32,7 +32,7 @@ export const openAct = (action, on, more = {}) => open({ kind: "act", action, ..
 export function Frame({ title, children, confirm, confirmWord, disabled, danger, busy, extra }) {
   const first = useRef(null);
   useEffect(() => {
-    const field = first.current?.querySelector("[data-first]") ?? first.current?.querySelector("input, textarea, select") ?? first.current?.querySelector("footer button");
+    const field = first.current?.querySelector("[data-first]") ?? first.current?.querySelector("input, textarea, select") ?? first.current?.querySelector(".sfoot button");
     field?.focus();
   }, []);
   useKeys({ escape: close });
@@ -40,12 +40,12 @@ export function Frame({ title, children, confirm, confirmWord, disabled, danger,
     event.preventDefault();
     if (!disabled && !busy) confirm();
   };
-  return html`<form class="sheet" role="dialog" aria-labelledby="sheet-title" ref=${first} onSubmit=${submit} novalidate>
-    <header><h2 id="sheet-title">${title}</h2><button type="button" class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
+  return html`<section class="sheet" role="dialog" aria-labelledby="sheet-title" ref=${first}><form onSubmit=${submit} novalidate>
+    <div class="shead"><h2 id="sheet-title">${title}</h2><button type="button" class="icon" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></div>
     <div class="body">${children}</div>
-    <footer><button type="submit" class=${"btn main" + (danger ? " danger" : "")} disabled=${disabled || busy}>${busy ? "Working…" : confirmWord}</button>${extra}
-      <button type="button" class="btn quiet" onClick=${close}>Close</button><span class="hint"><kbd>enter</kbd></span></footer>
-  </form>`;
+    <div class="sfoot"><button type="submit" class=${"btn main" + (danger ? " danger" : "")} disabled=${disabled || busy}>${busy ? "Working…" : confirmWord}</button>${extra}
+      <button type="button" class="btn quiet" onClick=${close}>Close</button><span class="hint"><kbd>enter</kbd></span></div>
+  </form></section>`;
 }
 
 /** The same as a command, with curl and Python behind it. */
@@ -56,7 +56,7 @@ export function Command({ spellings }) {
     <div class="cmd"><pre tabindex="0" role="group" aria-label="The same as a command">${text}</pre><button type="button" class="icon bordered" aria-label="Copy the command" onClick=${() => copy(text, "Command")}><${Icon} name="copy" /></button></div>`;
 }
 
-const reasonKept = () => sessionStorage.getItem("holdfast-reason") ?? "";
+export const reasonKept = () => sessionStorage.getItem("holdfast-reason") ?? "";
 
 export function Reason({ value, set, required }) {
   return html`<label class="field"><span>Reason${required ? "" : ", for the audit trail"}</span><input type="text" name="reason" autocomplete="off" required=${required} aria-required=${required} value=${value} onInput=${(e) => set(e.target.value)} /></label>`;
@@ -70,7 +70,7 @@ function Options({ action, given, set, steps }) {
 }
 
 /** Whatever went wrong, in the sheet that it went wrong in. */
-const Wrong = ({ problem }) => problem && html`<div class="plan bad" role="alert"><${Icon} name="failed" /><div><b>${problem.title}</b><br /><span class="wrap">${problem.message}</span></div></div>`;
+export const Wrong = ({ problem }) => problem && html`<div class="plan bad" role="alert"><${Icon} name="failed" /><div><b>${problem.title}</b><br /><span class="wrap">${problem.message}</span></div></div>`;
 
 function ActOnOne({ action, id, step, steps, status }) {
   const act = ACTS[action];

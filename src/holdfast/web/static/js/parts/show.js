@@ -29,7 +29,7 @@ export function Time({ at, millis, both, short }) {
 const FAILS = /^(failed|waiting\.retry|blocked\.(code|stuck|poison))/;
 const WARNS = /^(pending\.nobody|overdue|waiting\.queue\.nobody|running\.(silent|dead))/;
 
-function coded(text, key) {
+export function coded(text, key) {
   return text.split(/`([^`]*)`/).map((part, i) => (i % 2 ? html`<code key=${key + i}>${part}</code>` : part));
 }
 

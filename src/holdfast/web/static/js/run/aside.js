@@ -5,13 +5,14 @@ import { absolute, clock, coarse, now } from "../format.js";
 import { href } from "../url.js";
 import { open } from "../parts/sheet.js";
 import { Chips, Copy, Json, RunLink, Time } from "../parts/show.js";
-import { ErrorView } from "./step.js";
-import { done, Seal } from "./tabs.js";
+import { Code, ErrorView, usePlaces } from "./step.js";
+import { done } from "./tabs.js";
 
 const Ahead = ({ at }) => { const left = Date.parse(at) - now.value; return html`<${Time} at=${at} /> <span class="dim">${left > 0 ? "in " + coarse(left) : coarse(-left) + " ago"}</span>`; };
 
 export function Aside({ run, undos, audit }) {
   const { head } = run;
+  const places = usePlaces(head.id, null, !head.ended_at && ["suspended", "running", "paused"].includes(head.status) && `${head.status} ${head.updated_at} ${run.entries}`);
   const facts = [
     ["Workflow", html`<a href=${href("/runs", { q: "workflow:" + head.workflow })}>${head.workflow}</a> v${head.version}`],
     ["Worker", head.worker && html`<a href=${href("/workers", { worker: head.worker })}><code>${head.worker.slice(0, 13)}</code></a>`],
@@ -31,10 +32,11 @@ export function Aside({ run, undos, audit }) {
     <section><h2 class="h3">Attributes <span class="end"><button class="linklike" disabled=${!may("operator")} onClick=${() => open({ kind: "attributes", id: head.id, values: head.attributes ?? {} })}>edit</button></span></h2><div class="chips">${Object.keys(head.attributes ?? {}).length ? html`<${Chips} values=${head.attributes} />` : html`<span class="dim">none</span>`}</div></section>
     <section><h2 class="h3">Input ${copied(run.input, "Input")}</h2><${Json} value=${run.input} label="Input" /></section>
     ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" /></section>`}
-    ${run.error && html`<section><h2 class="h3">Error</h2><${ErrorView} error=${run.error} /></section>`}
+    ${run.error && html`<section><h2 class="h3">Error</h2><${ErrorView} error=${run.error} run=${head.id} /></section>`}
+    ${places.length > 0 && html`<section><h2 class="h3">Its code is here</h2>${places.map((each) => html`<${Code} place=${each} />`)}</section>`}
     ${run.compensation?.length > 0 ? html`<section><h2 class="h3">Undone</h2><ol class="undo">${run.compensation.map((each) => html`<li><code>${each.name}</code><small>${each.status}</small></li>`)}</ol></section>`
       : undos.length > 0 && !head.ended_at && html`<section><h2 class="h3">If it failed now, this would be undone</h2><ol class="undo">${undos.map((each) => html`<li><code>${each.name}</code></li>`)}</ol></section>`}
-    ${audit.data?.items?.length > 0 && html`<section><h2 class="h3">Done to it <span class="end"><${Seal} verdict=${audit.data.verdict} /></span></h2><ul class="done">${audit.data.items.slice(0, 6).map((row) => html`<li><${Time} at=${row.at} />${done(row)}</li>`)}</ul></section>`}
+    ${audit.data?.items?.length > 0 && html`<section><h2 class="h3">Done to it</h2><ul class="done">${audit.data.items.slice(0, 6).map((row) => html`<li><${Time} at=${row.at} />${done(row)}</li>`)}</ul></section>`}
     <section><h2 class="h3">In the terminal <span class="end"><${Copy} text=${"holdfast why " + head.id} what="Command">copy<//></span></h2><pre class="json" tabindex="0" role="group" aria-label="Command">holdfast why ${head.id}</pre></section>
   </aside>`;
 }

@@ -3,7 +3,7 @@
 const micros = (value) => (typeof value === "number" ? value / 1000 : Date.parse(value));
 
 /** Rows in the order of their first call, each with bars, waits and marks; times are milliseconds. */
-export function rowsOf(entries) {
+export function rowsOf(entries, head = null) {
   const rows = new Map();
   const undos = [];
   const row = (path, kind, at) => {
@@ -106,13 +106,8 @@ export function rowsOf(entries) {
   }
   for (const undo of undos) undo.done = [...rows.keys()].some((path) => path.startsWith(undo.path + "/"));
   const all = [...rows.values()];
-  const paths = new Set(rows.keys());
-  for (const each of all) {
-    const parts = each.path.split("/");
-    let depth = 0;
-    for (let i = 1; i < parts.length; i++) if (paths.has(parts.slice(0, i).join("/"))) depth++;
-    each.depth = depth;
-  }
+  // A loop that was left with `break`, and what a run left open when it ended, have no fact that says so.
+  if (head?.ended_at) for (const each of all) if (each.ended === undefined && ["loop", "join", "race"].includes(each.kind)) Object.assign(each, { status: head.status === "completed" ? "completed" : "cancelled" });
   return { rows: [...all.filter((each) => !each.undoing), ...all.filter((each) => each.undoing)], undos: undos.filter((each) => !each.done).reverse() };
 }
 
@@ -188,6 +183,14 @@ export function scaleOf(rows, { begin, now, open, fold = true }) {
   return { at, pieces, first, last, folds: folds.map(([a, b], i) => ({ from: a, to: b, x: pieces[i].x + pieces[i].width, width: foldWidth })) };
 }
 
+/** The scale as it is between two places of it, in per cent. */
+export function zoomed(scale, [from, to]) {
+  const by = 100 / (to - from);
+  const place = (x) => (x - from) * by;
+  const part = (each) => ({ ...each, x: place(each.x), width: each.width * by });
+  return { ...scale, at: (instant) => place(scale.at(instant)), pieces: scale.pieces.map(part), folds: scale.folds.map(part) };
+}
+
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3, 604800e3];
 
 /** Where the axis is marked: {x, at, since} with `since` the milliseconds since the begin of its piece, 0 at it. */
@@ -195,13 +198,14 @@ export function ticksOf(scale) {
   const ticks = [];
   let last = -20;
   for (const piece of scale.pieces) {
-    if (piece.x - last > 8) { ticks.push({ x: piece.x, at: piece.from, since: 0 }); last = piece.x; }
+    if (piece.x + piece.width < 0 || piece.x > 98) continue;
+    if (piece.x >= 0 && piece.x - last > 8) { ticks.push({ x: piece.x, at: piece.from, since: 0 }); last = piece.x; }
     const long = piece.to - piece.from;
     const step = STEPS.find((each) => (each / long) * piece.width > 11);
     if (!step) continue;
     for (let t = step; t < long; t += step) {
       const x = piece.x + (piece.width * t) / long;
-      if (x - last > 9 && x < 92) { ticks.push({ x, at: piece.from + t, since: t }); last = x; }
+      if (x >= 0 && x - last > 9 && x < 92) { ticks.push({ x, at: piece.from + t, since: t }); last = x; }
     }
   }
   return ticks;

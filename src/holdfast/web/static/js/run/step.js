@@ -1,6 +1,8 @@
 // One step: its attempts, what it was given and gave, the last error with its own frames open.
 import { html, useState } from "../base.js";
+import { get, may, usePicture } from "../api.js";
 import { clock, coarse, now, span } from "../format.js";
+import { href } from "../url.js";
 import { ActButton } from "../parts/sheet.js";
 import { Copy, Json, Status, TERMINAL, Time } from "../parts/show.js";
 
@@ -20,26 +22,57 @@ export function framesOf(text) {
 const short = (file) => file.split(/[\\/]/).slice(-2).join("/");
 export const typeName = (type) => String(type ?? "").split(".").pop();
 
-function Frame({ frame }) {
+const PART = /("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|#.*$)|\b(async|await|class|def|return|raise|if|elif|else|for|while|with|as|in|not|and|or|is|None|True|False|try|except|finally|import|from|lambda|yield|pass)\b|\b(\d[\d_.]*)\b/g;
+
+/** A line of Python, with colours. */
+function coloured(text) {
+  const out = [];
+  let from = 0;
+  for (const found of text.matchAll(PART)) {
+    out.push(text.slice(from, found.index), html`<span class=${found[1] ? "str" : found[2] ? "k" : "n"}>${found[0]}</span>`);
+    from = found.index + found[0].length;
+  }
+  return [...out, text.slice(from)];
+}
+
+/** Lines around a place in code. */
+export function Code({ place }) {
+  const lines = place.lines.filter((each, i) => place.lines.slice(i).some((one) => one.text.trim()));
+  const depth = Math.min(...place.lines.filter((each) => each.text.trim()).map((each) => each.text.match(/^ */)[0].length));
+  return html`<p class="frame"><code title=${place.file}>${short(place.file)}</code><span>${place.name && place.name + ", "}line ${place.line}</span></p>
+    <pre tabindex="0" class="code" role="group" aria-label=${"Lines around line " + place.line}>${lines.map((each) => html`<span class=${each.n === place.line ? "hit" : "near"}><span class="ln">${each.n}</span>${coloured(each.text.slice(depth))}${"\n"}</span>`)}</pre>`;
+}
+
+/** The code around where a run waits, or around an error of it: read where the server has the files, unchanged. */
+export function usePlaces(id, step, stamp) {
+  const wanted = may("reader") && stamp;
+  const places = usePicture(wanted ? `places ${id} ${step ?? ""} ${stamp}` : null, (signal) => get(`/runs/${encodeURIComponent(id)}/frames`, { params: { step }, signal }));
+  return (wanted && places.fresh && places.data?.items) || [];
+}
+
+function Frame({ frame, places }) {
+  const place = places.find((each) => each.file === frame.file && each.line === frame.line);
+  if (place) return html`<${Code} place=${place} />`;
   return html`<p class="frame"><code title=${frame.file}>${short(frame.file)}</code><span>${frame.name && frame.name + ", "}line ${frame.line}</span></p>
     ${frame.text.length > 0 && html`<pre tabindex="0" role="group" aria-label=${"Line " + frame.line}><span class="hit"><span class="ln">${frame.line}</span>${frame.text.join("\n")}</span></pre>`}`;
 }
 
 /** An error: what it said, where; frames of libraries are folded. */
-export function ErrorView({ error }) {
+export function ErrorView({ error, run, step }) {
+  const places = usePlaces(run, step, error.traceback && error.message);
   const [whole, setWhole] = useState(false);
   const frames = framesOf(error.traceback);
   const own = frames.filter((each) => !each.library);
   const hidden = frames.length - own.length;
   return html`<p class="err wrap">${typeName(error.type)}${error.message ? ": " + error.message : ""}</p>
-    ${whole ? html`<pre tabindex="0" class="json" role="group" aria-label="Traceback">${error.traceback}</pre>` : own.map((frame) => html`<${Frame} frame=${frame} />`)}
+    ${whole ? html`<pre tabindex="0" class="json" role="group" aria-label="Traceback">${error.traceback}</pre>` : own.map((frame) => html`<${Frame} frame=${frame} places=${places} />`)}
     <p class="trace">${error.cause && html`caused by <code>${typeName(error.cause.type)}</code>${error.cause.message ? ": " + error.cause.message : ""} · `}${!whole && hidden > 0 && `${hidden} ${hidden === 1 ? "frame" : "frames"} of libraries hidden · `}${error.traceback && html`<button class="linklike" onClick=${() => setWhole(!whole)}>${whole ? "own frames" : "whole traceback"}</button>`}</p>`;
 }
 
-function Attempts({ row }) {
+function Attempts({ row, worker }) {
   return html`<table class="att"><caption class="vh">Attempts: number, when it began, how long it took, what came of it</caption><colgroup><col class="c1" /><col class="c2" /><col class="c3" /><col /></colgroup><tbody>
-    ${row.bars.slice(-30).map((bar) => html`<tr><td class="dim">${bar.attempt}</td><td><${Time} at=${new Date(bar.from).toISOString()} millis /></td><td>${bar.to === null ? coarse(now.value - bar.from) : span(bar.to - bar.from)}</td>
-      <td class=${"outcome " + { failed: "s-failed", done: "s-completed", lost: "s-pending", running: "s-running" }[bar.state]} title=${bar.error?.message}>${bar.state === "failed" ? typeName(bar.error?.type) + (bar.error?.message ? ": " + bar.error.message : "") : bar.state === "lost" ? "lost with its worker" + (bar.why ? ": " + bar.why : "") : bar.state}</td></tr>`)}
+    ${row.bars.slice(-30).map((bar) => html`<tr title=${bar.state === "running" && worker ? "on " + worker : undefined}><td class="dim">${bar.attempt}</td><td><${Time} at=${new Date(bar.from).toISOString()} millis /></td><td>${bar.to === null ? coarse(now.value - bar.from) : span(bar.to - bar.from)}</td>
+      <td class=${"outcome " + { failed: "s-failed", done: "s-completed", lost: "s-pending", running: "s-running" }[bar.state]} title=${bar.error?.message}>${bar.state === "failed" ? typeName(bar.error?.type) + (bar.error?.message ? ": " + bar.error.message : "") : bar.state === "lost" ? "lost with its worker" + (bar.why ? ": " + bar.why : "") : bar.state === "running" && worker ? html`running on <a href=${href("/workers", { worker })}><code>${worker.slice(0, 13)}</code></a>` : bar.state}</td></tr>`)}
     ${row.next && html`<tr><td class="dim">${row.attempts + 1}</td><td>${clock(row.next, { millis: true })}</td><td class="dim">${row.next > now.value ? "in " + coarse(row.next - now.value) : "now"}</td><td class="s-suspended">planned</td></tr>`}</tbody></table>`;
 }
 
@@ -54,11 +87,11 @@ export function StepPanel({ row, step, head }) {
     <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}${step?.reason ? " · " + step.reason : ""}</span>
       <span class="end">${waits && html`<${ActButton} action="nudge" on=${on} more=${{ step: row.path }} label="Try now" small />`}${row.kind === "step" && html`<${ActButton} action="rerun" on=${on} more=${{ step: row.path }} label="Rerun from here…" small fits=${ended} />`}</span></header>
     <div class="two"><div>
-      ${row.kind === "step" ? html`<h3>Attempts</h3><${Attempts} row=${row} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
+      ${row.kind === "step" ? html`<h3>Attempts</h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
       ${step?.progress !== null && step?.progress !== undefined && html`<h3>Progress ${step.heartbeat_at && html`<span class="end"><${Time} at=${step.heartbeat_at} short /></span>`}</h3><${Json} value=${step.progress} label="Progress" />`}
       ${row.kind === "step" && html`<h3>Arguments ${row.arguments && html`<span class="end"><${Copy} text=${JSON.stringify(row.arguments)} what="Arguments">copy<//></span>`}</h3>${row.arguments ? html`<${Json} value=${row.arguments} label="Arguments" />` : html`<p class="dim">Not recorded; <code>@activity(record_arguments=True)</code> records them.</p>`}`}
     </div><div>
-      ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} />` : null}
+      ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} run=${head.id} step=${row.path} />` : null}
       ${status === "completed" && row.kind === "step" && html`<h3>Result <span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span></h3><${Json} value=${step?.result ?? null} label="Result" />`}
       ${row.marks.length > 0 && html`<h3>Message</h3><p>${row.marks.map((mark) => html`<code>${mark.what}</code> at ${clock(mark.at, { millis: true })}`)}</p>`}
       ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}

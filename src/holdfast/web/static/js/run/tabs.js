@@ -6,6 +6,7 @@ import { here, runHref } from "../url.js";
 import { Icon } from "../parts/icons.js";
 import { changed, open } from "../parts/sheet.js";
 import { Copy, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
+import { verdictOf } from "./chain.js";
 import { typeName } from "./step.js";
 
 const path = (id, rest) => `/runs/${encodeURIComponent(id)}/${rest}`;
@@ -64,7 +65,7 @@ export function History({ id, total }) {
   const shownEntry = found.find((each) => each.seq === shown);
   if (problem && !items.length) return html`<${Trouble} problem=${problem} retry=${() => more(0)} />`;
   return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => type(e.target.value)} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => only(e.target.checked)} /> failed only</label><span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
-    <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="History">
+    <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
       <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
         ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(JSON.stringify(each.data), 160)}</span></button>`)}</div></div></div>
     ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" /></div>`}`;
@@ -101,16 +102,20 @@ export function done(row) {
 
 export function Record({ id, audit }) {
   const evidence = usePicture("evidence " + id, (signal) => get(path(id, "evidence"), { signal }));
-  const verdict = usePicture("verdict " + id, (signal) => get("/audit/verify", { params: { run: id }, signal }));
+  const verdict = usePicture("verdict " + id, (signal) => verdictOf(id, signal));
+  const whole = usePicture("verdict", (signal) => verdictOf(null, signal));
   const rows = evidence.data?.items ?? [];
   const acts = audit.data?.items ?? [];
-  return html`<div class="ptitle"><h2>Done to it</h2><span class="end dim">from the audit trail, newest first</span></div>
+  return html`<div class="ptitle"><h2>Done to it</h2><span class="end"><span class="dim">newest first</span><${Seal} verdict=${whole.data} of="the audit trail" /></span></div>
     <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><${Wide}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//><//>
-    <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && html`<${Seal} verdict=${verdict.data} />`}</span></div>
+    <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && html`<${Seal} verdict=${verdict.data} of="what it put on record" />`}</span></div>
     <${Part} picture=${evidence} empty=${!rows.length && "It put nothing on record. Its code does so with ctx.evidence."}><${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Data</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.recorded_at} /></td><td><b>${row.kind}</b><span class="small">${row.id}</span></td><td><code>${cut(JSON.stringify(row.data ?? null), 400)}</code></td></tr>`)}</tbody></table><//><//>`;
 }
 
-export function Seal({ verdict }) {
+/** Whether a chain holds, and where that was found out. */
+export function Seal({ verdict, of = "" }) {
   if (!verdict) return null;
-  return verdict.ok ? html`<span class="seal"><${Icon} name="completed" />chain verified</span>` : html`<span class="seal s-failed"><${Icon} name="failed" />chain broken at ${verdict.broken_at}</span>`;
+  const where = verdict.here ? "in this browser" : "by the server";
+  const about = `${plural(verdict.checked, "row")} of ${of} ${verdict.checked === 1 ? "holds" : "hold"}, checked ${where}`;
+  return verdict.ok ? html`<span class="seal" title=${about}><${Icon} name="completed" />chain verified ${where}</span>` : html`<span class="seal s-failed" role="alert" title=${about}><${Icon} name="failed" />chain broken at row ${verdict.broken_at}, checked ${where}</span>`;
 }

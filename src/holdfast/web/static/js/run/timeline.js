@@ -1,9 +1,10 @@
 // The timeline: a row a call, bars for attempts, idle time folded.
-import { html, useMemo, useRef, useState, useLayoutEffect } from "../base.js";
+import { html, useRef, useState, useLayoutEffect } from "../base.js";
 import { clock, coarse, now, plural, span } from "../format.js";
-import { here, runHref } from "../url.js";
+import { go, here, runHref } from "../url.js";
+import { useKeys } from "../keys.js";
 import { Icon } from "../parts/icons.js";
-import { scaleOf, ticksOf } from "./bars.js";
+import { scaleOf, ticksOf, zoomed } from "./bars.js";
 
 const HEIGHT = 35, MANY = 60;
 const p = (x) => x.toFixed(2) + "%";
@@ -12,6 +13,7 @@ const ICON = { completed: "completed", failed: "failed", waiting: "suspended", s
 
 function small(row) {
   if (row.kind === "join" || row.kind === "race") return `${row.kind} of ${row.branches.length}`;
+  if (row.kind === "iteration") return plural(row.attempts, "call");
   if (row.kind !== "step") return { message: "message", child: "child", sleep: "sleep", loop: row.note || "loop", send: "sent", publish: "published" }[row.kind];
   return row.attempts > 1 ? plural(row.attempts, "attempt") : "";
 }
@@ -42,7 +44,7 @@ function Bars({ row, scale, instant }) {
     if (bar.state === "failed" && width > 3) out.push(html`<svg x=${p(from + width / 2)} y="17.5" overflow="visible"><path class="cross" d="M-3.2 -3.2L3.2 3.2M3.2 -3.2L-3.2 3.2" /></svg>`);
     right = Math.max(right, from + width);
   }
-  if (["join", "race", "loop"].includes(row.kind)) {
+  if (["join", "race", "loop"].includes(row.kind) && !row.folded) {
     const from = scale.at(row.begun), to = scale.at(row.ended ?? instant);
     right = to;
     out.push(html`<line class="b-group" x1=${p(from)} x2=${p(to)} y1="17.5" y2="17.5" /><line class="b-group" x1=${p(from)} x2=${p(from)} y1="12.5" y2="22.5" /><line class="b-group" x1=${p(to)} x2=${p(to)} y1="12.5" y2="22.5" />`);
@@ -59,9 +61,13 @@ function Bars({ row, scale, instant }) {
   return html`<svg aria-hidden="true">${out}</svg>`;
 }
 
-function Row({ row, scale, instant, selected, select }) {
+const mark = (row) => "s-" + ({ waiting: "suspended", skipped: "suspended" }[row.status] ?? row.status);
+
+function Row({ row, scale, instant, selected, flip }) {
+  if (row.kind === "more") return html`<div class="row more" role="listitem"><button class="name linklike" style=${{ "--d": row.depth }} onClick=${() => flip(row.key)}>${row.name}…</button></div>`;
   return html`<div class=${"row" + (selected ? " sel" : "")} role="listitem" data-path=${row.path}>
-    <a class="name" style=${{ "--d": row.depth }} href=${row.child ? runHref(row.child) : here({ step: row.path })} data-replace=${row.child ? undefined : ""} aria-current=${selected ? "true" : undefined} aria-label=${describe(row, instant)}><span class=${"s-" + ({ waiting: "suspended", skipped: "suspended" }[row.status] ?? row.status)}><${Icon} name=${ICON[row.status] ?? row.status} /></span><code title=${row.path}>${row.name}</code><small>${small(row)}</small></a>
+    ${row.folds && html`<button class="caret" style=${{ "--d": row.depth }} aria-expanded=${!row.folded} aria-label=${(row.folded ? "Unfold " : "Fold ") + row.name} onClick=${() => flip(row.path)}><${Icon} name=${row.folded ? "right" : "down"} /></button>`}
+    <a class="name" style=${{ "--d": row.depth }} href=${row.child ? runHref(row.child) : row.kind === "iteration" ? here({}) : here({ step: row.path })} data-replace=${row.child ? undefined : ""} onClick=${row.kind === "iteration" ? (e) => { e.preventDefault(); flip(row.path); } : undefined} aria-current=${selected ? "true" : undefined} aria-label=${describe(row, instant)}><span class=${mark(row)}><${Icon} name=${ICON[row.status] ?? row.status} /></span><code title=${row.path}>${row.name}</code><small>${small(row)}</small></a>
     <${Bars} row=${row} scale=${scale} instant=${instant} /></div>`;
 }
 
@@ -72,10 +78,42 @@ function Key({ rows }) {
   return html`<div class="key">${KEY.filter(([each]) => used.has(each)).map(([each, word]) => html`<span><svg aria-hidden="true">${each === "back" ? html`<line class="back" x1="0" x2="20" y1="5" y2="5" />` : each === "msg" ? html`<path class="msg" d="M10 0L15 5L10 10L5 5Z" />` : html`<rect class=${each} x="1" y="0.7" width="18" height="8.6" rx="2.5" />`}</svg>${word}</span>`)}</div>`;
 }
 
-export function Timeline({ rows, head, fold, selected, partial }) {
+const LEAST = 0.5;
+
+/** A stretch of the scale as the address says it, and how it is changed. */
+function useZoom(given) {
+  const read = (given ?? "").match(/^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/);
+  const zoom = read && Number(read[2]) - Number(read[1]) >= LEAST && Number(read[2]) <= 100 ? [Number(read[1]), Number(read[2])] : null;
+  const set = (from, to) => {
+    const wide = Math.max(LEAST, Math.min(100, to - from));
+    const left = Math.max(0, Math.min(100 - wide, from));
+    go(here({ zoom: wide > 99 ? null : `${+left.toFixed(2)}-${+(left + wide).toFixed(2)}` }), { replace: true });
+  };
+  const [from, to] = zoom ?? [0, 100];
+  const by = (factor, at = 0.5) => { const wide = (to - from) * factor, middle = from + (to - from) * at; set(middle - wide * at, middle + wide * (1 - at)); };
+  const move = (share) => { const far = (to - from) * share; set(from + far, to + far); };
+  return { zoom, choose: (a, b) => set(from + (to - from) * a, from + (to - from) * b), by, move, reset: () => set(0, 100) };
+}
+
+export function Timeline({ rows, all, head, fold, selected, partial, zoom: given, flip }) {
   const open = !head.ended_at;
   const instant = open ? now.value : Date.parse(head.ended_at);
-  const scale = scaleOf(rows, { begin: Date.parse(head.created_at), now: instant, open, fold });
+  const { zoom, choose, by, move, reset } = useZoom(given);
+  const plain = scaleOf(all, { begin: Date.parse(head.created_at), now: instant, open, fold });
+  const scale = zoom ? zoomed(plain, zoom) : plain;
+  const [drag, setDrag] = useState(null);
+  const axis = useRef(null);
+  const share = (event) => { const area = axis.current.getBoundingClientRect(); return Math.max(0, Math.min(1, (event.clientX - area.left) / area.width)); };
+  const down = (event) => { if (event.button === 0) { event.currentTarget.setPointerCapture(event.pointerId); setDrag([share(event), share(event)]); } };
+  const up = (event) => { if (drag) { const [a, b] = [drag[0], share(event)].sort((one, other) => one - other); setDrag(null); if (b - a > 0.01) choose(a, b); } };
+  useLayoutEffect(() => {
+    // Wheel events that are to be kept from scrolling must be listened to by hand.
+    const wheel = (event) => { if (!event.ctrlKey && !event.metaKey) return; event.preventDefault(); by(event.deltaY > 0 ? 1.25 : 0.8, share(event)); };
+    const box = axis.current.closest(".tl");
+    box.addEventListener("wheel", wheel, { passive: false });
+    return () => box.removeEventListener("wheel", wheel);
+  });
+  useKeys({ "+": () => by(0.6), "-": () => by(1 / 0.6), 0: reset, arrowleft: () => zoom && move(-0.25), arrowright: () => zoom && move(0.25) });
   const here = open ? scale.at(instant) : null;
   const ticks = ticksOf(scale);
   const clear = ticks.filter((tick) => here === null || Math.abs(tick.x + (tick.since ? 0 : 3) - here) > 6);
@@ -90,17 +128,19 @@ export function Timeline({ rows, head, fold, selected, partial }) {
     if (at >= 0 && box.current && (at < box.current.scrollTop || at > box.current.scrollTop + box.current.clientHeight - HEIGHT)) box.current.scrollTop = at - 100;
   }, [selected, windowed]);
   const undoing = rows.findIndex((row) => row.undoing);
-  const list = (from, to) => shown.slice(Math.max(0, from - first), Math.max(0, to - first)).map((row) => html`<${Row} key=${row.path} row=${row} scale=${scale} instant=${instant} selected=${row.path === selected} />`);
-  return html`<div class="tl"><svg class="defs" aria-hidden="true"><defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h1" width="7" height="7" /><line class="h2" x1="0" y1="0" x2="0" y2="7" stroke-width="2" /></pattern><pattern id="lost" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h3" width="5" height="5" /><line class="h4" x1="0" y1="0" x2="0" y2="5" stroke-width="2" /></pattern></defs></svg>
-    <div class="axis"><span>Call</span><svg role="presentation">${clear.map((tick) => html`<text class=${tick.since || tick.x > 2 ? "plus" : ""} x=${p(tick.x)} y="20" text-anchor=${tick.since ? "middle" : "start"}>${tick.since ? "+" + coarse2(tick.since) : clock(tick.at)}</text>`)}
-      ${scale.folds.map((each) => html`<text class="s fold" x=${p(each.x + each.width / 2)} y="20" text-anchor="middle">${coarse(each.to - each.from)}</text>`)}
-      ${open && html`<svg x=${p(scale.at(instant))} overflow="visible"><rect class="nowbox" x="-17" y="7" width="34" height="18" rx="9" /><text class="nowtext" x="0" y="20" text-anchor="middle">now</text></svg>`}</svg></div>
+  const list = (from, to) => shown.slice(Math.max(0, from - first), Math.max(0, to - first)).map((row) => html`<${Row} key=${row.path} row=${row} scale=${scale} instant=${instant} selected=${row.path === selected} flip=${flip} />`);
+  const inside = (x, wide = 0) => x + wide > 0 && x < 100;
+  return html`<div class=${"tl" + (zoom ? " zoomed" : "")}><svg class="defs" aria-hidden="true"><defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h1" width="7" height="7" /><line class="h2" x1="0" y1="0" x2="0" y2="7" stroke-width="2" /></pattern><pattern id="lost" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h3" width="5" height="5" /><line class="h4" x1="0" y1="0" x2="0" y2="5" stroke-width="2" /></pattern></defs></svg>
+    <div class="axis"><span>Call</span><svg role="presentation" ref=${axis} onPointerDown=${down} onPointerMove=${(e) => drag && setDrag([drag[0], share(e)])} onPointerUp=${up} onPointerCancel=${() => setDrag(null)} onDblClick=${reset}>${clear.map((tick) => html`<text class=${tick.since || tick.x > 2 ? "plus" : ""} x=${p(tick.x)} y="20" text-anchor=${tick.since ? "middle" : "start"}>${tick.since ? "+" + coarse2(tick.since) : clock(tick.at)}</text>`)}
+      ${scale.folds.filter((each) => inside(each.x, each.width)).map((each) => html`<text class="s fold" x=${p(each.x + each.width / 2)} y="20" text-anchor="middle">${coarse(each.to - each.from)}</text>`)}
+      ${drag && html`<rect class="brush" x=${p(100 * Math.min(...drag))} width=${p(100 * Math.abs(drag[1] - drag[0]))} y="0" height="32" />`}
+      ${open && inside(here) && html`<svg x=${p(scale.at(instant))} overflow="visible"><rect class="nowbox" x="-17" y="7" width="34" height="18" rx="9" /><text class="nowtext" x="0" y="20" text-anchor="middle">now</text></svg>`}</svg></div>
     ${partial && html`<p class="partial">${partial}</p>`}
     <div class=${"rows" + (windowed ? " windowed" : "")} ref=${box} onScroll=${windowed ? (e) => scroll(e.target.scrollTop) : undefined} tabindex=${windowed ? 0 : undefined} role=${windowed ? "region" : undefined} aria-label=${windowed ? "Calls" : undefined}>
-      <svg class="grid" aria-hidden="true">${scale.folds.map((each) => html`<rect class="f" x=${p(each.x)} y="0" width=${p(each.width)} height="100%" />`)}${ticks.map((tick) => html`<line x1=${p(tick.x)} x2=${p(tick.x)} y1="0" y2="100%" />`)}${open && html`<line class="now" x1=${p(scale.at(instant))} x2=${p(scale.at(instant))} y1="0" y2="100%" />`}</svg>
+      <svg class="grid" aria-hidden="true">${scale.folds.filter((each) => inside(each.x, each.width)).map((each) => html`<rect class="f" x=${p(each.x)} y="0" width=${p(each.width)} height="100%" />`)}${ticks.map((tick) => html`<line x1=${p(tick.x)} x2=${p(tick.x)} y1="0" y2="100%" />`)}${open && inside(here) && html`<line class="now" x1=${p(scale.at(instant))} x2=${p(scale.at(instant))} y1="0" y2="100%" />`}</svg>
       <div role="list" aria-label="What happened when" style=${windowed ? { height: rows.length * HEIGHT + "px", paddingTop: first * HEIGHT + "px" } : undefined}>
         ${undoing < 0 ? list(0, rows.length) : html`${list(0, undoing)}${!windowed && html`<div class="undoline" role="presentation">undoing</div>`}${list(undoing, rows.length)}`}</div></div>
-    <${Key} rows=${rows} /></div>`;
+    <div class="keyline"><${Key} rows=${all} /><span class="zoom" role="group" aria-label="Zoom of the timeline">${zoom && html`<button class="btn small quiet" onClick=${reset}>Whole run</button>`}<button class="icon" aria-label="Zoom in" title="Zoom in: +, or drag along the times" onClick=${() => by(0.6)}><${Icon} name="plus" /></button><button class="icon" aria-label="Zoom out" title="Zoom out: -" disabled=${!zoom} onClick=${() => by(1 / 0.6)}><${Icon} name="minus" /></button></span></div></div>`;
 }
 
-const coarse2 = (millis) => (millis < 1000 ? millis + " ms" : coarse(millis));
+const coarse2 = (millis) => (millis < 1000 ? millis + " ms" : millis < 60_000 && millis % 1000 ? (millis / 1000).toFixed(1) + " s" : coarse(millis));

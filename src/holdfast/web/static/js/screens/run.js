@@ -9,13 +9,16 @@ import { ACTS } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
 import { ActButton, changed, open, openAct, sheet } from "../parts/sheet.js";
 import { copy, Sentence, Status, TERMINAL, Time, Trouble } from "../parts/show.js";
+import { later } from "../parts/later.js";
 import { Aside } from "../run/aside.js";
 import { rowsOf } from "../run/bars.js";
+import { foldedRows } from "../run/folds.js";
 import { StepPanel } from "../run/step.js";
 import { Children, History, Messages, Record, Steps } from "../run/tabs.js";
 import { Timeline } from "../run/timeline.js";
 import { Took, listed } from "./runs.js";
 
+const Graph = later(() => import("../run/graph.js"), "Graph");
 const MOST_FACTS = 5000, PAGE = 1000;
 
 /** Read the facts that the timeline is drawn of: all of them, or of a very long run the newest. */
@@ -87,7 +90,7 @@ function Banner({ why, head, waits, steps }) {
     <span class="do">${helping(why, head, waits, steps)}</span></section>`;
 }
 
-const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["messages", "Messages"], ["children", "Children"], ["record", "Evidence and audit"]];
+const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["graph", "Graph"], ["messages", "Messages"], ["children", "Children"], ["record", "Evidence and audit"]];
 
 export function Run({ id, params }) {
   const path = `/runs/${encodeURIComponent(id)}`;
@@ -106,23 +109,26 @@ export function Run({ id, params }) {
   const head = data?.head;
   useEffect(() => { document.title = `${id} ${head ? head.status : ""} - holdfast`; }, [id, head?.status]);
   useLayoutEffect(() => { if (data) settled(); }, [Boolean(data)]);
-  const drawn = useMemo(() => rowsOf(facts.data?.items ?? []), [facts.data]);
+  const drawn = useMemo(() => rowsOf(facts.data?.items ?? [], data?.head), [facts.data, data?.head?.ended_at]);
   const [failedOnly, only] = useState(false);
   const fold = params.get("fold") !== "no";
   const tab = params.get("tab") ?? "";
-  const shown = failedOnly ? drawn.rows.filter((row) => row.status === "failed" || row.bars.some((bar) => bar.state === "failed" || bar.state === "lost")) : drawn.rows;
+  const [flipped, setFlipped] = useState(new Set());
+  const flip = (path) => setFlipped((known) => { const other = new Set(known); if (!other.delete(path)) other.add(path); return other; });
   const steps = data?.steps ?? [];
   const reason = why.data?.run === id ? why.data : head?.why;
   const troubled = drawn.rows.find((row) => row.path === reason?.subject?.step) ?? drawn.rows.findLast((row) => row.kind === "step" && ["waiting", "running", "failed", "skipped"].includes(row.status)) ?? drawn.rows.findLast((row) => row.kind === "step");
   const selected = params.get("step") ?? troubled?.path ?? null;
   const row = drawn.rows.find((each) => each.path === selected);
+  const shown = useMemo(() => (failedOnly ? drawn.rows.filter((each) => each.status === "failed" || each.bars.some((bar) => bar.state === "failed" || bar.state === "lost")).map((each) => ({ ...each, depth: 0 })) : foldedRows(drawn.rows, flipped, selected)), [drawn, failedOnly, flipped, selected]);
   const waits = drawn.rows.filter((each) => each.kind === "message" && each.status === "waiting").flatMap((each) => each.name.split(" or "));
   const neighbours = listed.value.ids;
   const at = neighbours.indexOf(id);
   const near = (by) => { const to = neighbours[at + by]; if (at >= 0 && to) go(runHref(to)); };
   const move = (by) => {
-    const i = shown.findIndex((each) => each.path === selected);
-    const to = shown[Math.max(0, Math.min(shown.length - 1, i + by))];
+    const calls = shown.filter((each) => each.kind !== "more" && each.kind !== "iteration");
+    const i = calls.findIndex((each) => each.path === selected);
+    const to = calls[Math.max(0, Math.min(calls.length - 1, i + by))];
     if (to) go(here({ step: to.path, tab: null }), { replace: true });
   };
   const toggleFold = () => go(here({ fold: fold ? "no" : null }), { replace: true });
@@ -153,9 +159,10 @@ export function Run({ id, params }) {
         <div class="tabs"><div class="set" role="tablist" aria-label="Views of the run" onKeyDown=${tabKey}>${TABS.map(([each, word]) => html`<a role="tab" id=${"tab-" + (each || "timeline")} aria-selected=${each === tab} aria-controls="tabpanel" tabindex=${each === tab ? 0 : -1} href=${here({ tab: each || null })} data-replace="">${word}${counts[each] ? html`<i>${number(counts[each])}</i>` : ""}</a>`)}</div>
           ${tab === "" && html`<span class="tools"><button class="btn small quiet" aria-pressed=${fold} onClick=${toggleFold}><${Icon} name="fold" />${fold ? "Idle time folded" : "Fold idle time"}</button><button class="btn small quiet" aria-pressed=${failedOnly} onClick=${() => only(!failedOnly)}>Failed only</button></span>`}</div>
         <div id="tabpanel" role="tabpanel" aria-labelledby=${"tab-" + (tab || "timeline")}>
-        ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
+        ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
         ${tab === "steps" && html`<${Steps} steps=${steps} />`}
         ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} />`}
+        ${tab === "graph" && html`<${Graph} workflow=${head.workflow} steps=${steps} selected=${selected} />`}
         ${tab === "messages" && html`<${Messages} id=${id} rows=${drawn.rows} waits=${waits} ended=${Boolean(head.ended_at)} />`}
         ${tab === "children" && html`<${Children} id=${id} />`}
         ${tab === "record" && html`<${Record} id=${id} audit=${audit} />`}</div>

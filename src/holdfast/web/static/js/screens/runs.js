@@ -3,18 +3,23 @@ import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState, ke
 import { get, may, Problem, session, usePicture } from "../api.js";
 import { connection, useLive } from "../live.js";
 import { go, here, href, place, runHref, settled, ROOT } from "../url.js";
-import { coarse, counted, now, number, plural, span, zoneName, clock } from "../format.js";
+import { coarse, counted, now, number, plural, span, told, zoneName, clock } from "../format.js";
 import { useKeys } from "../keys.js";
 import { ACTS } from "../parts/acts.js";
+import { Bars, instantOf, written } from "../parts/chart.js";
+import { Copies } from "../parts/drop.js";
 import { Filter, tokensOf, without } from "../parts/filter.js";
 import { Icon } from "../parts/icons.js";
+import { Progress, useProgress } from "../parts/progress.js";
 import { addKind, ActButton, changed, close, Frame, open, openAct, sheet } from "../parts/sheet.js";
 import { Chips, copy, plain, RunLink, Sentence, Status, statusWord, STATUSES, TERMINAL, Time, Trouble } from "../parts/show.js";
 
-const PAGE = 50;
-const COLUMNS = { attributes: "Attributes", started: "Started", took: "Took", tenant: "Tenant", actor: "Actor", version: "Version", priority: "Priority", worker: "Worker", updated: "Changed", parent: "Parent" };
-const USUAL = "attributes,started,took";
+const PAGE = 50, NONE = [];
+const COLUMNS = { progress: "Progress", attributes: "Attributes", started: "Started", took: "Took", tenant: "Tenant", actor: "Actor", version: "Version", priority: "Priority", worker: "Worker", updated: "Changed", parent: "Parent" };
+const USUAL = "progress,attributes,started,took";
 
+/** Filters under names, kept in this browser. */
+export const savedViews = signal(kept("views", []));
 /** Which runs are selected, under which filter; `all` are all that match. */
 const selected = signal({ q: "", ids: new Set(), all: false });
 const current = signal(null);
@@ -28,6 +33,7 @@ export function Took({ head }) {
 }
 
 function Cell({ column, head }) {
+  if (column === "progress") return html`<td class="c-prog"><${Progress} head=${head} /></td>`;
   if (column === "attributes") return html`<td class="c-attr"><div class="attrs"><${Chips} values=${head.attributes} /></div></td>`;
   if (column === "started") return html`<td class="time c-time"><${Time} at=${head.created_at} both /></td>`;
   if (column === "took") return html`<td class="time n c-took"><${Took} head=${head} /></td>`;
@@ -66,9 +72,47 @@ function Strip({ q }) {
   </div>`;
 }
 
+const SPANS = { "1h": 3600e3, "24h": 86400e3, "7d": 7 * 86400e3, "30d": 30 * 86400e3 };
+
+/** Which stretch of time a filter is about, if it says one: [from, until] in milliseconds. */
+function stretchOf(tokens) {
+  const said = tokens.find((each) => /^(created|ended):/.test(each))?.replace(/^\w+:/, "");
+  if (!said) return null;
+  const [begin, end] = said.split("..");
+  const instant = now.peek();
+  const from = begin ? instantOf(begin, instant) : null;
+  return from === null ? null : [from, (end && instantOf(end, instant)) || instant];
+}
+
+/** What ended and failed over time: figures of all runs, or of one workflow; a stretch is chosen by dragging. */
+function Hist({ q, span }) {
+  const tokens = tokensOf(q);
+  const workflow = tokens.find((each) => /^workflow:[^,]+$/.test(each))?.slice(9).replace(/^"(.*)"$/, "$1");
+  const stretch = stretchOf(tokens);
+  const other = tokens.some((each) => !/^(workflow:[^,]+|created:.*|ended:.*)$/.test(each));
+  // The last day is what the server takes by itself; other spans are counted by its clock, once it has said the time.
+  const usual = !stretch && span === "24h";
+  const figures = usePicture(usual || told.value ? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each)) ?? span}` : null, (signal) => {
+    const [from, until] = stretchOf(tokens) ?? [now.peek() - SPANS[span], now.peek()];
+    const whole = until >= now.peek() - 1000;
+    return get("/figures", { params: { by: "time", workflow, ...(usual ? {} : { since: new Date(from).toISOString(), until: whole ? null : new Date(until).toISOString() }) }, signal });
+  });
+  const late = useRef(0);
+  useLive("counts", () => {
+    // Workers add up their figures every ten seconds: what changed now is in them a little later.
+    figures.reload();
+    clearTimeout(late.current);
+    late.current = setTimeout(figures.reload, 12_000);
+  });
+  useEffect(() => () => clearTimeout(late.current), []);
+  if (!figures.data || (!stretch && !figures.data.items.some((each) => each.completed + each.failed + each.cancelled))) return null;
+  const choose = (from, until) => go(here({ q: [...tokens.filter((each) => !/^(created|ended):/.test(each)), `ended:${written(from)}..${written(until)}`].join(" "), cursor: null, from: null }));
+  return html`<${Bars} figures=${figures.data} choose=${choose} note=${workflow ? "of " + workflow : other ? "of all runs" : ""}>${!stretch && html`<div class="spans" role="group" aria-label="How far back the bars go">${Object.keys(SPANS).map((each) => html`<a href=${here({ span: each === "24h" ? null : each })} data-replace="" aria-current=${each === span ? "true" : undefined}>${each.replace(/(\d+)/, "$1 ")}</a>`)}</div>`}<//>`;
+}
+
 function Views({ q }) {
   const attention = usePicture("attention", (signal) => get("/counts/runs", { params: { q: "is:attention" }, signal }));
-  const saved = kept("views", []);
+  const saved = savedViews.value;
   const views = [["Needs attention", "is:attention", attention.data], ["Waiting over a day", "status:suspended quiet:-1d"], ["Mine", "actor:" + quotedWord(session.value.name)], ...saved];
   return html`<span class="views">${views.map(([name, filter, count]) => html`<a class="btn small quiet" href=${href("/runs", { q: filter })} aria-current=${filter === q ? "true" : undefined}>${name}${count?.n > 0 && html` <span class="badge">${counted(count)}</span>`}</a>`)}</span>`;
 }
@@ -77,7 +121,7 @@ const quotedWord = (text) => (/^[\w.@-]+$/.test(text ?? "") ? text : JSON.string
 
 function SaveView({ q }) {
   const [name, set] = useState("");
-  const save = () => { keep("views", [...kept("views", []).filter(([each]) => each !== name), [name.trim(), q]].slice(-12)); close(); go(here({}), { replace: true }); };
+  const save = () => { savedViews.value = [...kept("views", []).filter(([each]) => each !== name.trim()), [name.trim(), q]].slice(-12); keep("views", savedViews.value); close(); };
   return html`<${Frame} title="Save this view" confirm=${save} confirmWord="Save" disabled=${!name.trim()}>
     <p>The filter <code>${q || "all runs"}</code> under a name, in this browser. The address of the page is the view, too: it can be shared.</p>
     <label class="field"><span>Name</span><input type="text" autocomplete="off" value=${name} onInput=${(e) => set(e.target.value)} /></label>
@@ -119,7 +163,7 @@ async def main() -> None:
 
 asyncio.run(main())`;
 
-function Empty({ q }) {
+export function Empty({ q }) {
   if (q) {
     return html`<div class="notice"><h2>No run fits</h2><p>Nothing matches <code>${q}</code>. A word alone is an id, the beginning of ids, or a workflow; <code>customer=c-2210</code> finds by an attribute.</p>
       <div class="acts"><a class="btn" href=${href("/runs")}>All runs</a></div></div>`;
@@ -156,7 +200,8 @@ export function Runs({ params }) {
     const found = await get("/runs", { params: { q, limit: PAGE, cursor }, sentences: true, signal });
     return { ...found, took: performance.now() - begun, newer: 0, gone: [] };
   });
-  const items = page.data?.items ?? [];
+  const items = page.data?.items ?? NONE;
+  useProgress(items, columns.includes("progress"));
   useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), async (name, data) => {
     // Sentences with relative times would be another every second: the stream says that something changed, and the page
     // reads how it is told now.
@@ -204,15 +249,15 @@ export function Runs({ params }) {
   const away = page.problem && page.problem.passing && data;
   return html`<main id="main" tabindex="-1" class="s-runs">
     <div class="head"><h1>Runs</h1>
-      <div class="end"><button class="btn quiet" onClick=${() => copy(command, "Command")}><${Icon} name="terminal" />Copy as CLI</button><button class="btn quiet" onClick=${() => open({ kind: "view", q })}>Save view</button></div></div>
-    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} /></section>
+      <div class="end"><${Copies} command=${command} path="/runs" params=${{ q, limit: PAGE }} python=${`await LocalDesk(engine.store).heads(${JSON.stringify(q)})`} /><button class="btn quiet" onClick=${() => open({ kind: "view", q })}>Save view</button><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
+    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} /><${Hist} q=${q} span=${SPANS[params.get("span")] ? params.get("span") : "24h"} /></section>
     ${page.problem && !away && html`<div class="gap"><${Trouble} problem=${page.problem} retry=${page.reload} /></div>`}
     ${away && html`<p class="lost" role="status">${page.problem.message} This is the picture of ${coarse(now.value - page.at)} ago.</p>`}
     ${!(page.problem && !away) && html`<section class=${"panel list" + (away || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>
       ${(data?.newer > 0 || cursor) && html`<button class="fresh" onClick=${newer}>${cursor ? "Back to the newest" : plural(data.newer, "newer run") + " · show them"} <kbd>n</kbd></button>`}
       ${data && items.length === 0 && !data.partial ? html`<${Empty} q=${q} />` : html`<table><caption class="vh">Runs${q ? " that fit " + q : ""}, newest first</caption>
         <thead><tr><th class="box" scope="col"><input type="checkbox" aria-label="Select all on this page" checked=${all} onClick=${toggleAll} /></th><th scope="col" class="c-st">Status</th><th scope="col" class="c-id">Run</th><th scope="col" class="c-why">Now, and why</th>
-          ${columns.map((each) => html`<th scope="col" class=${{ attributes: "c-attr", started: "c-time", took: "n c-took" }[each] ?? "c-other"}>${COLUMNS[each] ?? each.slice(1)}</th>`)}</tr></thead>
+          ${columns.map((each) => html`<th scope="col" class=${{ progress: "c-prog", attributes: "c-attr", started: "c-time", took: "n c-took" }[each] ?? "c-other"}>${COLUMNS[each] ?? each.slice(1)}</th>`)}</tr></thead>
         <tbody>${items.map((head) => html`<${Row} key=${head.id} head=${head} columns=${columns} here=${current.value === head.id} chosen=${mine.ids.has(head.id) || mine.all} gone=${data.gone?.includes(head.id)} toggle=${toggle} />`)}</tbody></table>`}
       ${data && (items.length > 0 || data.partial) && html`<div class="pager"><span class="num">${items.length ? `${number(from + 1)} to ${number(from + items.length)}` : "None yet"}${data.searched_to ? `, searched back to ${clock(data.searched_to)}` : ""}${data.took ? ` in ${number(Math.max(1, Math.round(data.took)))} ms` : ""}</span>
         <span class="end"><${Columns} chosen=${columns} />${data.next && html`<a class="btn small" href=${here({ cursor: data.next, from: from + items.length })}>${data.partial ? "Keep looking" : "Older"} <${Icon} name="right" /></a>`}</span></div>`}

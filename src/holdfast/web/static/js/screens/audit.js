@@ -1,0 +1,66 @@
+// The audit trail: who did what, newest first, and whether the chain of it holds, checked here.
+import { html, useEffect, useLayoutEffect, useState } from "../base.js";
+import { get, may, usePicture, Problem } from "../api.js";
+import { useLive } from "../live.js";
+import { go, here, href, runHref, settled } from "../url.js";
+import { number, zoneName } from "../format.js";
+import { useKeys } from "../keys.js";
+import { Copies } from "../parts/drop.js";
+import { Icon } from "../parts/icons.js";
+import { changed } from "../parts/sheet.js";
+import { copy, Time, Wide } from "../parts/show.js";
+import { checkedHere } from "../run/chain.js";
+import { Part, Seal } from "../run/tabs.js";
+
+const PAGE = 50;
+const FIELDS = { actor: "Who", action: "What was done", target: "To what" };
+
+/** Check the whole chain: here where we may read its rows as they are stored, else the server does. */
+function Chain() {
+  const [verdict, set] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const check = async (signal) => {
+    set(null);
+    setProblem(null);
+    try {
+      if (may("admin")) set({ ...(await checkedHere(null, signal, (now) => set({ ...now, here: true, going: true }))), here: true });
+      else set({ ...(await get("/audit/verify", { signal })), here: false });
+    } catch (error) {
+      if (signal?.aborted) return;
+      if (!(error instanceof Problem)) throw error;
+      setProblem(error);
+    }
+  };
+  useEffect(() => { const abort = new AbortController(); check(abort.signal); return () => abort.abort(); }, []);
+  if (problem) return html`<span class="seal s-failed" role="alert"><${Icon} name="failed" />the chain cannot be read: ${problem.message}</span>`;
+  if (!verdict || (verdict.going && verdict.ok)) return html`<span class="dim" role="status">checking${verdict ? ` row ${number(verdict.checked)}` : ""}…</span>`;
+  return html`<${Seal} verdict=${verdict} of="the audit trail" /><button class="btn small quiet" onClick=${() => check()}>Check again</button>`;
+}
+
+const Target = ({ row }) => (/^(run\.|start$|send$|cancel$|pause$|resume$|retry$|rerun$|recover$|nudge$|terminate$|attributes$|set_attributes$)/.test(row.action) && row.target ? html`<a href=${runHref(row.target)}><code>${row.target}</code></a>` : html`<code>${row.target}</code>`);
+
+export function Audit({ params }) {
+  const asked = Object.fromEntries(Object.keys(FIELDS).map((name) => [name, params.get(name) ?? ""]));
+  const before = params.get("before");
+  const key = JSON.stringify([asked, before]);
+  const page = usePicture("trail " + key, (signal) => get("/audit", { params: { ...asked, before, limit: PAGE }, signal }));
+  useLive(before ? null : "counts", () => page.reload());
+  useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
+  useEffect(() => { document.title = "audit - holdfast"; }, []);
+  useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh]);
+  const [typed, type] = useState(asked);
+  useEffect(() => type(asked), [key]);
+  const find = (event) => { event.preventDefault(); go(here({ ...typed, before: null })); };
+  const command = "holdfast audit list" + Object.entries(asked).filter(([, value]) => value).map(([name, value]) => ` --${name} ${value}`).join("");
+  useKeys({ c: () => copy(command, "Command") });
+  const items = page.data?.items ?? [];
+  return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (page.problem && page.data ? " stale" : "")}>
+    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end"><${Copies} command=${command} path="/audit" params=${asked} /></div></div>
+    <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
+      <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} /></label>`)}<button class="btn">Find</button>${(Object.values(asked).some(Boolean) || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
+      <${Part} picture=${page} empty=${!items.length && (Object.values(asked).some(Boolean) ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
+        ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small"><code>${JSON.stringify(rest).slice(0, 240)}</code></span>`}</td></tr>`; })}</tbody></table><//><//>
+      ${page.data?.next && html`<div class="older"><a class="btn small" href=${here({ before: page.data.next })}>Older <${Icon} name="right" /></a></div>`}</section>
+    <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+  </main>`;
+}

@@ -1,0 +1,61 @@
+// Deploys: which versions of workflows runs and workers have, and which runs new code does not fit.
+import { html, useEffect, useLayoutEffect } from "../base.js";
+import { get, usePicture } from "../api.js";
+import { useLive } from "../live.js";
+import { href, settled } from "../url.js";
+import { counted, number, plural, zoneName } from "../format.js";
+import { useKeys } from "../keys.js";
+import { Copies } from "../parts/drop.js";
+import { Icon } from "../parts/icons.js";
+import { ActButton, changed } from "../parts/sheet.js";
+import { coded, Copy, copy, RunLink, Sentence, Time, Wide } from "../parts/show.js";
+import { Part } from "../run/tabs.js";
+
+/** Runs that are blocked, by workflow and by what does not fit: the same sentence but for its instants. */
+function grouped(heads) {
+  const groups = new Map();
+  for (const head of heads) {
+    const key = head.workflow + "\n" + head.why.sentence.replace(/\d\d:\d\d(:\d\d)?/g, "");
+    groups.set(key, [...(groups.get(key) ?? []), head]);
+  }
+  return [...groups.values()].sort((a, b) => b.length - a.length);
+}
+
+function Blocked({ page }) {
+  const items = page.data?.items ?? [];
+  const groups = grouped(items);
+  return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${{ q: "status:blocked" }} label="Recover all…" small />`}</span></div>
+    <${Part} picture=${page} empty=${!items.length && "No run is blocked. holdfast check says before a deploy which runs would be."}>${groups.map((group) => { const first = group[0]; return html`<div class="blockedgroup"><p class="why"><b>${plural(group.length, "run")}</b> of <code>${first.workflow}</code>, first <${RunLink} id=${group.at(-1).id} />: <${Sentence} why=${first.why} live=${false} /></p>
+      ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(each.say, "h")}</span>${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
+      <p><${ActButton} action="recover" on=${{ ids: group.map((each) => each.id) }} label=${`Recover ${plural(group.length, "run")} after the deploy…`} small /></p></div>`; })}
+      ${page.data?.next && html`<p class="empty">The newest 200 are shown.</p>`}<//></section>`;
+}
+
+function Versions({ versions }) {
+  const items = versions.data?.items ?? [];
+  return html`<section class="panel" aria-label="Versions"><div class="ptitle"><h2>Versions</h2></div><${Part} picture=${versions} empty=${!items.length && "No workflow has runs, and no worker has one."}><${Wide}><table class="tbl"><caption class="vh">Versions of workflows</caption><thead><tr><th scope="col">Workflow</th><th scope="col">Version</th><th scope="col" class="n">Open runs</th><th scope="col">Workers that have it</th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${each.version ? "v" + each.version : html`<span class="dim">not known yet</span>`}</td><td class="n">${each.open.n ? html`<a href=${href("/runs", { q: `workflow:${JSON.stringify(each.workflow)} version:${JSON.stringify(each.version)} is:open` })}>${counted(each.open)}</a>` : 0}</td><td>${each.workers ? plural(each.workers, "worker") : each.open.n ? html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it any more</span>` : html`<span class="dim">none</span>`}</td></tr>`)}</tbody></table><//><//></section>`;
+}
+
+function Checks({ checks }) {
+  const items = checks.data?.items ?? [];
+  return html`<section class="panel" aria-label="Checks"><div class="ptitle"><h2>Last checks before a deploy</h2></div><${Part} picture=${checks} empty=${!items.length && "None is on record. holdfast check --record replays every open run against new code, and leaves its report here."}><${Wide}><table class="tbl"><caption class="vh">Reports of checks</caption><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">Of what</th><th scope="col">Report</th></tr></thead><tbody>
+    ${items.map((row) => html`<tr><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td><code>${row.target}</code></td><td><code>${JSON.stringify(row.detail ?? {}).slice(0, 300)}</code></td></tr>`)}</tbody></table><//><//></section>`;
+}
+
+export function Deploys() {
+  const blocked = usePicture("blocked " + zoneName(), (signal) => get("/runs", { params: { q: "status:blocked", limit: 200 }, sentences: true, signal }));
+  const versions = usePicture("versions", (signal) => get("/versions", { signal }));
+  const checks = usePicture("checks", (signal) => get("/audit", { params: { action: "check", limit: 10 }, signal }));
+  const again = () => { blocked.reload(); versions.reload(); };
+  useLive("workers", again);
+  useEffect(() => { if (changed.value) again(); }, [changed.value]);
+  useEffect(() => { document.title = "deploys - holdfast"; }, []);
+  useLayoutEffect(() => { if (versions.data) settled(); }, [Boolean(versions.data)]);
+  useKeys({ c: () => copy("holdfast check", "Command") });
+  return html`<main id="main" tabindex="-1" class="s-deploys stack">
+    <div class="phead"><h1>Deploys</h1><span class="count num">${versions.data ? plural(versions.data.items.length, "version") : ""}</span><div class="end"><${Copies} command="holdfast check" path="/versions" /></div></div>
+    <${Blocked} page=${blocked} /><${Versions} versions=${versions} /><${Checks} checks=${checks} />
+    <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+  </main>`;
+}

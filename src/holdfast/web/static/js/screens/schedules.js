@@ -1,0 +1,156 @@
+// Schedules: what the clock starts, the next ticks in both zones, the last runs, and every act on them.
+import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { ask, get, may, post, usePicture, Problem } from "../api.js";
+import { useLive } from "../live.js";
+import { here, href, runHref, settled } from "../url.js";
+import { absolute, number, plural, zoneName } from "../format.js";
+import { useKeys } from "../keys.js";
+import { Copies } from "../parts/drop.js";
+import { Icon } from "../parts/icons.js";
+import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
+import { copy, Json, RunLink, statusWord, Time, toast, Wide } from "../parts/show.js";
+import { Part } from "../run/tabs.js";
+
+const ACTS = {
+  trigger: { verb: "Trigger", past: "triggered", role: "operator", icon: "nudge", says: "A run of it is started now, beside its timetable." },
+  pause: { verb: "Pause", past: "paused", role: "operator", icon: "pause", says: "It starts nothing until it is resumed. What it started goes on." },
+  resume: { verb: "Resume", past: "resumed", role: "operator", icon: "resume", says: "It goes on with its next tick; what it missed is caught up on as it says itself." },
+  backfill: { verb: "Backfill", past: "backfilled", role: "operator", icon: "retry", says: "The runs of past ticks are started, those that there are none of." },
+  delete: { verb: "Delete", past: "deleted", role: "admin", icon: "close", danger: true, says: "The schedule is forgotten. Its runs stay." },
+};
+
+/** When a local time is in the zone of a schedule: as it stands in the text, whatever zone is chosen here. */
+const local = (text) => text.replace("T", " ").replace(/(:\d\d)(\.\d+)?([+-]\d\d:\d\d|Z)?$/, "$1 $3").trim();
+
+const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+/** A timetable in words where it is a usual one, else as it stands. */
+export function inWords(when) {
+  const found = when.match(/^(\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$/);
+  if (!found) return when;
+  const [, minute, hour, day, month, weekday, zone] = found;
+  const at = /^\d+$/.test(minute) && /^\d+$/.test(hour) ? `${hour.padStart(2, "0")}:${minute.padStart(2, "0")}` : null;
+  const whole = [day, month, weekday].every((each) => each === "*");
+  if (at && whole) return `every day at ${at}, ${zone}`;
+  if (at && day === "*" && month === "*" && /^[0-6]$/.test(weekday)) return `every ${DAYS[weekday]} at ${at}, ${zone}`;
+  if (at && day === "*" && month === "*" && weekday === "1-5") return `Monday to Friday at ${at}, ${zone}`;
+  if (at && /^\d+$/.test(day) && month === "*" && weekday === "*") return `on day ${day} of every month at ${at}, ${zone}`;
+  const every = minute.match(/^\*\/(\d+)$/);
+  if (every && hour === "*" && whole) return `every ${every[1]} minutes, ${zone}`;
+  if (/^\d+$/.test(minute) && hour === "*" && whole) return `every hour at minute ${minute}, ${zone}`;
+  return when;
+}
+
+function Act({ action, id }) {
+  const act = ACTS[action];
+  const day = new Date(Date.now() - 86400e3).toISOString().slice(0, 10);
+  const [given, change] = useState({ reason: reasonKept(), start: day + "T00:00:00Z", end: day + "T23:59:59Z" });
+  const set = (more) => change((known) => ({ ...known, ...more }));
+  const [problem, setProblem] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const confirm = async () => {
+    setBusy(true);
+    setProblem(null);
+    try {
+      sessionStorage.setItem("holdfast-reason", given.reason);
+      const did = action === "delete" ? await ask("DELETE", "/schedules", { params: { id, reason: given.reason } }) : await post("/schedules/" + action, { id, reason: given.reason, ...(action === "backfill" ? { start: given.start, end: given.end } : {}) });
+      changed.value++;
+      close();
+      toast(did.changed ? `${id} ${act.past}${did.started?.length ? `: ${plural(did.started.length, "run")} started` : ""}` : `Nothing was changed: ${did.said}`, { icon: did.changed ? "completed" : "blocked" });
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      setProblem(error);
+    }
+    setBusy(false);
+  };
+  const bad = action === "backfill" && !(Date.parse(given.start) < Date.parse(given.end));
+  const moment = (name, word) => html`<label class=${"field" + (Number.isNaN(Date.parse(given[name])) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" value=${given[name]} onInput=${(e) => set({ [name]: e.target.value.trim() })} /></label>`;
+  return html`<${Frame} title=${html`${act.verb} <code>${id}</code>`} confirm=${confirm} confirmWord=${act.verb} danger=${act.danger} busy=${busy} disabled=${bad}>
+    <p>${act.says}</p><${Wrong} problem=${problem} />
+    ${action === "backfill" && html`${moment("start", "Ticks from")}${moment("end", "and before")}`}
+    <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
+    <${Command} spellings=${{ cli: ["holdfast schedules", action, quoted(id), action === "backfill" && `${given.start} ${given.end}`, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+  <//>`;
+}
+addKind("schedule", Act);
+
+const Button = ({ action, id, small }) => html`<button class=${"btn" + (small ? " small" : "") + (ACTS[action].danger ? " danger" : "")} disabled=${!may(ACTS[action].role)} title=${may(ACTS[action].role) ? undefined : "Needs the role " + ACTS[action].role} onClick=${() => open({ kind: "schedule", action, id })}><${Icon} name=${ACTS[action].icon} />${ACTS[action].verb}…</button>`;
+
+function Ticks({ ticks }) {
+  const items = ticks.data?.items ?? [];
+  return html`<${Part} picture=${ticks} empty=${!items.length && "There is no tick any more."}><${Wide}><table class="tbl"><caption class="vh">Next ticks</caption><thead><tr><th scope="col">Here</th><th scope="col">In its zone</th><th scope="col">Clocks</th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><${Time} at=${each.at} both /></td><td class="num">${local(each.local)}</td><td>${each.note ? html`<span class="s-paused">${each.note}</span>` : ""}</td></tr>`)}</tbody></table><//><//>`;
+}
+
+/** Another timetable tried out before it is put: its next ticks as it is typed. */
+function Edit({ schedule }) {
+  const found = schedule.when.match(/^(.+) (\S+)$/);
+  const cronNow = found && !schedule.when.startsWith("every ") ? found[1] : "";
+  const [given, change] = useState({ cron: cronNow, timezone: cronNow ? found[2] : "UTC", overlap: schedule.overlap, catch_up: schedule.catch_up, reason: reasonKept() });
+  const set = (more) => change((known) => ({ ...known, ...more }));
+  const [ticks, setTicks] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const [busy, setBusy] = useState(false);
+  useEffect(() => {
+    if (!given.cron) return undefined;
+    const abort = new AbortController();
+    const wait = setTimeout(() => get("/schedules/preview", { params: { cron: given.cron, timezone: given.timezone, n: 5 }, signal: abort.signal })
+      .then((page) => { setTicks(page.items); setProblem(null); }).catch((error) => { if (error instanceof Problem) { setTicks(null); setProblem(error); } }), 200);
+    return () => { clearTimeout(wait); abort.abort(); };
+  }, [given.cron, given.timezone]);
+  const confirm = async () => {
+    setBusy(true);
+    try {
+      sessionStorage.setItem("holdfast-reason", given.reason);
+      await ask("PUT", "/schedules", { params: { id: schedule.id, reason: given.reason }, body: { workflow: schedule.workflow, arguments: schedule.input ?? {}, cron: given.cron, timezone: given.timezone, overlap: given.overlap, catch_up: given.catch_up } });
+      changed.value++;
+      close();
+      toast(`${schedule.id} put`);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      setProblem(error);
+    }
+    setBusy(false);
+  };
+  const choice = (name, word, values) => html`<label class="field"><span>${word}</span><select value=${given[name]} onChange=${(e) => set({ [name]: e.target.value })}>${values.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`;
+  return html`<${Frame} title=${html`Edit <code>${schedule.id}</code>`} confirm=${confirm} confirmWord="Put" busy=${busy} disabled=${!ticks?.length}>
+    <p>The schedule is put with this timetable; its input stays, and so do its runs.</p><${Wrong} problem=${problem} />
+    <label class=${"field" + (problem ? " bad" : "")}><span>Cron: minute, hour, day, month, weekday</span><input type="text" autocomplete="off" spellcheck="false" value=${given.cron} onInput=${(e) => set({ cron: e.target.value.trim() })} data-first /></label>
+    <label class="field"><span>Time zone</span><input type="text" autocomplete="off" spellcheck="false" value=${given.timezone} onInput=${(e) => set({ timezone: e.target.value.trim() })} /></label>
+    <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${inWords(`${given.cron} ${given.timezone}`)}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
+    ${choice("catch_up", "Of ticks that were missed", ["latest", "all", "none"])}${choice("overlap", "If the last run is still open", ["skip", "allow", "cancel"])}
+    <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
+    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--cron", quoted(given.cron), "--timezone", quoted(given.timezone)].join(" ") }} />
+  <//>`;
+}
+addKind("timetable", Edit);
+
+function One({ schedule }) {
+  const id = schedule.id;
+  const ticks = usePicture("ticks " + id, (signal) => get("/schedules/preview", { params: { id, n: 20 }, signal }));
+  const runs = usePicture("runs of " + id, (signal) => get("/runs", { params: { q: `id:${JSON.stringify(id + ":").slice(1, -1)}*`, limit: 50 }, sentences: true, signal }));
+  useEffect(() => { if (changed.value) { ticks.reload(); runs.reload(); } }, [changed.value]);
+  const last = [...(runs.data?.items ?? [])].reverse();
+  return html`<section class="panel" aria-label=${"Schedule " + id}><div class="ptitle"><h2><code>${id}</code></h2><span class="dim">${inWords(schedule.when)}</span><span class="end"><${Button} action="trigger" id=${id} small /><${Button} action=${schedule.paused ? "resume" : "pause"} id=${id} small /><${Button} action="backfill" id=${id} small /><button class="btn small" disabled=${!may("admin") || schedule.when.startsWith("every ")} title=${may("admin") ? undefined : "Needs the role admin"} onClick=${() => open({ kind: "timetable", schedule, id })}><${Icon} name="edit" />Edit…</button><${Button} action="delete" id=${id} small /><a class="btn small quiet" href=${here({ id: null })}>All</a></span></div>
+    ${schedule.wrong && html`<p class="empty s-failed" role="alert">${schedule.wrong}</p>`}
+    <div class="squares" role="list" aria-label="Its last runs, oldest first">${last.map((head) => html`<a role="listitem" class=${"sq s-" + head.status} href=${runHref(head.id)} title=${`${head.id}: ${statusWord(head.status)}`}><span class="vh">${head.id}, ${statusWord(head.status)}</span></a>`)}${!last.length && html`<span class="dim">It has started no run yet.</span>`}</div>
+    <div class="tiled"><${Ticks} ticks=${ticks} /><div class="inputbox"><h3 class="h3">Input of its runs</h3><${Json} value=${schedule.input} label="Input" /></div></div></section>`;
+}
+
+export function Schedules({ params }) {
+  const list = usePicture("schedules", (signal) => get("/schedules", { signal }));
+  useLive("counts", () => list.reload());
+  useEffect(() => { if (changed.value) list.reload(); }, [changed.value]);
+  useEffect(() => { document.title = "schedules - holdfast"; }, []);
+  useLayoutEffect(() => { if (list.data) settled(); }, [Boolean(list.data)]);
+  useKeys({ c: () => copy("holdfast schedules list", "Command") });
+  const items = list.data?.items ?? [];
+  const chosen = items.find((each) => each.id === params.get("id"));
+  return html`<main id="main" tabindex="-1" class="s-schedules stack">
+    <div class="phead"><h1>Schedules</h1><span class="count num">${list.data ? number(items.length) : ""}</span><div class="end"><${Copies} command="holdfast schedules list" path="/schedules" /></div></div>
+    ${chosen && html`<${One} key=${chosen.id} schedule=${chosen} />`}
+    <section class="panel" aria-label="Schedules"><div class="ptitle"><h2>All schedules</h2></div><${Part} picture=${list} empty=${!items.length && "There is no schedule. await engine.schedules.put(\"nightly\", workflow, cron=\"30 2 * * *\", timezone=\"Europe/Berlin\") makes one."}><${Wide}><table class="tbl"><caption class="vh">Schedules</caption><thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Overlap</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+      ${items.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//><//></section>
+    <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+  </main>`;
+}

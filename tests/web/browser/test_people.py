@@ -1,0 +1,61 @@
+"""Every screen for everyone: nothing that axe finds wrong, in both themes, narrow, in forced colours, at 200 % zoom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.web.browser import shop as shops
+
+pytestmark = pytest.mark.web
+
+SCREENS = [
+    "/runs",
+    "/runs?q=status%3Afailed&span=7d",
+    *(f"/runs/order-88405{more}" for more in ("", "?tab=steps", "?tab=history", "?tab=messages", "?tab=children")),
+    "/runs/order-88405?tab=record",
+    "/runs/order-88409",
+    "/runs/order-88405?tab=graph",
+    "/",
+    "/letters",
+    "/schedules",
+    "/workers",
+    "/events",
+    "/deploys",
+    "/audit",
+    "/start?workflow=fulfil",
+    "/settings",
+]
+MODES: dict[str, tuple[int, dict[str, Any]]] = {
+    "light": (1440, {"color_scheme": "light"}),
+    "dark": (1440, {"color_scheme": "dark"}),
+    "narrow": (420, {"color_scheme": "light"}),
+    "narrow and dark": (420, {"color_scheme": "dark"}),
+    "forced colours": (1440, {"forced_colors": "active"}),
+    "twice as large": (720, {"color_scheme": "light"}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_no_screen_has_anything_that_axe_finds_wrong(shop, site, looker, mode):
+    """FACES 10, line 22. At 200 % zoom a window of 1,440 is laid out as one of 720."""
+    await shops.fill(shop)
+    width, media = MODES[mode]
+    await looker.page.set_viewport_size({"width": width, "height": 900})
+    await looker.page.emulate_media(**media)
+    found: dict[str, list[str]] = {}
+    for screen in SCREENS:
+        await looker.open(screen)
+        await looker.sees(".panel")
+        await looker.page.wait_for_load_state("networkidle")
+        found[screen] = await looker.violations()
+        if await looker.overflows():
+            found[screen].append("it scrolls sideways")
+    for screen, keys in (("/runs/order-88405", "p"), ("/runs", "?")):
+        await looker.open(screen)
+        await looker.sees(".panel")
+        await looker.press(keys)
+        await looker.sees(".sheet")
+        found[f"{screen} with a sheet"] = await looker.violations()
+    wrong = [f"{screen}: {each}" for screen, all_of in found.items() for each in all_of]
+    assert not wrong, "\n".join(wrong)
