@@ -48,7 +48,7 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(ALL_TESTS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow -k "in_many_worlds and not server" tests/simulation/test_limits.py
 
-web: $(READY) ## Run all tests of the dashboard in a browser, which `make test` runs a sample of
+web: $(READY) ## Run all tests of the dashboard, in a browser, and of its API, on both databases
 	@HOLDFAST_BROWSER=required $(BIN)/python -m pytest -q -n $(WORKERS) -m "web or not web" tests/web
 
 browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)

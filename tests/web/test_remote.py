@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from tests.support.command_cases import Answer, furnished
-from tests.support.waiting import soon
-
-from holdfast import Engine
-from holdfast.web import Principal, dashboard
-from holdfast.web.standalone import listen
-
-TOKEN = "hf_known"
-
-
-@contextmanager
-def served(database: str) -> Iterator[str]:
-    """Serve the dashboard of a database in a thread of its own; yield its address."""
-    listening = listen("127.0.0.1:0")
-    serving: list[uvicorn.Server] = []
-
-    def who(request):
-        return Principal("kim", "admin") if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
-
-    async def work() -> None:
-        async with Engine(database, run_workflows=False, retention=None) as engine:
-            app = dashboard(engine, authenticate=who)
-            config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-            serving.append(uvicorn.Server(config))
-            await serving[0].serve(sockets=[listening])
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
-    try:
-        assert soon(lambda: bool(serving) and serving[0].started)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        serving[0].should_exit = True
-        thread.join()
-        listening.close()
+from tests.support.serving import TOKEN, served
 
 
 @pytest.fixture

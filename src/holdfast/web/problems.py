@@ -83,6 +83,7 @@ _MEANT: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.NotSerializable, 422, "unprocessable"),
     (errors.UndecodablePayload, 422, "unprocessable"),
     (errors.BadInput, 400, "bad-input"),
+    (errors.UnknownLimit, 400, "bad-input"),
     (errors.NoSuchRun, 404, "no-such-run"),
     (errors.NoSuchLetter, 404, "no-such-letter"),
     (errors.NoSuchSchedule, 404, "no-such-schedule"),
