@@ -14,8 +14,8 @@ from holdfast.web.routes import routes
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 

@@ -13,8 +13,8 @@ from holdfast.web import dashboard
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 
@@ -124,6 +124,8 @@ async def test_work_is_paused_as_a_whole(page):
     assert (await page.post("/api/v1/work/pause", {"kind": "queue", "name": "gpu", "reason": "hot"})).json["changed"]
     assert (await page.post("/api/v1/work/resume", {"kind": "queue", "name": "gpu"})).json["changed"]
     assert (await page.post("/api/v1/work/pause", {"kind": "planet", "name": "gpu"})).status == 422
+    unknown = await page.post("/api/v1/work/pause", {"kind": "limit", "name": "openai"})
+    assert (unknown.status, unknown.json["error"]) == (400, "UnknownLimit")
 
 
 async def test_what_is_old_is_counted_before_it_is_deleted(page, shop):

@@ -14,8 +14,8 @@ from holdfast.web import dashboard
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 
@@ -44,14 +44,14 @@ async def test_dead_letters_are_listed_and_grouped(page, shop):
     assert [(group["step"], group["count"]) for group in await items(page, "/letters/groups")] == [("break_down", 1)]
 
 
-async def test_the_house_is_shown(page, shop):
+async def test_the_house_is_shown(page, shop, mode):
     [worker] = await items(page, "/workers")
     assert worker["state"] == "alive"
     assert (await page.get(f"/api/v1/workers/{worker['id']}")).json["id"] == worker["id"]
     assert (await page.get("/api/v1/workers/none")).status == 404
     assert await items(page, "/queues") == []
     assert await items(page, "/limits") == []
-    assert (await page.get("/api/v1/database")).json["kind"] == "sqlite"
+    assert (await page.get("/api/v1/database")).json["kind"] == ("postgres" if mode == "postgres" else "sqlite")
     assert {finding["level"] for finding in await items(page, "/doctor")}
     await shop.start(approve, id="order-7")
     assert await items(page, "/runs/order-7/held-back") == []

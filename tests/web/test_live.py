@@ -26,8 +26,8 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 

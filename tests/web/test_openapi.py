@@ -35,8 +35,8 @@ def test_every_status_that_a_route_answers_is_described():
 
 
 @pytest.fixture
-async def page():
-    async with house() as engine:
+async def page(address):
+    async with house(address) as engine:
         await (await engine.start(order, "book", id="done")).result()
         await engine.start(approve, id="waits")
         yield Browser(dashboard(engine, authenticate=viewer("admin")))

@@ -13,8 +13,8 @@ from holdfast.web.auth import HostSignIn
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 
@@ -23,12 +23,12 @@ def page(shop: Engine) -> Browser:
     return Browser(dashboard(shop, authenticate=viewer("admin")))
 
 
-async def test_the_server_says_what_it_is_and_who_asks(page):
+async def test_the_server_says_what_it_is_and_who_asks(page, mode):
     reply = await page.get("/api/v1/")
     assert reply.status == 200
     assert reply.json | {"version": ""} == {
         "version": "",
-        "store": "sqlite",
+        "store": "postgres" if mode == "postgres" else "sqlite",
         "durability": "power",
         "name": "kim",
         "role": "admin",

@@ -23,8 +23,8 @@ CANARY = "4111-canary-1111"
 
 
 @pytest.fixture
-async def shop():
-    async with house() as engine:
+async def shop(address):
+    async with house(address) as engine:
         yield engine
 
 
