@@ -1,4 +1,4 @@
-"""The page on web frameworks is true: its files are written, its servers started, its requests answered."""
+"""The pages on web frameworks are true: their files are written, their servers started, their requests answered."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from tests.support.waiting import LONG, soon
 from holdfast.system import lock
 
 PAGE = ROOT / "docs" / "production" / "web-frameworks.md"
+MOUNTS = ROOT / "docs" / "how-to" / "dashboard.md"
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SAVE = re.compile(r"Save\s+this\s+as\s+`([\w.]+\.py)`:$")
 
 
 def servers() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the commands that start a server and ask it, with the files that the page has shown by then."""
-    page, files = PAGE.read_text(), {}
-    for block in _BLOCK.finditer(page):
-        if block[1] == "python":
-            saved = _SAVE.search(page[: block.start()].rstrip())
-            assert saved, block[2]
-            files[saved[1]] = block[2]
-        else:
-            yield block[2], dict(files)
+    for page in (PAGE.read_text(), MOUNTS.read_text()):
+        files = {}
+        for block in _BLOCK.finditer(page):
+            if block[1] == "python":
+                saved = _SAVE.search(page[: block.start()].rstrip())
+                assert saved, block[2]
+                files[saved[1]] = block[2]
+            else:
+                yield block[2], dict(files)
 
 
-def test_the_page_is_made_of_what_is_run_here():
+def test_the_pages_are_made_of_what_is_run_here():
     page = PAGE.read_text()
     assert page.count("```") == 2 * len(_BLOCK.findall(page))
-    assert len(list(servers())) == 7
+    assert len(list(servers())) == 7 + 2
 
 
 @pytest.fixture
@@ -62,8 +64,9 @@ def test_a_server_answers_as_the_page_says(commands: str, files: dict[str, str],
         (tmp_path / name).write_text(text.replace("8000", str(port)))
     start, *asked = (line.replace("8000", str(port)) for line in commands.splitlines())
     with running(start, tmp_path, port) as server:
+        cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         for request, expected in zip(asked[::2], asked[1::2], strict=True):
-            assert answer(request) == expected
+            assert answer(request, cookies) == expected
         # A server forgets a signal that comes before a worker of it is ready.
         workers = int((re.findall(r"--workers (\d+)", start) or [1])[0])
         assert soon(lambda: len(list(tmp_path.glob("shop.db-worker-*"))) == workers)
@@ -105,11 +108,13 @@ def wait_for(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
-def answer(command: str) -> str:
-    """Do what curl does; a machine that reads the page may not have it."""
+def answer(command: str, cookies: urllib.request.OpenerDirector) -> str:
+    """Do what curl does, which the machine that runs this may not have; cookies are kept and sent in any case."""
     words = shlex.split(command.removeprefix("$ "))
     assert words[0] == "curl"
-    method = "POST" if words[1:3] == ["-X", "POST"] else "GET"
-    request = urllib.request.Request(f"http://{words[-1]}", method=method)
-    with urllib.request.urlopen(request, timeout=LONG) as response:
+    options = dict(zip(words[1:-1:2], words[2:-1:2], strict=True))
+    assert options.keys() <= {"-X", "-H", "-b", "-c"}
+    name, _, value = options.get("-H", "Accept: */*").partition(": ")
+    request = urllib.request.Request(f"http://{words[-1]}", method=options.get("-X", "GET"), headers={name: value})
+    with cookies.open(request, timeout=LONG) as response:
         return response.read().decode()

@@ -29,7 +29,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
-TESTED_APART = {"tutorial.md", "web-frameworks.md"}
+TESTED_APART = {"tutorial.md", "web-frameworks.md", "dashboard.md"}
 """Pages whose Python is files and not one program: test_tutorial.py and test_web_frameworks.py write and run them."""
 
 _BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

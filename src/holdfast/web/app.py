@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.datastructures import Headers
@@ -118,6 +118,7 @@ class Dashboard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
+        scope = _as_sent(scope)
         answering = _Answering(scope, send)
         try:
             response = await self._answered(scope, receive)
@@ -279,6 +280,18 @@ def _static(path: str, headers: Mapping[str, str]) -> Response:
     if asset.compressed is not None and "gzip" in encodings:
         return Response(asset.compressed, headers={**more, "Content-Encoding": "gzip"})
     return Response(asset.plain, headers=more)
+
+
+def _as_sent(scope: Scope) -> Scope:
+    """Return a request with its whole path, and where the application is mounted.
+
+    Litestar cuts that place off the path without saying which it was, and lets the rest end with a slash.
+    """
+    sent = unquote((scope.get("raw_path") or b"").decode("latin-1"))
+    whole, rest = sent.rstrip("/"), scope["path"].rstrip("/")
+    if scope.get("root_path") or len(whole) <= len(rest) or not whole.endswith(rest):
+        return scope
+    return {**scope, "path": sent, "root_path": whole[: len(whole) - len(rest)]}
 
 
 def _root(scope: Scope) -> str:
