@@ -72,6 +72,8 @@ async def test_an_act_tells_its_dry_run_takes_a_reason_and_is_on_record():
             await press(pilot, ["p"])
             shown = await seen(app, "1 run matches: 1 can be paused.")
             assert "It begins nothing more" in shown
+            assert "NOW, AND WHY" in shown, "the sheet hides what it is about"
+            assert "▔" not in shown, "a field takes more than its line"
             assert await run.status() != "paused"
             await press(pilot, list("bank"))
             await seen(app, "holdfast pause order-1 --reason bank")

@@ -75,6 +75,11 @@ class Top(App[None]):
     #rows { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #below { border-top: solid ansi_bright_black; max-height: 6; }
     #filter { border: none; height: 1; padding: 0; display: none; }
+    Sheet { align: left bottom; background: transparent; }
+    Sheet > VerticalScroll {
+        height: auto; max-height: 90%; width: 100%; border-top: solid ansi_cyan; padding: 0 1; background: ansi_default;
+    }
+    Sheet Input { border: none; height: 1; padding: 0; }
     """
 
     def __init__(self, house: House, filter: str = "", every: float = EVERY) -> None:

@@ -35,14 +35,6 @@ _LABELS = {"for": "for how long, as 30min (or until it is resumed)", "from": "fr
 class Sheet(ModalScreen[str | None]):
     """Something that is asked of a person; it ends with what came of it, None if nothing was done."""
 
-    CSS = """
-    Sheet { align: left bottom; background: transparent; }
-    Sheet > VerticalScroll {
-        height: auto; max-height: 90%; width: 100%; border-top: solid ansi_cyan; padding: 0 1; background: ansi_default;
-    }
-    Sheet Input { border: none; height: 1; padding: 0; }
-    """
-
     AUTO_FOCUS = ""
 
     def __init__(self, house: House) -> None:
@@ -380,7 +372,11 @@ class Choice(Sheet):
         super().__init__(house)
         self._title = title
         self._choices = {key: name for key, name, _ in choices}
-        self._shown = [Text.assemble((f" {key} ", "reverse"), f"  {words}", end="") for key, _, words in choices]
+        wide = max(len(key) for key, _, _ in choices) if choices else 0
+        self._shown = [
+            Text.assemble((f" {key} ", "reverse"), f"{' ' * (wide - len(key))}  {words}", end="", no_wrap=True)
+            for key, _, words in choices
+        ]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
