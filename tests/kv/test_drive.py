@@ -596,3 +596,28 @@ async def test_a_batch_that_fails_or_whose_answer_is_lost_loses_nothing_at_any_b
             assert len(ran) <= 7
             if driver.faults:
                 assert all(ran.count(n) == 1 for n in recorded)
+
+
+async def test_a_thousand_steps_are_a_thousand_and_one_batches(driver, clock, calls):
+    """S1-31 As many as an engine makes commits: each has the end of a step and the beginning of the next."""
+    work = calls.body("work")
+
+    @workflow
+    async def long(ctx: Context) -> int:
+        for number in range(1000):
+            await ctx.step(work, number)
+        return number
+
+    assert (await drive(driver, long, clock=clock)).output == 999
+    assert (len(calls), driver.batches) == (1000, 1001)
+
+
+async def test_steps_that_end_together_are_recorded_by_one_batch(driver, clock, calls):
+    work = calls.body("work")
+
+    @workflow
+    async def wide(ctx: Context) -> int:
+        return len(await asyncio.gather(*(ctx.step(work, number) for number in range(50))))
+
+    assert (await drive(driver, wide, clock=clock)).output == 50
+    assert driver.batches < 20
