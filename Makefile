@@ -22,7 +22,7 @@ QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check web browsers speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check web browsers redis speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -57,6 +57,13 @@ browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root,
 	  patient="-o Acquire::Retries=5 -o DPkg::Lock::Timeout=300" && $$sudo apt-get update -qq $$patient && \
 	  $$sudo apt-get install -qq -y $$patient --no-install-recommends chromium >/dev/null; } || { \
 	  echo "apt-get cannot install chromium here; name one: HOLDFAST_CHROMIUM=/path/to/chromium" >&2; exit 1; }
+
+redis: ## Install redis-server for the tests of the driver over it (Debian's; as root, or with sudo)
+	@command -v redis-server >/dev/null || { \
+	  sudo=$$(test "$$(id -u)" = 0 || command -v sudo) && export DEBIAN_FRONTEND=noninteractive && \
+	  patient="-o Acquire::Retries=5 -o DPkg::Lock::Timeout=300" && $$sudo apt-get update -qq $$patient && \
+	  $$sudo apt-get install -qq -y $$patient --no-install-recommends redis-server >/dev/null; } || { \
+	  echo "apt-get cannot install redis-server here; without it those tests are skipped" >&2; exit 1; }
 
 speed: $(READY) ## Judge what things cost by time: run by itself, on a machine that has nothing else to do
 	@$(BIN)/python -m pytest -q -m "speed and not slow" tests

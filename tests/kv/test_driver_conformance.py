@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import OutcomeUnknown, StoreError
 from holdfast.kv import DirectoryDriver, MemoryDriver
-from holdfast.kv.memory import SortedKeys
+from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.testing import drivers
 from holdfast.testing.drivers import DriverConformance
 

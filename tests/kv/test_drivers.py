@@ -8,7 +8,8 @@ import os
 import pytest
 
 from holdfast.errors import SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
-from holdfast.kv import DirectoryDriver, MemoryDriver, directory, segments
+from holdfast.kv import DirectoryDriver, MemoryDriver
+from holdfast.kv.drivers import directory, segments
 from holdfast.testing.drivers import DriverConformance
 
 

@@ -15,10 +15,10 @@ BATCHES = 30  # that this workflow makes at the very least
 WIDEST = 3  # bodies that can be in flight at once in that workflow
 
 
-def run(*args: object) -> list[dict]:
+def run(*args: object, **environ: str) -> list[dict]:
     command = [sys.executable, str(SCRIPTS / "kv_everywhere.py"), *map(str, args)]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": paths}
+    environment = {**os.environ, **environ, "PYTHONPATH": paths}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -2,10 +2,10 @@
 
 from holdfast.kv.compacting import compact
 from holdfast.kv.deliver import deliver, reply_to
-from holdfast.kv.directory import DirectoryDriver
 from holdfast.kv.drive import drive, drive_due
 from holdfast.kv.driver import Driver
-from holdfast.kv.memory import MemoryDriver
+from holdfast.kv.drivers.directory import DirectoryDriver
+from holdfast.kv.drivers.memory import MemoryDriver
 from holdfast.kv.standing import Standing
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -64,7 +65,8 @@ async def drive(
         SchemaTooNew: a newer holdfast wrote it.
         StoreError: the store failed; what was durable before is, and the next call goes on from there.
     """
-    registry = Registry([workflow], errors, activities)
+    _check(workflow)
+    registry = Registry((), errors, activities)
     space = Space(driver)
     rows = await space.load()
     clock = clock or Clock()
@@ -82,6 +84,12 @@ async def drive(
     standing = await DrivenRun(space, about, workflow, options).drive(rows)
     await _alarm_after(space, standing, now)
     return standing
+
+
+@functools.lru_cache(maxsize=1000)
+def _check(workflow: Workflow[..., Any]) -> None:
+    """Refuse what is no workflow, or whose code asks the outside world, as an engine does; once for each."""
+    Registry([workflow])
 
 
 def _begun(

@@ -21,8 +21,9 @@ from pathlib import Path
 from tests.support.scripts import crash_everywhere
 from tests.support.scripts.crash_everywhere import fifty
 
-from holdfast.kv import Driver, deliver, directory, drive
+from holdfast.kv import Driver, deliver, drive
 from holdfast.kv.driver import answer
+from holdfast.kv.drivers import directory
 from holdfast.kv.space import Space
 from holdfast.replay import entry as entries
 from holdfast.testing.drivers import FaultyDriver
@@ -33,6 +34,16 @@ PATIENCE = timedelta(seconds=5)
 def opened(kind: str, place: Path) -> Driver:
     if kind == "directory":
         return directory.DirectoryDriver(place)
+    if kind == "lmdb":
+        from holdfast.kv.drivers.lmdb import LMDBDriver
+
+        return LMDBDriver(place)
+    if kind == "redis":
+        import redis.asyncio
+
+        from holdfast.kv.drivers.redis import RedisDriver
+
+        return RedisDriver(redis.asyncio.Redis(unix_socket_path=os.environ["HOLDFAST_REDIS"]), place.name)
     raise SystemExit(f"no driver {kind}")
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from holdfast.clock import from_datetime, to_datetime
 from holdfast.errors import OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
-from holdfast.kv import segments
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
-from holdfast.kv.memory import SortedKeys
+from holdfast.kv.drivers import segments
+from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.system import lock
 
 _ALARM = b""

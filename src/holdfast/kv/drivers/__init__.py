@@ -1,0 +1,1 @@
+"""The drivers that holdfast brings, one file each."""

@@ -1,0 +1,143 @@
+"""A driver over LMDB (extra `lmdb`): a memory-mapped file of one machine, a transaction a batch, synced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.clock import from_datetime, to_datetime
+from holdfast.errors import CannotOpen, MissingExtra, NotAsExpected, OutcomeUnknown, StoreClosed, StoreError, StoreFull
+from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
+
+_ALARM = b"alarm"
+_FIRST_SIZE = 16 * 1024 * 1024
+
+
+class LMDBDriver(Driver):
+    """One key space in an LMDB environment, of its own or, by `name`, one of many in an environment that is shared.
+
+    The map begins small and is doubled when it is full, up to `largest` bytes; then a batch raises StoreFull. Several
+    processes may open the same environment: LMDB lets one write at a time.
+
+    Raises:
+        MissingExtra: the package lmdb is not installed.
+        CannotOpen: the path is not one of an environment, or cannot be written.
+    """
+
+    max_key = 510
+    """LMDB's limit of 511 bytes, less the byte that keeps keys apart from the alarm."""
+    compares = True
+
+    def __init__(self, path: str | os.PathLike[str], name: str = "", *, largest: int = 2**40) -> None:
+        try:
+            import lmdb
+        except ImportError as error:
+            raise MissingExtra("LMDBDriver", "lmdb") from error
+        self._lmdb: Any = lmdb
+        self.path = os.fspath(path)
+        self._largest = largest
+        self._environment: Any = None
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            self._environment = lmdb.open(self.path, map_size=_FIRST_SIZE, max_dbs=100_000 if name else 0)
+            # The size of a map that another process has grown is taken over.
+            self._environment.set_mapsize(0)
+            if self._environment.info()["map_size"] < _FIRST_SIZE:
+                self._environment.set_mapsize(_FIRST_SIZE)
+            self._space = self._environment.open_db(name.encode()) if name else None
+        except (lmdb.Error, OSError) as error:
+            self.close()
+            raise CannotOpen(f"{self.path}: {error}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._read(b"k" + key)
+
+    def _read(self, key: bytes) -> bytes | None:
+        with self._begun(write=False) as transaction:
+            found: bytes | None = transaction.get(key, db=self._space)
+            return found
+
+    def list(self, prefix: bytes) -> Sequence[Pair]:
+        found: list[Pair] = []
+        start = b"k" + prefix
+        with self._begun(write=False) as transaction, transaction.cursor(db=self._space) as cursor:
+            if cursor.set_range(start):
+                for key, value in cursor:
+                    if not key.startswith(start):
+                        break
+                    found.append((key[1:], value))
+        return found
+
+    def batch(
+        self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
+    ) -> None:
+        check_sizes(self, puts, deletes)
+        kept = {b"k" + key: value for key, value in puts.items()}
+        self._write(kept, [b"k" + key for key in deletes], {b"k" + key: value for key, value in (expect or {}).items()})
+
+    def set_alarm(self, at: datetime) -> None:
+        self._write({_ALARM: str(from_datetime(at)).encode()}, [], {})
+
+    def clear_alarm(self) -> None:
+        if self._read(_ALARM) is not None:
+            self._write({}, [_ALARM], {})
+
+    def get_alarm(self) -> datetime | None:
+        stored = self._read(_ALARM)
+        return to_datetime(int(stored)) if stored is not None else None
+
+    def _write(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes], expect: Expected) -> None:
+        while True:
+            try:
+                self._transact(puts, deletes, expect)
+                return
+            except self._lmdb.MapFullError as error:
+                self._grow(error)
+            except self._lmdb.MapResizedError:
+                self._environment.set_mapsize(0)
+
+    def _transact(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes], expect: Expected) -> None:
+        transaction = self._begun(write=True)
+        try:
+            for key, value in expect.items():
+                if transaction.get(key, db=self._space) != value:
+                    raise NotAsExpected(
+                        f"key {key[1:]!r} has another value than the batch expects: another driver wrote it"
+                    )
+            for key in deletes:
+                transaction.delete(key, db=self._space)
+            for key, value in puts.items():
+                transaction.put(key, value, db=self._space)
+        except (self._lmdb.MapFullError, self._lmdb.MapResizedError, NotAsExpected):
+            transaction.abort()
+            raise
+        except self._lmdb.Error as error:
+            transaction.abort()
+            raise StoreError(f"{self.path}: nothing of the batch was written: {error}") from error
+        try:
+            transaction.commit()
+        except self._lmdb.MapFullError:
+            raise
+        except self._lmdb.DiskError as error:
+            raise OutcomeUnknown(f"{self.path}: the batch could not be synced: {error}") from error
+        except self._lmdb.Error as error:
+            full = "No space left" in str(error)
+            raise (StoreFull if full else OutcomeUnknown)(f"{self.path}: {error}") from error
+
+    def _grow(self, full: Exception) -> None:
+        size = self._environment.info()["map_size"]
+        if size >= self._largest:
+            raise StoreFull(f"{self.path}: its {size} bytes are full, and `largest` allows no more") from full
+        self._environment.set_mapsize(min(size * 2, self._largest))
+
+    def _begun(self, write: bool) -> Any:
+        if self._environment is None:
+            raise StoreClosed(f"{self.path}: the driver is closed")
+        return self._environment.begin(write=write)
+
+    def close(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+        self._environment = None

@@ -1,0 +1,143 @@
+"""A driver over a Redis server (extra `redis`): values in a hash, keys in a sorted set, a batch is one script."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from holdfast.clock import from_datetime, to_datetime
+from holdfast.errors import MissingExtra, NotAsExpected, OutcomeUnknown, StoreError, StoreFull, StoreUnreachable
+from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
+
+_LIST = """
+local found = {}
+for _, key in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2])) do
+  found[#found + 1] = key
+  found[#found + 1] = redis.call('HGET', KEYS[2], key)
+end
+return found
+"""
+_BATCH = """
+local at, expected, puts, deletes = 4, tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+for _ = 1, expected do
+  local value = redis.call('HGET', KEYS[2], ARGV[at])
+  if (ARGV[at + 1] == '1') ~= (value ~= false) or (value and value ~= ARGV[at + 2]) then
+    return ARGV[at]
+  end
+  at = at + 3
+end
+for _ = 1, puts do
+  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+  redis.call('ZADD', KEYS[1], 0, ARGV[at])
+  at = at + 2
+end
+for _ = 1, deletes do
+  redis.call('HDEL', KEYS[2], ARGV[at])
+  redis.call('ZREM', KEYS[1], ARGV[at])
+  at = at + 1
+end
+return false
+"""
+
+
+class RedisDriver(Driver):
+    """One key space on a Redis server, under a name of its own.
+
+    `client` is a `redis.asyncio.Redis`, which may serve many drivers and must not decode responses. Made by
+    `await RedisDriver.open(client, name)`, the driver has asked the server how it keeps what it is told: `durability`
+    is `disk` only if it appends to a file and syncs that always.
+
+    Raises:
+        MissingExtra: the package redis is not installed.
+    """
+
+    max_value = 64 * 1024 * 1024
+    max_batch = 20_000
+    compares = True
+    durability: Literal["disk", "process"] = "process"
+
+    def __init__(self, client: Any, name: str) -> None:
+        try:
+            import redis
+        except ImportError as error:
+            raise MissingExtra("RedisDriver", "redis") from error
+        self._errors: Any = redis.exceptions
+        self._client = client
+        self.name = name
+        # The braces keep all three on one server of a cluster.
+        self._order, self._values, self._alarm = (
+            f"{{holdfast:{name}}}:{part}" for part in ("order", "values", "alarm")
+        )
+
+    @classmethod
+    async def open(cls, client: Any, name: str) -> RedisDriver:
+        """Return a driver that knows what its server promises."""
+        driver = cls(client, name)
+        try:
+            settings: Mapping[Any, Any] = await client.config_get("append*")
+        except driver._errors.ConnectionError as error:
+            raise StoreUnreachable(f"redis: {error}") from error
+        except driver._errors.ResponseError:
+            return driver  # it does not say
+        said = {_text(key): _text(value) for key, value in settings.items()}
+        if said.get("appendonly") == "yes" and said.get("appendfsync") == "always":
+            driver.durability = "disk"
+        return driver
+
+    async def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = await self._ask(self._client.hget(self._values, key))
+        return found
+
+    async def list(self, prefix: bytes) -> Sequence[Pair]:
+        end = _after(prefix)
+        low, high = b"[" + prefix if prefix else b"-", b"(" + end if end is not None else b"+"
+        found: list[bytes] = await self._ask(self._client.eval(_LIST, 2, self._order, self._values, low, high))
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    async def batch(
+        self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
+    ) -> None:
+        check_sizes(self, puts, deletes)
+        expect = expect or {}
+        given: list[bytes | int] = [len(expect), len(puts), len(deletes)]
+        for key, value in expect.items():
+            given += [key, 0 if value is None else 1, value or b""]
+        for key, value in puts.items():
+            given += [key, value]
+        given += deletes
+        wrong = await self._ask(self._client.eval(_BATCH, 2, self._order, self._values, *given), writes=True)
+        if wrong is not None:
+            raise NotAsExpected(f"key {wrong!r} has another value than the batch expects: another driver wrote it")
+
+    async def set_alarm(self, at: datetime) -> None:
+        await self._ask(self._client.set(self._alarm, str(from_datetime(at))), writes=True)
+
+    async def clear_alarm(self) -> None:
+        await self._ask(self._client.delete(self._alarm), writes=True)
+
+    async def get_alarm(self) -> datetime | None:
+        stored = await self._ask(self._client.get(self._alarm))
+        return to_datetime(int(stored)) if stored is not None else None
+
+    async def _ask(self, asked: Any, writes: bool = False) -> Any:
+        try:
+            return await asked
+        except self._errors.ResponseError as error:
+            # Whether there is memory the server decides once, before a script begins.
+            full = isinstance(error, self._errors.OutOfMemoryError) or str(error).startswith("MISCONF")
+            raise (StoreFull if full else StoreError)(f"redis: nothing was written: {error}") from error
+        except (self._errors.ConnectionError, self._errors.TimeoutError, OSError) as error:
+            if writes:
+                raise OutcomeUnknown(f"redis: the answer was lost: {error}") from error
+            raise StoreUnreachable(f"redis: {error}") from error
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """Return the first bytes after all that begin with a prefix, None if there are none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

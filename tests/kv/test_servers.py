@@ -1,0 +1,280 @@
+"""The drivers over LMDB and Redis, against the contract, and the fifty-step order killed on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.kv.test_kills import BATCHES, run
+from tests.support.scripts import crash_everywhere
+
+from holdfast.errors import CannotOpen, StoreError, StoreFull
+from holdfast.kv import MemoryDriver, deliver, drive
+from holdfast.kv.drivers.lmdb import LMDBDriver
+from holdfast.kv.drivers.redis import RedisDriver
+from holdfast.testing.drivers import DriverConformance, FaultyDriver
+
+lmdb = pytest.importorskip("lmdb", reason="the package lmdb is not installed")
+redis = pytest.importorskip("redis", reason="the package redis is not installed")
+PATIENT = {"patience": timedelta(seconds=5)}
+
+
+class FailingTransaction:
+    """A transaction of LMDB that breaks at its second put, or loses the answer to its commit."""
+
+    def __init__(self, transaction, way):
+        self._transaction, self._way, self._puts = transaction, way, 0
+
+    def __getattr__(self, name):
+        return getattr(self._transaction, name)
+
+    def put(self, key, value, db):
+        self._puts += 1
+        if self._way == "fail" and self._puts == 2:
+            raise lmdb.PanicError("broken")
+        return self._transaction.put(key, value, db=db)
+
+    def commit(self):
+        self._transaction.commit()
+        if self._way == "lose":
+            raise lmdb.DiskError("Input/output error")
+
+
+class TestLMDBDriver(DriverConformance):
+    @pytest.fixture
+    def open_driver(self, tmp_path):
+        self.path = str(tmp_path / "space")
+        return lambda: LMDBDriver(self.path)
+
+    def program(self):
+        return f"from holdfast.kv.drivers.lmdb import LMDBDriver\ndriver = LMDBDriver({self.path!r})"
+
+    def fail_next_batch(self, driver, monkeypatch):
+        self._break(driver, monkeypatch, "fail")
+
+    def lose_next_answer(self, driver, monkeypatch):
+        self._break(driver, monkeypatch, "lose")
+
+    def _break(self, driver, monkeypatch, way):
+        begun = driver._begun
+
+        def breaking(write):
+            return FailingTransaction(begun(write), way) if write else begun(write)
+
+        monkeypatch.setattr(driver, "_begun", breaking)
+
+
+def test_an_lmdb_map_grows_until_it_may_grow_no_more(tmp_path):
+    """The batch that does not fit is not made; what was there is kept, and smaller ones are taken."""
+    driver = LMDBDriver(tmp_path, largest=32 * 1024 * 1024)
+    for number in range(20):
+        driver.batch({b"k%d" % number: b"v" * 1024 * 1024})
+    with pytest.raises(StoreFull, match="`largest` allows no more"):
+        for number in range(20, 40):
+            driver.batch({b"k%d" % number: b"v" * 1024 * 1024})
+    assert len(driver.list(b"k")) >= 20
+    driver.batch({b"small": b"1"}, [b"k0"])
+    driver.close()
+    driver = LMDBDriver(tmp_path)
+    assert driver.get(b"small") == b"1"
+    driver.close()
+
+
+def test_an_lmdb_path_that_is_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_text("no environment")
+    with pytest.raises(CannotOpen, match="file"):
+        LMDBDriver(tmp_path / "file")
+
+
+def test_many_key_spaces_share_one_lmdb_environment(tmp_path):
+    """S1-2"""
+    for name in ("ada", "bo"):
+        driver = LMDBDriver(tmp_path, name)
+        assert driver.list(b"") == []
+        driver.batch({b"n": name.encode()})
+        driver.close()
+    driver = LMDBDriver(tmp_path, "ada")
+    assert driver.list(b"") == [(b"n", b"ada")]
+    driver.close()
+
+
+class Server:
+    """A Redis server of its own, on a socket, which syncs everything that it is told."""
+
+    def __init__(self, folder, fsync="always"):
+        self.folder, self.socket, self._fsync = folder, str(folder / "redis.sock"), fsync
+
+    def start(self):
+        command = [
+            "redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", str(self.folder),
+            "--appendonly", "yes", "--appendfsync", self._fsync, "--save", "",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = redis.Redis(unix_socket_path=self.socket)
+        end = time.monotonic() + 60
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.exceptions.RedisError:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        client.close()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def client(self):
+        return redis.asyncio.Redis(unix_socket_path=self.socket, retry=None)
+
+
+@pytest.fixture
+def server(tmp_path_factory):
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed: `make redis`")
+    server = Server(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+class OddClient:
+    """A client whose next script meets a full server, or whose answer is lost."""
+
+    def __init__(self, client, way):
+        self._client, self._way = client, way
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    async def eval(self, *args):
+        if self._way == "fail":
+            await self._client.config_set("maxmemory", "1")
+        try:
+            found = await self._client.eval(*args)
+        finally:
+            await self._client.config_set("maxmemory", "0")
+        if self._way == "lose":
+            raise redis.exceptions.ConnectionError("Connection closed by server")
+        return found
+
+
+class TestRedisDriver(DriverConformance):
+    @pytest.fixture
+    async def open_driver(self, server):
+        client = server.client()
+        self.server = server
+        yield lambda: RedisDriver(client, "space")
+        await client.aclose()
+
+    def program(self):
+        return (
+            "import redis.asyncio\nfrom holdfast.kv.drivers.redis import RedisDriver\n"
+            f"driver = RedisDriver(redis.asyncio.Redis(unix_socket_path={self.server.socket!r}), 'space')"
+        )
+
+    def fail_next_batch(self, driver, monkeypatch):
+        monkeypatch.setattr(driver, "_client", OddClient(driver._client, "fail"))
+
+    def lose_next_answer(self, driver, monkeypatch):
+        monkeypatch.setattr(driver, "_client", OddClient(driver._client, "lose"))
+
+
+async def test_what_a_redis_server_promises_is_asked_when_it_is_opened(server):
+    client = server.client()
+    assert (await RedisDriver.open(client, "space")).durability == "disk"
+    for setting, value in (("appendfsync", "everysec"), ("appendonly", "no")):
+        await client.config_set(setting, value)
+        assert (await RedisDriver.open(client, "space")).durability == "process"
+        await client.config_set("appendfsync", "always")
+    await client.aclose()
+
+
+async def test_key_spaces_of_one_redis_server_are_apart(server):
+    """S1-2 S1-8"""
+    client = server.client()
+    spaces = [RedisDriver(client, name) for name in ("a", "a:b", "{a}")]
+    for place, space in enumerate(spaces):
+        await space.batch({b"n": b"%d" % place})
+        await space.set_alarm(moment(place))
+    for place, space in enumerate(spaces):
+        assert await space.list(b"") == [(b"n", b"%d" % place)]
+        assert await space.get_alarm() == moment(place)
+    await client.aclose()
+
+
+def moment(place):
+    return datetime(2030, 1, 1 + place, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["lmdb", "redis"])
+def test_a_run_killed_at_any_batch_continues_and_repeats_no_recorded_step(tmp_path, request, kind, step):
+    """S1-7 S1-13 S1-14 Before a batch, and after it but before its answer."""
+    environment = {"HOLDFAST_REDIS": request.getfixturevalue("server").socket} if kind == "redis" else {}
+    reports = run(tmp_path, kind, 1, step, **environment)
+    every = {(batch, moment) for batch in range(1, BATCHES + 1, step) for moment in ("before", "after")}
+    assert every - {(report["kill_at"], report["moment"]) for report in reports} == set()
+    assert [report for report in reports if report["state"] != "completed" or report["left"]] == []
+    assert [report for report in reports if report["again"]] == []
+    assert len({json.dumps(report["output"]) for report in reports}) == 1
+
+
+class KilledServer(FaultyDriver):
+    """A driver whose server is killed after one of its batches."""
+
+    def __init__(self, driver, server, at):
+        super().__init__(driver)
+        self._server, self._at = server, at
+
+    async def batch(self, puts, deletes=(), expect=None):
+        if self.batches + 1 == self._at:
+            self._server.kill()
+        await super().batch(puts, deletes, expect)
+
+
+@pytest.mark.parametrize("at", [2, 17, 30])
+async def test_a_run_goes_on_after_its_redis_server_was_killed(server, tmp_path, monkeypatch, at):
+    """All that was acknowledged is there again; no recorded step runs twice."""
+    monkeypatch.setattr(crash_everywhere, "LOG", tmp_path / "log")
+    for life in ("first", "second"):
+        monkeypatch.setattr(crash_everywhere, "LIFE", life)
+        client = server.client()
+        driver = RedisDriver(client, "order")
+        if life == "first":
+            await deliver(driver, "first", "one")
+            await deliver(driver, "second", "two")
+            with pytest.raises(StoreError):
+                await drive(KilledServer(driver, server, at), crash_everywhere.fifty, **PATIENT)
+            server.start()
+        else:
+            standing = await drive(driver, crash_everywhere.fifty, **PATIENT)
+        with contextlib.suppress(redis.exceptions.RedisError):
+            await client.aclose()
+    assert standing.state == "completed"
+    lines = (tmp_path / "log").read_text().splitlines()
+    first, second = ([line.split()[1] for line in lines if line.startswith(life)] for life in ("first", "second"))
+    assert len(set(first) & set(second)) <= 3
+    assert len(set(first) | set(second)) == 50
+
+
+async def test_a_run_gives_the_same_on_every_driver(tmp_path, server, monkeypatch):
+    client = server.client()
+    drivers = [MemoryDriver(), LMDBDriver(tmp_path / "lmdb"), RedisDriver(client, "same")]
+    monkeypatch.setattr(crash_everywhere, "LOG", tmp_path / "log")
+    outputs = []
+    for driver in drivers:
+        await deliver(driver, "first", "one")
+        await deliver(driver, "second", "two")
+        outputs.append((await drive(driver, crash_everywhere.fifty, **PATIENT)).output)
+    assert outputs[0] is not None
+    assert outputs == [outputs[0]] * 3
+    drivers[1].close()
+    await client.aclose()
