@@ -23,6 +23,8 @@ RESULTS = {
     "build_graph.py": "published server-main@4",
     "billing.py": "kim paid 428.64 for 36 months",
     "nightly.py": "11 statements, missing: account-7",
+    "object_store.py": "completed: ONCE UPON A TIME",
+    "photos_on_a_phone.py": "3 photos are safe, the last at https://photos.example/small-sunset.jpg",
 }
 SAID = {
     "agent_loop.py": {"gave up: 100 tokens are used up"},
