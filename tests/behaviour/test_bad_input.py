@@ -169,21 +169,21 @@ async def test_a_cyclic_value_is_refused(make_engine):
 BAD_IDS = ["", "x" * 256, "a/b", "a\0b", "a\nb", "..", ".", "a b", "a\u202eb", "\u00e9", "a\\b", "a?b", "a#b", "%00", 7]
 
 
-@pytest.mark.parametrize("run_id", BAD_IDS, ids=lambda run_id: ascii(run_id)[:12])
-async def test_a_run_id_outside_the_alphabet_is_refused(make_engine, run_id):
+async def test_a_run_id_outside_the_alphabet_is_refused(make_engine):
     """GUARANTEES 6.11 InvalidId lists the allowed set, from every verb that takes an id."""
     engine = await make_engine(echo)
-    for call in (
-        lambda: engine.start(echo, 1, id=run_id),
-        lambda: engine.get(run_id).send("word"),
-        lambda: engine.get(run_id).cancel(),
-        lambda: engine.get(run_id).recover(),
-    ):
-        with pytest.raises(InvalidId, match="A-Z a-z 0-9"):
-            await call()
-    with pytest.raises(InvalidId):
-        engine.get(run_id)
-    assert await engine.runs() == []
+    for run_id in BAD_IDS:
+        for call in (
+            lambda run_id: engine.start(echo, 1, id=run_id),
+            lambda run_id: engine.get(run_id).send("word"),
+            lambda run_id: engine.get(run_id).cancel(),
+            lambda run_id: engine.get(run_id).recover(),
+        ):
+            with pytest.raises(InvalidId, match="A-Z a-z 0-9"):
+                await call(run_id)
+        with pytest.raises(InvalidId):
+            engine.get(run_id)
+        assert await engine.runs() == [], run_id
 
 
 @pytest.mark.parametrize("run_id", ["x" * 255, "a", "a.b", "...a", "A:b@c=d+e~f-g_1", "0"])
