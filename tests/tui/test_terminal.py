@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.support.command_cases import furnished
 from tests.support.screens import picture, press, seen
+from tests.support.serving import TOKEN, served
 from tests.support.waiting import soon
-from tests.web.test_remote import TOKEN, served
 
 from holdfast.cli.database import desk_to_act, desk_to_look
 from holdfast.tui import House, Top
