@@ -41,13 +41,15 @@ _NOT_QUICK = (
     "test_cancelled_stops.py",
     "test_check.py",
     "test_crashing_steps.py",
+    "test_described.py",
     "test_docs.py",
     "test_isolated_steps.py",
     "test_lifespan.py",
+    "test_mounts.py",
 )
 _SEEDS = 10
 """How many of the random worlds, workflows and races of a test are tried in quick runs."""
-_SERVERS = {"postgres", "oldest_postgres", "newest_server", "looker"}
+_SERVERS = {"postgres", "oldest_postgres", "newest_server", "server", "looker"}
 """The fixtures that start one."""
 _PROCESSES = {"subprocess", "SCRIPT", "SCRIPTS", "in_process", "isolated"}
 """What tests that start processes name: the module, the programs, and steps with a child process of their own."""
