@@ -33,11 +33,12 @@ VERBS: dict[str, list[tuple[str, ...]]] = {
     "schedules backfill": [("nightly", "--from", "2026-01-01T00:00Z", "--until", "2026-01-01T12:00Z", "--app", APP)],
     "schedules put": [("hourly", "sleeper", '{"days": 1}', "--every", "1h", "--app", APP)],
     "schedules delete": [("hourly",)], "letters remove": [("LETTER 2",)],
+    "token create": [("--name", "board", "--role", "reader")], "token revoke": [("TOKEN",)],
     "letters purge": [("--older-than", "0s", "--all", "--yes", "--expect", "N")],
     "purge": [("cancelled", "--older-than", "0s", "--yes", "--expect", "N")],
 }  # fmt: skip
 """Every command that takes a reason, as it is called."""
-MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?")
+MADE = re.compile(r"(?<=token )[0-9a-f]{12}|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?")
 """Ids and instants that differ from one time to another."""
 
 
@@ -88,6 +89,8 @@ def acted(run: Callable[..., Answer], letters: list[str]) -> list[Any]:
         for given in calls:
             before = len(rows)
             words = [letters[int(word[-1])] if word.startswith("LETTER") else word for word in given]
+            if "TOKEN" in words:
+                words = [json.loads(run("token", "list", "--json").out)["items"][0]["id"]]
             if "N" in words:  # as many as a dry run says
                 [said] = re.findall(r"^\d+", run(*path.split(), *words[:-3], "--dry-run").out)
                 words[-1] = said

@@ -33,6 +33,7 @@ JSON: dict[str, tuple[str, ...]] = {
     "tail": ("--for", "0s", "--limit", "1"), "letters show": ("LETTER",), "letters purge": AGE, "graph": ("order",),
     "purge": ("completed", *AGE), "bench": ("--runs", "1"),
     "schedules put": ("hourly", "sleeper", "-i", "days=1", "--every", "1h", "--app", APP),
+    "token create": (), "token list": (), "token revoke": ("none",),
     "inbox": ("waits",), "versions": (), "letters remove": ("LETTER",), "db status": (), "config": (),
     "schedules backfill": ("nightly", "--from", "2026-11-01", "--until", "2026-11-02", "--app", APP),
     "schedules delete": ("nightly",),

@@ -28,7 +28,7 @@ PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
 ROWS = (
     "contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits", "contract.heads",
-    "contract.waits", "contract.house", "contract.figures",
+    "contract.waits", "contract.house", "contract.figures", "contract.tokens",
 )  # fmt: skip
 TIMES = ("schedules", "schedules.times")
 GROUND = (*FOUNDATIONS, *PAYLOADS, *DETERMINISM, *ROWS, *TIMES)
@@ -355,6 +355,7 @@ CIRCLES: dict[frozenset[str], str] = {
                 "purge",
                 "schedules",
                 "tasks",
+                "tokens",
                 "trails",
             ]
         }

@@ -48,6 +48,7 @@ from holdfast.contract.operations import (
     Unpause,
 )
 from holdfast.contract.rows import EntryRow, Message, Status
+from holdfast.contract.tokens import TokenRow, WriteToken
 from holdfast.contract.turns import (
     Audit,
     CommitTurn,
@@ -94,6 +95,7 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.flow = Random(seed)
+        self.tokens = Random(f"tokens {seed}")  # so that all else is as it was without them
         self.at = NOW
         self.seq = 0
         self.epochs: dict[object, int] = {}
@@ -330,8 +332,13 @@ class Dice:
         next = NOW + self.random.randrange(3)
         return PauseSchedule(id="s", paused=self.chance(50), next=next, at=self.at, audit=self.audit())
 
-    def pause_work(self) -> PauseWork:
-        return PauseWork(kind="queue", name=self.name(), at=self.at, paused=self.chance(60), audit=self.audit())
+    def pause_work(self) -> PauseWork | WriteToken:
+        pause = PauseWork(kind="queue", name=self.name(), at=self.at, paused=self.chance(60), audit=self.audit())
+        if self.tokens.random() < 0.5:
+            return pause
+        id, expires = pause.name, self.at if self.tokens.random() < 0.5 else None
+        new = TokenRow(id=id, name="kim", role="viewer", digest="00", created=self.at, expires=expires, revoked=None)
+        return WriteToken(id=id, at=self.at, token=new if self.tokens.random() < 0.6 else None, audit=pause.audit)
 
     def drop_schedule(self) -> DropSchedule:
         return DropSchedule(id="s", at=self.at, audit=self.audit())

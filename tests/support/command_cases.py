@@ -31,12 +31,14 @@ LOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "debug": (("RUN", "--app", APP),), "record": (("RUN",),), "queues": ((),), "limits list": ((),),
     "limits show": (("openai",),), "limits why": (("OPEN",),), "events": ((), ("parcel",)),
     "audit list": ((), ("--json",)), "audit verify": ((),), "doctor": ((), ("--json",)), "db status": ((),),
+    "token list": ((), ("--all", "--json")),
 }  # fmt: skip
 """Every command that looks, as it is called; RUN stands for a run that failed, OPEN for one that is open."""
 OTHERS = {
     "start", "cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge", "send", "ask", "query",
     "set", "publish", "letters ack", "letters replay", "schedules pause", "schedules resume", "schedules trigger",
     "letters purge", "letters remove", "schedules backfill", "schedules delete", "schedules put", "purge",
+    "token create", "token revoke",
     "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore",  # which act, or make files
     "bench", "demo", "new", "ui", "top", "config", "completion", "schema",  # which look at no database, or on and on
 }  # fmt: skip

@@ -16,7 +16,6 @@ from holdfast.testing import TestEngine
 from holdfast.tui import House, Top
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \u202eright [bold]to[/bold] left\r\n\x00 \u200b done"
-SECRET = b"s" * 32
 
 
 @activity
@@ -56,7 +55,7 @@ async def screen(
 
     @asynccontextmanager
     async def desk() -> AsyncIterator[Desk]:
-        yield LocalDesk(engine.store, engine=engine, secret=SECRET)
+        yield LocalDesk(engine.store, engine=engine)
 
     app = Top(House("shop", look or desk, desk, "kim"), filter, every=3600)
     async with app.run_test(size=size) as pilot:

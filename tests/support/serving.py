@@ -29,14 +29,14 @@ def onlooker(database: str) -> Engine:
 
 
 @contextmanager
-def served(database: str, engine: Callable[[str], Engine] = onlooker) -> Iterator[str]:
-    """Serve the dashboard of a database; yield its address."""
+def served(database: str, engine: Callable[[str], Engine] = onlooker, *, tokens: bool = False) -> Iterator[str]:
+    """Serve the dashboard of a database, to kim or (with `tokens`) to bearers of its tokens; yield its address."""
     listening = listen("127.0.0.1:0")
     serving: list[uvicorn.Server] = []
 
     async def work() -> None:
         async with engine(database) as opened:
-            app = dashboard(opened, authenticate=who)
+            app = dashboard(opened) if tokens else dashboard(opened, authenticate=who)
             config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
             serving.append(uvicorn.Server(config))
             await serving[0].serve(sockets=[listening])

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.support.screens import (
     HOSTILE,
-    SECRET,
     WORKFLOWS,
     failing,
     family,
@@ -167,7 +166,7 @@ async def test_a_house_that_goes_away_leaves_its_last_picture_and_comes_back_by_
             opened.append(1)
             if away:
                 raise StoreUnreachable("the server is not there")
-            yield Away(engine.store, engine=engine, secret=SECRET)
+            yield Away(engine.store, engine=engine)
 
         async with screen(engine, look=desk) as (app, _):
             await seen(app, "order-1")

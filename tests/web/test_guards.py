@@ -5,6 +5,8 @@ Each of these was seen failing with its guard removed; the guard is named beside
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from tests.support.asgi import HOST, Browser, exchange
 from tests.web.shop import house, viewer
@@ -133,7 +135,19 @@ async def test_no_answer_lets_another_origin_in(page):
 
 # guard.HEADERS
 
-ANSWERS = ["/", "/runs/x", "/healthz", "/api/v1/", "/api/v1/runs/none", "/nothing", "/api/v1/runs?limit=x", "/static/x"]
+ANSWERS = [
+    "/",
+    "/readyz",
+    "/api/v1/docs",
+    "/api/v1/audit/export",
+    "/runs/x",
+    "/healthz",
+    "/api/v1/",
+    "/api/v1/runs/none",
+    "/nothing",
+    "/api/v1/runs?limit=x",
+    "/static/x",
+]
 
 
 @pytest.mark.parametrize("host", [HOST, "evil.example"])
@@ -186,6 +200,24 @@ async def test_no_route_answers_before_it_is_known_who_asks(shop):
         for method in METHODS:
             reply = await page.send(method, f"/api/v1{path}", b"{}")
             assert reply.status == 401, (method, path)
+
+
+@pytest.mark.parametrize("token", ["none", "wrong", "expired", "revoked"])
+async def test_without_a_token_that_may_be_used_no_route_answers(shop, token):
+    """Bearers.bearer, where tokens are asked for; the page, its files and the probes hold nothing of the database."""
+    brought, row = await shop.tokens.create("kim", "admin", expires_in=timedelta(microseconds=1))
+    if token == "revoked":
+        await shop.tokens.revoke(row.id)
+    given = {"none": None, "wrong": "Bearer hf_wrong"}.get(token, f"Bearer {brought}")
+    page = Browser(dashboard(shop))
+    paths = [*sorted({route.path.replace("{id}", "order-7") for route in routes()}), "/docs", "/openapi.json"]
+    for path in paths:
+        for method in METHODS:
+            reply = await page.send(method, f"/api/v1{path}", b"{}", {"authorization": given})
+            assert reply.status == 401, (method, path)
+    for path in ("/", "/healthz", "/readyz"):
+        assert (await page.get(path)).status == 200
+    assert (await page.get("/api/v1/session")).status == 405
 
 
 async def test_a_websocket_is_closed(page):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import Any
 
-import msgspec
 import pytest
 from tests.support.asgi import Browser
+from tests.support.streams import listening
 from tests.support.waiting import eventually
 from tests.web.shop import approve, house, order, viewer
 
 from holdfast.looking import LocalDesk
+from holdfast.looking.acting.tokens import KnownTokens
 from holdfast.web import dashboard, live
 from holdfast.web.app import Dashboard
-from holdfast.web.auth import Principal
+from holdfast.web.auth import Bearers, Principal
 from holdfast.web.redaction import Redaction
 from holdfast.web.sessions import SessionSignIn
 
@@ -29,49 +28,6 @@ def quick(monkeypatch):
 async def shop(address):
     async with house(address) as engine:
         yield engine
-
-
-class Stream:
-    """What a browser hears: each event as its name and its data."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.events: list[tuple[str, Any]] = []
-        self.raw = b""
-        self.over = False
-
-    async def hears(self, wanted) -> Any:
-        """Wait for an event, and return its data."""
-        await eventually(lambda: any(wanted(name, data) for name, data in self.events))
-        return next(data for name, data in reversed(self.events) if wanted(name, data))
-
-
-@asynccontextmanager
-async def listening(page: Browser, path: str, **headers: str):
-    stream, leave = Stream(), asyncio.Event()
-
-    async def receive():
-        await leave.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        stream.status = message.get("status", stream.status)
-        stream.raw += message.get("body", b"")
-        *whole, rest = stream.raw.split(b"\n\n")
-        stream.raw = rest
-        for event in whole:
-            lines = dict(line.split(b": ", 1) for line in event.splitlines() if not line.startswith(b":"))
-            if lines:
-                stream.events.append((lines[b"event"].decode(), msgspec.json.decode(lines[b"data"])))
-        stream.over = message["type"] == "http.response.body" and not message.get("more_body")
-
-    pairs = [(name.encode(), value.encode()) for name, value in (page.headers | headers).items()]
-    task = asyncio.create_task(page.app(page.scope("GET", path, pairs), receive, send))
-    try:
-        yield stream
-    finally:
-        leave.set()
-        await task
 
 
 async def test_a_change_reaches_a_page_that_is_open(shop):
@@ -130,7 +86,7 @@ async def test_a_viewer_watches_no_payload(shop):
 
 
 async def test_a_session_that_is_closed_ends_its_streams(shop):
-    sign_in = SessionSignIn()
+    sign_in = SessionSignIn(Bearers(KnownTokens(shop.store)))
     page = Browser(Dashboard(LocalDesk(shop.store, engine=shop), sign_in, None, Redaction()))
     token = sign_in.one_time_token(Principal("kim"))
     cookie = (await page.post("/api/v1/session", {"token": token})).headers["set-cookie"].partition(";")[0]

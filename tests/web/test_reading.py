@@ -105,7 +105,7 @@ async def test_sentences_say_times_as_they_are_asked_to(page, shop):
         ("/api/v1/runs?q=a&q=b", 400, "bad-request", "twice"),
         ("/api/v1/runs?q=%FF", 400, "bad-request", "cannot be read"),
         ("/api/v1/runs?zone=Mars", 400, "bad-input", "Europe/Berlin"),
-        ("/api/v1/nothing", 404, "not-found", "openapi.json"),
+        ("/api/v1/nothing", 404, "no-such-path", "openapi.json"),
         ("/nothing", 404, "not-found", "nothing here"),
     ],
 )
@@ -144,7 +144,7 @@ async def test_it_is_mounted_under_any_path(shop):
     assert (bare.status, bare.headers["location"]) == (307, "/house/workflows/")
 
 
-async def test_authenticate_may_be_async_and_must_be_there(shop):
+async def test_authenticate_may_be_async(shop):
     async def who(request):
         return Principal("kim", "viewer") if request.headers.get("x-user") == "kim" else None
 
@@ -152,8 +152,6 @@ async def test_authenticate_may_be_async_and_must_be_there(shop):
     assert (await page.get("/api/v1/", x_user="kim")).json["role"] == "viewer"
     refused = await page.get("/api/v1/")
     assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
-    with pytest.raises(BadInput, match="say who may come in"):
-        dashboard(shop)
     with pytest.raises(BadInput, match="not both"):
         dashboard(shop, authenticate=who, dangerously_open=True)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.command_cases import Answer, furnished
 from tests.support.serving import TOKEN, served
+
+from holdfast import __version__
 
 
 @pytest.fixture
@@ -88,3 +93,38 @@ def test_without_a_token_that_is_known_nothing_is_shown(shop, ask, monkeypatch):
 def test_a_server_that_is_not_there_is_said(ask):
     gone = ask("list", "--url", "http://127.0.0.1:9")
     assert (gone.code, "cannot be reached" in gone.err) == (4, True)
+
+
+class _Older(http.server.BaseHTTPRequestHandler):
+    """A server of an older version: it has no path for one question, and answers another with fewer fields."""
+
+    def do_GET(self) -> None:
+        known: dict[str, dict[str, object]] = {
+            "/api/v1/": {"version": "0.0.9"},
+            "/api/v1/queues": {"items": [{"queue": "gpu"}]},
+        }
+        answer = known.get(self.path.partition("?")[0], {"type": "/api/v1/problems/no-such-path", "detail": "nothing"})
+        body = json.dumps(answer).encode()
+        self.send_response(404 if "type" in answer else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *said: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("command", ["versions", "queues"])
+def test_a_server_of_another_version_is_said(ask, command):
+    """FACES 10.24: which version is where, and what to do."""
+    with http.server.HTTPServer(("127.0.0.1", 0), _Older) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            old = ask(command, "--url", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert old.code == 1
+    assert f"is holdfast 0.0.9 and {'has no' if command == 'versions' else 'answers'} GET /{command}" in old.err
+    assert f"this is holdfast {__version__}: use the same version on both" in old.err

@@ -16,17 +16,18 @@ from tests.support.asgi import Browser
 from tests.web.shop import house
 
 from holdfast.looking import LocalDesk
+from holdfast.looking.acting.tokens import KnownTokens
 from holdfast.web.app import Dashboard
-from holdfast.web.auth import Principal
+from holdfast.web.auth import Bearers, Principal
 from holdfast.web.redaction import Redaction
 from holdfast.web.sessions import MOST_FAILURES, SessionSignIn
-from holdfast.web.standalone import CannotServe, listen
+from holdfast.web.standalone import BehindProxy, CannotServe, Serving, check_serving, listen, serve
 
 
 @pytest.fixture
 async def gate_and_page():
     async with house() as engine:
-        gate = SessionSignIn()
+        gate = SessionSignIn(Bearers(KnownTokens(engine.store)))
         yield gate, Browser(Dashboard(LocalDesk(engine.store, engine=engine), gate, None, Redaction()))
 
 
@@ -82,20 +83,57 @@ async def test_another_site_opens_no_session(gate_and_page):
     assert (await page.get("/api/v1/session")).status == 405
 
 
+@pytest.mark.parametrize("bind", ["0.0.0.0:7780", "192.168.1.5:7780", "[::]:7780"])
+def test_other_machines_are_served_under_a_name_and_by_tls_only(bind):
+    with pytest.raises(CannotServe, match=r"--allow-host NAME, .* and TLS"):
+        check_serving(Serving(bind=bind))
+    with pytest.raises(CannotServe, match="it needs TLS: --tls-cert"):
+        check_serving(Serving(bind=bind, hosts=("a.example",)))
+    with pytest.raises(CannotServe, match="it needs --allow-host NAME"):
+        check_serving(Serving(bind=bind, behind_proxy=True))
+    with pytest.raises(CannotServe, match="both, --tls-cert and --tls-key"):
+        check_serving(Serving(bind=bind, hosts=("a.example",), certificate="a.pem"))
+    check_serving(Serving(bind=bind, hosts=("a.example",), behind_proxy=True))
+    check_serving(Serving(bind=bind, hosts=("a.example",), certificate="a.pem", key="a.pem"))
+
+
 @pytest.mark.parametrize(
     ("bind", "said"),
     [
-        ("0.0.0.0:7780", "on this machine only"),
-        ("192.168.1.5:7780", "on this machine only"),
-        ("[::]:7780", "on this machine only"),
         ("example.com:7780", "write an address"),
         ("127.0.0.1", "write address:port"),
         ("127.0.0.1:99999", "write address:port"),
     ],
 )
-def test_it_listens_on_this_machine_only(bind, said):
+def test_an_address_is_an_address_and_a_port(bind, said):
     with pytest.raises(CannotServe, match=said):
         listen(bind)
+
+
+async def test_other_machines_are_not_served_without_a_token():
+    async with house() as engine:
+        with listen("127.0.0.1:0") as listening, pytest.raises(CannotServe, match="make one first: holdfast token"):
+            serving = Serving(bind="0.0.0.0:7780", hosts=("a.example",), behind_proxy=True)
+            await serve(engine, listening, serving, Principal("kim"), lambda link: None)
+
+
+async def test_a_proxy_says_how_and_by_whom_it_was_asked():
+    """Of a list that a client began the last one counts, which the proxy added."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope["scheme"], scope["client"][0]))
+
+    page = Browser(BehindProxy(app))
+    for headers in (
+        {"x-forwarded-proto": "http, https", "x-forwarded-for": "10.0.0.9, 192.0.2.7"},
+        {"x-forwarded-proto": "http", "x-forwarded-for": None},
+        {"x-forwarded-proto": "gopher", "x-forwarded-for": "192.0.2.8"},
+        {},
+    ):
+        with pytest.raises(IndexError):  # the application answered nothing
+            await page.send("GET", "/", headers=headers)
+    assert seen == [("https", "192.0.2.7"), ("http", "127.0.0.1"), ("https", "192.0.2.8"), ("https", "127.0.0.1")]
 
 
 def test_a_port_in_use_is_said():

@@ -164,7 +164,7 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | No
 
 
 @asynccontextmanager
-async def desk_to_look(where: str, app: str | None = None, secret: bytes | None = None) -> AsyncIterator[Desk]:
+async def desk_to_look(where: str, app: str | None = None) -> AsyncIterator[Desk]:
     """Open a database to look only, or a server, and close it again."""
     from holdfast.looking import LocalDesk
     from holdfast.stores import open_store
@@ -182,7 +182,7 @@ async def desk_to_look(where: str, app: str | None = None, secret: bytes | None 
         raise BadInput("a database in memory cannot be seen by another process; name a file")
     await store.open(look_only=True)
     try:
-        yield LocalDesk(store, zone=zone(), code=code, secret=secret)
+        yield LocalDesk(store, zone=zone(), code=code)
     finally:
         await store.close()
 
@@ -207,20 +207,18 @@ def acting(
     url: str | None,
     work: Callable[[Desk], Awaitable[T]],
     workflows: Sequence[Any] = (),
-    *,
-    secret: bytes | None = None,
 ) -> T:
     """Open the database as a client that advances no runs, and do something with a desk that acts."""
 
     async def main() -> T:
-        async with desk_to_act(database(url).value, workflows, secret) as desk:
+        async with desk_to_act(database(url).value, workflows) as desk:
             return await work(desk)
 
     return asyncio.run(main())
 
 
 @asynccontextmanager
-async def desk_to_act(where: str, workflows: Sequence[Any] = (), secret: bytes | None = None) -> AsyncIterator[Desk]:
+async def desk_to_act(where: str, workflows: Sequence[Any] = ()) -> AsyncIterator[Desk]:
     """Open a database as a client that advances no runs, or a server, and close it again."""
     from holdfast import Engine
     from holdfast.cli.transfer import open_existing
@@ -231,7 +229,7 @@ async def desk_to_act(where: str, workflows: Sequence[Any] = (), secret: bytes |
         return
     store = open_existing(where)
     async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
-        yield LocalDesk(store, zone=zone(), engine=engine, secret=secret)
+        yield LocalDesk(store, zone=zone(), engine=engine)
 
 
 def who(given: str | None) -> str:

@@ -83,6 +83,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "audit": _Where("flow.audit:audit_group", "What was done, by whom and why: list, verify, export."),
         "evidence": _Where("flow.audit:evidence_command", "Show what a run put on record."),
         "purge": _Where("flow.purge:purge_command", "Delete what is over for long: runs, dead letters, events."),
+        "token": _Where("flow.tokens:token_group", "Tokens of the HTTP API: create, list, revoke."),
         "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
         "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),

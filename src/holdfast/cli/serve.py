@@ -5,38 +5,69 @@ from __future__ import annotations
 import asyncio
 import sys
 import webbrowser
+from typing import Any
 
 import click
 
 from holdfast.cli.database import DEFAULT_FILE, NoDatabase, app_option, code_at_hand, database, url_option, who
 from holdfast.cli.output import say
+from holdfast.contract.tokens import ROLES
 
 
 @click.command("ui", short_help="Serve the dashboard on this machine, and open it.")
 @click.option("--bind", metavar="ADDRESS:PORT", default="127.0.0.1:7780", show_default=True, help="Where to listen.")
 @click.option(
+    "--allow-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name under which browsers reach it; several. Those of this machine need not be named.",
+)
+@click.option(
+    "--tls-cert", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Serve HTTPS: the certificate."
+)
+@click.option(
+    "--tls-key", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The key of the certificate."
+)
+@click.option("--behind-proxy", is_flag=True, help="A reverse proxy speaks TLS, and nothing else reaches this address.")
+@click.option(
     "--role",
-    type=click.Choice(["viewer", "reader", "operator", "admin"]),
+    type=click.Choice(ROLES),
     default="admin",
     show_default=True,
-    help="What the browser may do that is let in.",
+    help="What the browser may do that the link lets in.",
 )
 @click.option("--no-open", is_flag=True, help="Only write the link.")
 @app_option
 @url_option
-def ui_command(bind: str, role: str, no_open: bool, app: str | None, url: str | None) -> int:
+def ui_command(
+    bind: str,
+    hosts: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    behind_proxy: bool,
+    role: Any,
+    no_open: bool,
+    app: str | None,
+    url: str | None,
+) -> int:
     """Serve the dashboard on this machine, and open it.
 
     It writes a link that lets one browser in, once; the database is made if it is not there. Runs are advanced by the
     workers that there are, not by this command. Interrupt it to stop.
+
+    On an address that other machines can reach it asks for tokens (`holdfast token create`) and needs --allow-host and
+    TLS, its own or that of a proxy.
 
     \b
     Example: holdfast ui --no-open --bind 127.0.0.1:0
     """
     from holdfast import Engine
     from holdfast.web.auth import Principal
-    from holdfast.web.standalone import listen, serve
+    from holdfast.web.standalone import Serving, check_serving, listen, serve
 
+    serving = Serving(bind=bind, hosts=hosts, certificate=tls_cert, key=tls_key, behind_proxy=behind_proxy)
+    check_serving(serving)
     try:
         where = database(url).value
     except NoDatabase:
@@ -47,14 +78,14 @@ def ui_command(bind: str, role: str, no_open: bool, app: str | None, url: str | 
     def ready(link: str) -> None:
         click.echo(link)
         sys.stdout.flush()
-        say("lets one browser in, once; interrupt to stop", err=True)
-        if not no_open and sys.stdout.isatty():
+        lets = "lets one browser in, once" if serving.local else "asks for a token: holdfast token create"
+        say(f"{lets}; interrupt to stop", err=True)
+        if serving.local and not no_open and sys.stdout.isatty():
             webbrowser.open(link)
 
     async def main() -> None:
         async with Engine(where, workflows=workflows, run_workflows=False, retention=None) as engine:
-            principal = Principal(who(None), role)  # type: ignore[arg-type]  # click has checked it
-            await serve(engine, listening, principal, ready)
+            await serve(engine, listening, serving, Principal(who(None), role), ready)
 
     try:
         asyncio.run(main())

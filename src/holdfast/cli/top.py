@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 
 import click
@@ -33,11 +32,10 @@ def top_command(which: tuple[str, ...], app: str | None, url: str | None) -> Non
 
     _check_terminal()
     where = database(url).value
-    secret = secrets.token_bytes(32)  # what is chosen at the desk that looks is acted on at the one that acts
     house = House(
         _name(where),
-        lambda: desk_to_look(where, app, secret),
-        lambda: desk_to_act(where, (), secret),
+        lambda: desk_to_look(where, app),
+        lambda: desk_to_act(where),
         who(None),
         zone(),
     )

@@ -19,6 +19,7 @@ from holdfast.contract.limits import (
     TasksTaken,
 )
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
+from holdfast.contract.tokens import WriteToken
 from holdfast.contract.turns import (
     Audit,
     CommitTurn,
@@ -340,6 +341,7 @@ Operation = (
     | DropSchedule
     | Tick
     | PauseWork
+    | WriteToken
     | Purge
     | LeaveLimits
     | TakeTasks

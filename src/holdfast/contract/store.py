@@ -52,6 +52,7 @@ from holdfast.contract.rows import (
     TakenOver,
     Task,
 )
+from holdfast.contract.tokens import TokenRow
 from holdfast.contract.turns import Lane, StartRun
 from holdfast.errors import BadInput, DefinitionError, RunBlocked
 from holdfast.payloads import codec
@@ -154,6 +155,7 @@ class Store(Looks):
           and the schedule moves on (`Done` with the ids); else `Refused` ("tick").
         - `FinishTask`: a `task_ended` inbox row (name = location, id = attempt, payload) in place of the task
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
+        - `WriteToken`: the token is there, or revoked (`Done`); nothing is done if one has that id, or none is left.
         - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
         - `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
           those of limits: see their records.
@@ -362,6 +364,18 @@ class Store(Looks):
     @abstractmethod
     async def paused(self) -> list[PausedRow]:
         """Return the workflows and queues that are paused. Claims do not look: a worker does not ask for those."""
+
+    @abstractmethod
+    async def tokens(self) -> list[TokenRow]:
+        """Return every token, those that are over too, newest first."""
+
+    @abstractmethod
+    async def token(self, id: str) -> TokenRow | None:
+        """Return one of them."""
+
+    @abstractmethod
+    async def secret(self, purpose: str) -> bytes:
+        """Return what processes on this database sign with for each other: `selections`."""
 
     @abstractmethod
     async def lanes(self, limit: int = 20) -> list[LaneRow]:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.engine.views.messages import Unread
     from holdfast.engine.worker.worker import Worker
     from holdfast.ops.purging import Purging
+    from holdfast.ops.tokens import Tokens
     from holdfast.transfer.backup import Backup
 
 R = TypeVar("R")
@@ -310,6 +311,13 @@ class Engine(StartsRuns, Looking, HasLimits):
         from holdfast.ops.purging import Purging
 
         return Purging(self._link, self._events)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of the HTTP API: create, revoke."""
+        from holdfast.ops.tokens import Tokens
+
+        return Tokens(self._link)
 
     # Looking.
 

@@ -31,6 +31,8 @@ MOST_COUNTED = 10_000
 """How many runs a dry run looks at; what there is beyond that is chosen, too, and not counted."""
 LASTS = 10 * 60 * 1_000_000
 """For how many microseconds a selection may be used."""
+_SKEW = 60 * 1_000_000
+"""By how much the clock of the process that counted may be ahead of this one."""
 _AT_ONCE = {"retry": 20, "rerun": 20}
 """How many runs of a page are acted on at the same time where that reads their histories; others all at once, so that
 one transaction has a page."""
@@ -46,9 +48,16 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """With the key above those that there were as `before`."""
     ids: list[str] = []
     at: Instant
+    matched: int = 0
+    """How many runs the dry run found; more, if it is not `exact`."""
+    exact: bool = True
 
 
-async def select(store: Store, action: str, query: Query | None, ids: Sequence[str], secret: bytes) -> SelectionView:
+class UnusableSelection(BadInput):
+    """A selection that no dry run on this database has made, or not of late."""
+
+
+async def select(store: Store, action: str, query: Query | None, ids: Sequence[str]) -> SelectionView:
     """Return what acting on the runs of a filter, or on those with the ids, would come to; nothing is changed.
 
     Raises:
@@ -78,8 +87,9 @@ async def select(store: Store, action: str, query: Query | None, ids: Sequence[s
             if matched >= MOST_COUNTED and page.next is not None:
                 exact = False
                 break
+    made = msgspec.structs.replace(made, matched=matched, exact=exact)
     return SelectionView(
-        selection=_signed(made, secret),
+        selection=_signed(made, await store.secret("selections")),
         action=action,
         matched=matched,
         exact=exact,
@@ -118,7 +128,7 @@ async def _by_ids(store: Store, action: str, ids: Sequence[str], now: Instant) -
 
 
 async def bulk(
-    engine: Engine, store: Store, selection: str, options: Options, secret: bytes, before: int | None = None
+    engine: Engine, store: Store, selection: str, options: Options, before: int | None = None
 ) -> AsyncGenerator[BulkProgress, None]:
     """Act on the runs of a selection, newest first, and tell after each page what came of all so far.
 
@@ -126,10 +136,11 @@ async def bulk(
     from there.
 
     Raises:
-        BadInput: the selection is too old, or none that a dry run made.
+        UnusableSelection: it is too old, or none that a dry run on this database made.
+        BadInput: it ends many runs, and there is no reason.
         StoreError: the store does not answer; what was told before is done.
     """
-    made = _read(selection, store.clock.now(), secret)
+    made = await chosen(store, selection)
     if made.action == "terminate" and not options.reason:
         raise BadInput("terminating many runs needs a reason")
     changed, cannot, failed = 0, Counter[str](), Counter[str]()
@@ -193,7 +204,8 @@ async def _pages(store: Store, made: Selection, before: int | None) -> AsyncGene
         below = page.next
 
 
-# A selection goes to a caller and comes back: its signature says that it is one that a dry run has made.
+# A selection goes to a caller and comes back: its signature says that it is one that a dry run has made. Every process
+# on a database signs with the same secret.
 
 
 def _signed(made: Selection, secret: bytes) -> str:
@@ -201,15 +213,42 @@ def _signed(made: Selection, secret: bytes) -> str:
     return base64.urlsafe_b64encode(hmac.digest(secret, body, "sha256") + body).decode().rstrip("=")
 
 
-def _read(text: str, now: Instant, secret: bytes) -> Selection:
-    try:
-        signed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        signature, body = signed[:_SIGNATURE], signed[_SIGNATURE:]
-        if not hmac.compare_digest(signature, hmac.digest(secret, body, "sha256")):
-            raise ValueError
-        made = msgspec.json.decode(body, type=Selection)
-    except (ValueError, msgspec.MsgspecError):
-        raise BadInput("this is no selection that a dry run made here; look again") from None
-    if not 0 <= now - made.at <= LASTS:
-        raise BadInput("the selection is older than ten minutes; look again with a dry run")
+async def chosen(store: Store, selection: str) -> Selection:
+    """Return what a selection chose.
+
+    Raises:
+        UnusableSelection: it is too old, or none that a dry run on this database made.
+    """
+    signature, body = _parts(selection)
+    if not hmac.compare_digest(signature, hmac.digest(await store.secret("selections"), body, "sha256")):
+        raise _unknown()
+    made = unchecked(selection)
+    age = store.clock.now() - made.at
+    if age < -_SKEW:
+        raise UnusableSelection(
+            f"the selection was made {-age // 60_000_000} minutes from now: the clocks of two machines differ; "
+            "set them right, and look again with a dry run"
+        )
+    if age > LASTS:
+        raise UnusableSelection("the selection is older than ten minutes; look again with a dry run")
     return made
+
+
+def unchecked(selection: str) -> Selection:
+    """Return what a selection says it chose; whether a dry run made it is known where its database is."""
+    try:
+        return msgspec.json.decode(_parts(selection)[1], type=Selection)
+    except msgspec.MsgspecError:
+        raise _unknown() from None
+
+
+def _parts(selection: str) -> tuple[bytes, bytes]:
+    try:
+        signed = base64.urlsafe_b64decode(selection + "=" * (-len(selection) % 4))
+    except ValueError:
+        raise _unknown() from None
+    return signed[:_SIGNATURE], signed[_SIGNATURE:]
+
+
+def _unknown() -> UnusableSelection:
+    return UnusableSelection("this is no selection that a dry run made here; look again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from holdfast.looking.acting.desk import Acts
 from holdfast.looking.views import (
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.arguments import ArgumentsView
     from holdfast.looking.about.chain import ChainPage
-    from holdfast.looking.about.figures import FiguresView
+    from holdfast.looking.about.checks import CheckView
+    from holdfast.looking.about.figures import BarsView, FiguresView
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.inputs import InputView
@@ -48,9 +50,32 @@ if TYPE_CHECKING:
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
+    from holdfast.looking.bulk import Selection
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
     from holdfast.schedules.preview import TickPreview
+
+
+class AuditAsked(TypedDict, total=False):
+    """Which rows of the audit trail; all of them by itself."""
+
+    actor: str | None
+    action: str | None
+    target: str | None
+    since: datetime | None
+    until: datetime | None
+    limit: int
+    before: int | None
+
+
+class FiguresAsked(TypedDict, total=False):
+    """Which figures; by itself those of all workflows by step, of the last day."""
+
+    since: datetime | None
+    until: datetime | None
+    last: timedelta
+    workflow: str | None
+    by: str
 
 
 class Desk(Acts):
@@ -189,6 +214,15 @@ class Desk(Acts):
         """
 
     @abstractmethod
+    async def arguments(self, run_id: str, step: str) -> ArgumentsView:
+        """Return what a step was called with: as it was recorded, or by replaying the run with the code at hand.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            BadInput: the run has called no such step.
+        """
+
+    @abstractmethod
     async def record(self, run_id: str) -> RecordedRun:
         """Return a run's input and history as it stands, to be replayed against code.
 
@@ -209,11 +243,20 @@ class Desk(Acts):
     async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> SelectionView:
         """Return what acting on all runs of a filter, or on those with the ids, would come to; nothing is changed.
 
-        Its `selection` is what to give to `bulk` to do it. It is signed, so that no caller can make one up.
+        Its `selection` is what to give to `bulk` to do it, at any desk on the same database. It is signed, so that no
+        caller can make one up.
 
         Raises:
             BadFilter, BadInput: the filter cannot be read, or chooses everything.
             NoSuchRun: there is no run with one of the ids.
+        """
+
+    @abstractmethod
+    async def chosen(self, selection: str) -> Selection:
+        """Return what a selection chose: the act, and how many runs were counted.
+
+        Raises:
+            UnusableSelection: as `bulk`; over HTTP whether it was made up is only known when it is used.
         """
 
     @abstractmethod
@@ -225,7 +268,7 @@ class Desk(Acts):
         Leave the iteration to stop after the page in hand; `before` goes on from the `next` of what was told last.
 
         Raises:
-            BadInput: the selection is older than ten minutes, or none that this desk has made.
+            UnusableSelection: the selection is older than ten minutes, or none that a desk on this database has made.
         """
 
     @abstractmethod
@@ -273,15 +316,7 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def figures(
-        self,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        last: timedelta = timedelta(days=1),
-        workflow: str | None = None,
-        by: str = "step",
-    ) -> FiguresView:
+    async def figures(self, **which: Unpack[FiguresAsked]) -> FiguresView:
         """Return how often runs or steps ended and how long they took, all workers together, by step, workflow or time.
 
         The range is that from `since` to `until`, or the `last` day (or other duration) before `until`, or before now.
@@ -291,6 +326,20 @@ class Desk(Acts):
         Raises:
             BadInput: they are by something else, or the range is empty.
         """
+
+    async def bars(
+        self, *, since: datetime | None = None, until: datetime | None = None, workflow: str | None = None
+    ) -> BarsView:
+        """Return how many runs ended and failed over time, as `figures` by time knows them; the last day by itself."""
+        from holdfast.looking.about.figures import bars_of
+
+        return bars_of(await self.figures(since=since, until=until, workflow=workflow, by="time"))
+
+    async def checks(self, *, limit: int = 50) -> list[CheckView]:
+        """Return the newest checks before deploys that were put on record (`holdfast check --record`)."""
+        from holdfast.looking.about.checks import ACTION, checks_of
+
+        return checks_of(await self.audit(action=ACTION, limit=limit))
 
     @abstractmethod
     async def queues(self) -> list[QueueView]:
@@ -366,15 +415,5 @@ class Desk(Acts):
         """Yield everything that was done, or what one run put on record, as lines of JSON that others can check."""
 
     @abstractmethod
-    async def audit(
-        self,
-        *,
-        actor: str | None = None,
-        action: str | None = None,
-        target: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> AuditPageView:
-        """Return what was done, newest first."""
+    async def audit(self, **which: Unpack[AuditAsked]) -> AuditPageView:
+        """Return what was done, newest first, 50 at once by itself; `before` is the `next` of the page before."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
@@ -16,7 +15,7 @@ from holdfast.contract.house import MOST_VALUES, AuditFilter
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, NoSuchLetter, NoSuchSchedule
-from holdfast.looking.desk import Desk
+from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
 from holdfast.looking.views import (
     AuditPageView,
     AuditView,
@@ -86,7 +85,6 @@ class LocalHouse(Desk):
         zone: tzinfo | None = UTC,
         code: Registry | None = None,
         engine: Engine | None = None,
-        secret: bytes | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -94,7 +92,6 @@ class LocalHouse(Desk):
         self._zone = zone
         self._ended = EndedCounts(store)
         self._discreet = False
-        self._secret = secret if secret is not None else secrets.token_bytes(32)
 
     def in_zone(self, zone: tzinfo | None) -> Self:
         other = copy(self)
@@ -178,18 +175,10 @@ class LocalHouse(Desk):
 
         return await graph_view(self._store, workflow, self._code)
 
-    async def figures(
-        self,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        last: timedelta = timedelta(days=1),
-        workflow: str | None = None,
-        by: str = "step",
-    ) -> FiguresView:
+    async def figures(self, **which: Unpack[FiguresAsked]) -> FiguresView:
         from holdfast.looking.about.figures import figure_views
 
-        return await figure_views(self._store, since, until, last, workflow, by)
+        return await figure_views(self._store, **which)
 
     async def counts(self) -> list[StatusCount]:
         now = self._now
@@ -318,27 +307,15 @@ class LocalHouse(Desk):
             raise NoSuchSchedule(f"there is no schedule {schedule!r}")
         return preview_of(row, now, n)
 
-    async def audit(
-        self,
-        *,
-        actor: str | None = None,
-        action: str | None = None,
-        target: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> AuditPageView:
-        _check_limit(limit)
+    async def audit(self, **which: Unpack[AuditAsked]) -> AuditPageView:
+        since, until = which.get("since"), which.get("until")
+        others: Any = {name: value for name, value in which.items() if name not in ("since", "until")}
+        _check_limit(which.get("limit", 50))
         page = await self._store.acts(
             AuditFilter(
-                actor=actor,
-                action=action,
-                target=target,
                 at_from=from_datetime(since) if since is not None else None,
                 at_until=from_datetime(until) if until is not None else None,
-                limit=limit,
-                before=before,
+                **others,
             )
         )
         items = [

@@ -43,10 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
+    from holdfast.looking.about.arguments import ArgumentsView
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.acts import Options
+    from holdfast.looking.bulk import Selection
 
 MOST = 200
 """How many runs a page may have."""
@@ -69,8 +71,6 @@ class LocalDesk(LocalActs):
         zone: the time zone of filters and sentences; None for that of this machine.
         code: the workflows at hand (`engine.registry`): then it is told at which line a run waits.
         engine: what acts are done with; without one the desk only looks.
-        secret: what selections are signed with. By itself each desk makes up one, so that a selection is used where it
-            was made; processes that serve the same faces are given the same.
     """
 
     async def heads(
@@ -149,6 +149,15 @@ class LocalDesk(LocalActs):
         from holdfast.looking.source import source_line
 
         return await source_line(self._store, row, self._code)
+
+    async def arguments(self, run_id: str, step: str) -> ArgumentsView:
+        from holdfast.looking.about.arguments import step_arguments
+
+        await self._head(run_id)
+        row = await self._store.get(run_id)
+        if row is None:
+            raise NoSuchRun(run_id)
+        return await step_arguments(self._store, row, step, self._code)
 
     async def frames(self, run_id: str, step: str | None = None) -> FrameList:
         from holdfast.looking.about.frames import frame_list, waiting_frame
@@ -287,14 +296,19 @@ class LocalDesk(LocalActs):
         if ids and which:
             raise BadInput("choose runs by a filter or by ids, not by both")
         query = None if ids else parse(which, self._now, self._zone)
-        return await select(self._store, action, query, ids, self._secret)
+        return await select(self._store, action, query, ids)
+
+    async def chosen(self, selection: str) -> Selection:
+        from holdfast.looking.bulk import chosen
+
+        return await chosen(self._store, selection)
 
     def bulk(
         self, selection: str, options: Options, *, before: int | None = None
     ) -> AsyncGenerator[BulkProgress, None]:
         from holdfast.looking.bulk import bulk
 
-        return bulk(self._acting(), self._store, selection, options, self._secret, before)
+        return bulk(self._acting(), self._store, selection, options, before)
 
     # What several of them do.
 

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.errors import BadInput
 from holdfast.looking import Desk, LocalDesk
+from holdfast.looking.acting.tokens import KnownTokens
 from holdfast.web import guard
 from holdfast.web.assets import assets
-from holdfast.web.auth import Authenticate, HostSignIn, Principal, SignIn, unauthenticated
+from holdfast.web.auth import Authenticate, Bearers, HostSignIn, Principal, SignIn, unauthenticated
 from holdfast.web.live import Hub, Watched
 from holdfast.web.openapi import openapi
 from holdfast.web.problems import TITLES, Problem, problem_of, written
 from holdfast.web.redaction import Redaction, Redactor
+from holdfast.web.resources.docs import docs_page
+from holdfast.web.resources.ready import Readiness
 from holdfast.web.routes import routes
 from holdfast.web.routing import (
     SMALL_BODY,
@@ -64,6 +68,7 @@ def dashboard(
     allowed_hosts: Sequence[str] | None = None,
     redact: Sequence[str] = (),
     redact_with: Redactor | None = None,
+    tokens: bool = False,
     dangerously_open: bool = False,
 ) -> Dashboard:
     """Return the dashboard and its HTTP API on an engine, to be mounted under any path.
@@ -73,25 +78,27 @@ def dashboard(
     Args:
         engine: which one; it must be open when the first request comes.
         authenticate: a function of a Starlette request, async or not, that returns a `Principal`, or None for a
-            request of no one it knows.
+            request of no one it knows. Without it tokens are asked for (`holdfast token create`): browsers exchange
+            one for a session, programs send theirs with each request.
         allowed_hosts: the names under which browsers reach it, with a port where that is not 80 or 443; by default
             those of this machine.
         redact: paths of values in payloads that no one sees, as `card` or `headers.authorization`; keys that look like
             secrets (password, token, ...) are masked in any case.
         redact_with: a function of the class of a view, the path in a payload and the value: what is shown instead.
+        tokens: beside `authenticate`, let bearers of tokens in, as the command line.
         dangerously_open: let anyone in as an admin, without `authenticate`. Each start logs a warning.
     """
-    if authenticate is None and not dangerously_open:
-        raise BadInput(
-            "say who may come in: dashboard(engine, authenticate=function), where the function returns a Principal "
-            "for a request; dangerously_open=True lets anyone in"
-        )
-    if authenticate is not None and dangerously_open:
-        raise BadInput("give authenticate=, or dangerously_open=True, not both")
-    desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
-    if dangerously_open:
+    if (authenticate is not None or tokens) and dangerously_open:
+        raise BadInput("give authenticate= or tokens=, or dangerously_open=True, not both")
+    bearers = Bearers(KnownTokens(engine.store))
+    sign_in: SignIn = SessionSignIn(bearers)
+    if authenticate is not None:
+        sign_in = HostSignIn(authenticate, bearers if tokens else None)
+    elif dangerously_open:
+        sign_in = HostSignIn(_anyone)
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
-    return Dashboard(desk, HostSignIn(authenticate or _anyone), allowed_hosts, Redaction(redact, redact_with))
+    desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
+    return Dashboard(desk, sign_in, allowed_hosts, Redaction(redact, redact_with))
 
 
 def _anyone(request: Request) -> Principal:
@@ -109,6 +116,7 @@ class Dashboard:
         self._table = RouteTable(routes())
         self._sign_in = sign_in
         self._hub = Hub()
+        self._ready = Readiness(desk)
         self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,6 +151,8 @@ class Dashboard:
         guard.check_host(scope, host, self._hosts)
         path = _inner_path(scope)
         headers = Headers(scope=scope)
+        if path == "/readyz" and scope["method"] in ("GET", "HEAD"):
+            return await self._ready.answered()
         if not path.startswith(f"{_API}/") and path != _API:
             return _outside_api(scope, path, headers)
         guard.check_site(scope, headers, host)
@@ -155,6 +165,8 @@ class Dashboard:
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
             return Response(f"{code}: {TITLES[code]}.\n", 200, media_type="text/plain")
+        if path == "/docs" and scope["method"] in ("GET", "HEAD"):
+            return Response(docs_page(self._table.routes, _root(scope)), 200, media_type="text/html")
         if path == "/openapi.json" and scope["method"] in ("GET", "HEAD"):
             described = openapi(self._table.routes, _root(scope))
             return Response(msgspec.json.encode(described), 200, media_type="application/json")
@@ -177,12 +189,8 @@ class Dashboard:
 
     def _live(self, scope: Scope, who: Principal, query: LiveQuery) -> Response:
         """Answer with views as they change."""
-        request = Request(scope)
-
-        async def allowed() -> bool:
-            return not isinstance(self._sign_in, SessionSignIn) or await self._sign_in.who(request) is not None
-
-        return self._hub.stream(who.name, [self._watched(view, who, query) for view in query.view], allowed)
+        views = [self._watched(view, who, query) for view in query.view]
+        return self._hub.stream(who.name, views, partial(self._sign_in.still, Request(scope)))
 
     def _watched(self, view: str, who: Principal, query: LiveQuery) -> Watched:
         """Return a view as something to look at again and again: what GET of its path answers."""
@@ -224,7 +232,7 @@ async def _session(gate: SessionSignIn, request: Request, headers: Mapping[str, 
             raise Problem(415, "not-json", "a body must be application/json in UTF-8, and not compressed")
         body: SessionBody = read_body(SessionBody, await guard.read_limited(request.receive, SMALL_BODY))
         address = request.client.host if request.client is not None else ""
-        return Response(None, 204, {"Set-Cookie": gate.open(body.token, address, request, https, root)})
+        return Response(None, 204, {"Set-Cookie": await gate.open(body.token, address, request, https, root)})
     if request.method == "DELETE":
         return Response(None, 204, {"Set-Cookie": gate.close(request, https, root)})
     raise Problem(405, "method-not-allowed", "here there is DELETE, POST", headers={"Allow": "DELETE, POST"})
@@ -257,6 +265,8 @@ def _outside_api(scope: Scope, path: str, headers: Mapping[str, str]) -> Respons
         return Response("ok\n", media_type="text/plain")
     if path == "":
         return Response(None, 307, {"Location": f"{_root(scope)}/"})
+    if not path.startswith("/") or path.startswith("//"):
+        raise Problem(404, "not-found", "there is nothing here")  # a target that is no path
     if path.startswith("/static/"):
         return _static(path.removeprefix("/static/"), headers)
     if path.split("/")[1] in _PAGES:
@@ -330,6 +340,8 @@ async def _body(route: Route, receive: Receive, headers: Mapping[str, str]) -> A
 
 
 def _response(answer: ApiAnswer, shown: Any) -> Response:
+    if isinstance(answer.value, AsyncGenerator):
+        return StreamingResponse(answer.value, answer.status, answer.headers, "application/x-ndjson")
     if answer.value is None:
         return Response(None, answer.status, answer.headers)
     return Response(msgspec.json.encode(shown), answer.status, answer.headers, "application/json")

@@ -24,6 +24,10 @@ EVERY = 1.0
 PING = 15.0
 LASTS = 15 * 60.0
 """After how many seconds a stream ends: the browser comes back, and its rights are looked at again."""
+SLOWEST = 30.0
+"""How many seconds a client may take to read what it was sent, before its stream is cut."""
+RIGHTS = 0.8
+"""How many seconds lie between two looks whether a stream is still allowed."""
 MOST_STREAMS = 500
 MOST_OF_ONE = 20
 MOST_VIEWS = 10
@@ -92,7 +96,7 @@ class Hub:
         self._streams = Counter[str]()
 
     def stream(self, who: str, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]) -> EventStream:
-        """Return the answer that sends views as they change, for as long as it is `allowed`, to be asked each second.
+        """Return the answer that sends views as they change, for as long as it is `allowed`, asked each second.
 
         Raises:
             Problem: 429 for too many streams, 400 for none or too many views.
@@ -149,7 +153,7 @@ class Hub:
 
 async def _wait(news: asyncio.Event) -> None:
     try:
-        async with asyncio.timeout(EVERY):
+        async with asyncio.timeout(min(RIGHTS, EVERY)):
             await news.wait()
     except TimeoutError:
         pass
@@ -186,8 +190,11 @@ class EventStream(Response):
         events = self._events()
         try:
             async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                async with asyncio.timeout(SLOWEST):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            pass  # the answer is not finished, so the server cuts the connection, and a client that lives comes back
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # it is a generator
 

@@ -16,6 +16,7 @@ _REF = "#/components/schemas/{name}"
 _ANY_ROUTE = (400, 401, 403, 405, 414, 421, 429, 431, 500, 503)
 """What every route may answer instead."""
 _WITH_BODY = (408, 413, 415, 422)
+_STREAMS = {"/live": "text/event-stream", "/audit/export": "application/x-ndjson"}
 _FORMATS = {"DateTimeType": "date-time", "TimeDeltaType": "duration"}
 _ID = {"type": "string", "pattern": "^[A-Za-z0-9._:@=+~-]{1,255}$"}
 
@@ -82,7 +83,7 @@ def _name(kind: Any) -> str:
 
 
 def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    kind = "text/event-stream" if route.path == "/live" else "application/json"
+    kind = _STREAMS.get(route.path, "application/json")
     answers: dict[str, Any] = {}
     for status in route.statuses:
         schema = schemas[_name(route.also.get(status, route.answers))]

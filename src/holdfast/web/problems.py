@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors
+from holdfast.looking.bulk import UnusableSelection
 from holdfast.looking.local import BadCursor
 
 
@@ -48,6 +49,8 @@ TITLES = {
     "unknown-workflow": "There is no such workflow at hand",
     "unknown-query": "The run answers no query of that name",
     "unauthenticated": "It is not known who asks",
+    "token-expired": "The token has expired",
+    "token-revoked": "The token was revoked",
     "forbidden": "The role does not allow it",
     "cross-site": "The request came from another site",
     "wrong-host": "This server does not answer to that name",
@@ -55,6 +58,7 @@ TITLES = {
     "no-such-letter": "There is no such dead letter",
     "no-such-schedule": "There is no such schedule",
     "not-found": "There is nothing here",
+    "no-such-path": "This server has no such path",
     "method-not-allowed": "That cannot be done here",
     "conflict": "It is not in a state for that",
     "precondition-failed": "It has changed since",
@@ -79,6 +83,7 @@ _MEANT: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.BadFilter, 400, "bad-filter"),
     (errors.UnknownWorkflow, 400, "unknown-workflow"),
     (errors.UnknownQuery, 400, "unknown-query"),
+    (UnusableSelection, 409, "conflict"),
     (errors.PayloadTooLarge, 413, "too-large"),
     (errors.NotSerializable, 422, "unprocessable"),
     (errors.UndecodablePayload, 422, "unprocessable"),

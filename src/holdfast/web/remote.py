@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import copy
 from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from urllib.parse import quote
 
 import msgspec
 
 from holdfast import errors
 from holdfast.histories.recorded import RecordedRun
 from holdfast.looking import views
+from holdfast.looking.about.arguments import ArgumentsView
 from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.frames import FrameList
@@ -25,25 +25,25 @@ from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
+from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 from holdfast.looking.database import DatabaseView
-from holdfast.looking.desk import Desk
+from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
 from holdfast.looking.doctor import HouseFinding
-from holdfast.looking.local import BadCursor
 from holdfast.schedules.preview import TickPreview
+from holdfast.web.asking import Asking
 
 if TYPE_CHECKING:
     from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
     from holdfast.looking.acts import Options
+    from holdfast.looking.bulk import Selection
 
 T = TypeVar("T")
 
-_PATIENCE = 75.0
-"""How many seconds an answer may take: the longest waits on the server are a minute."""
 _POLL = 0.3
 _PAGE = 1_000
 
 
-class RemoteDesk(Desk):
+class RemoteDesk(Asking, Desk):
     """A desk of another process, at the address under which its dashboard is mounted.
 
     Who acts is whom the server knows the token by, whatever is said here.
@@ -55,13 +55,7 @@ class RemoteDesk(Desk):
     """
 
     def __init__(self, url: str, token: str, *, zone: str = "UTC") -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise errors.BadInput("the address of a server must begin with https:// or http:// and name a host")
-        self._https = parts.scheme == "https"
-        self._host = parts.netloc.rpartition("@")[2]
-        self._root = parts.path.rstrip("/") + "/api/v1"
-        self._token = token
+        super().__init__(url, token)
         self._zone = zone
 
     def in_zone(self, zone: tzinfo | None) -> Self:
@@ -127,6 +121,9 @@ class RemoteDesk(Desk):
         path = f"{_run(run_id)}/history"
         return await self._get(path, views.HistoryPage, after=after, limit=limit, newest=newest, archived=archived)
 
+    async def arguments(self, run_id: str, step: str) -> ArgumentsView:
+        return await self._get(f"{_run(run_id)}/arguments", ArgumentsView, step=step)
+
     async def record(self, run_id: str) -> RecordedRun:
         return await self._get(f"{_run(run_id)}/recording", RecordedRun)
 
@@ -153,6 +150,11 @@ class RemoteDesk(Desk):
     async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> views.SelectionView:
         body = {"action": action, "zone": self._zone, **({"ids": list(ids)} if ids else {"q": which})}
         return await self._send("POST", "/bulk", views.SelectionView, body)
+
+    async def chosen(self, selection: str) -> Selection:
+        from holdfast.looking.bulk import unchecked
+
+        return unchecked(selection)
 
     async def bulk(
         self, selection: str, options: Options, *, before: int | None = None
@@ -247,6 +249,16 @@ class RemoteDesk(Desk):
         body = {**msgspec.structs.asdict(request), "reason": reason, "dry_run": dry_run}
         return await self._send("POST", "/purge", PurgeReport, body)
 
+    async def create_token(self, request: TokenRequest, *, by: str, reason: str = "") -> NewToken:
+        body = {**msgspec.structs.asdict(request), "reason": reason}
+        return await self._send("POST", "/tokens", NewToken, body)
+
+    async def revoke_token(self, id: str, *, by: str, reason: str = "") -> views.Acted:
+        return await self._send("DELETE", f"/tokens/{_part(id)}", views.Acted, None, reason=reason)
+
+    async def tokens(self) -> list[TokenView]:
+        return await self._items("/tokens", TokenView)
+
     # The house.
 
     async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[views.LetterView]:
@@ -298,26 +310,11 @@ class RemoteDesk(Desk):
     async def graph(self, workflow: str) -> GraphView:
         return await self._get("/graph", GraphView, workflow=workflow)
 
-    async def figures(
-        self,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        last: timedelta = timedelta(days=1),
-        workflow: str | None = None,
-        by: str = "step",
-    ) -> FiguresView:
-        if since is None and last != timedelta(days=1):
-            end = until if until is not None else (await self.heads(limit=1)).as_of
-            since = end - last
-        return await self._get(
-            "/figures",
-            FiguresView,
-            since=since.isoformat() if since is not None else None,
-            until=until.isoformat() if until is not None else None,
-            workflow=workflow,
-            by=by,
-        )
+    async def figures(self, **which: Unpack[FiguresAsked]) -> FiguresView:
+        last = which.pop("last", None)
+        if last is not None and which.get("since") is None:
+            which["since"] = (which.get("until") or (await self.heads(limit=1)).as_of) - last
+        return await self._get("/figures", FiguresView, **which)
 
     async def schedules(self) -> list[views.ScheduleView]:
         return await self._items("/schedules", views.ScheduleView)
@@ -355,63 +352,11 @@ class RemoteDesk(Desk):
                 yield msgspec.json.encode(row.audit_row() if run_id is None else row.evidence_row()) + b"\n"
             after = page.next
 
-    async def audit(
-        self,
-        *,
-        actor: str | None = None,
-        action: str | None = None,
-        target: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 50,
-        before: int | None = None,
-    ) -> views.AuditPageView:
-        return await self._get(
-            "/audit",
-            views.AuditPageView,
-            actor=actor,
-            action=action,
-            target=target,
-            since=since.isoformat() if since is not None else None,
-            until=until.isoformat() if until is not None else None,
-            limit=limit,
-            before=before,
-        )
-
-    # How it is asked.
+    async def audit(self, **which: Unpack[AuditAsked]) -> views.AuditPageView:
+        return await self._get("/audit", views.AuditPageView, **which)
 
     async def _told(self, path: str, kind: type[T], relative: bool, **query: Any) -> T:
         return await self._get(path, kind, relative=relative, zone=self._zone, **query)
-
-    async def _get(self, path: str, kind: type[T], **query: Any) -> T:
-        return await self._send("GET", path, kind, None, **query)
-
-    async def _items(self, path: str, kind: type[T], **query: Any) -> list[T]:
-        found: dict[str, msgspec.Raw] = await self._get(path, dict[str, msgspec.Raw], **query)
-        items: list[T] = msgspec.json.decode(found["items"], type=list[kind])  # type: ignore[valid-type]  # a class
-        return items
-
-    async def _send(self, method: str, path: str, kind: type[T], body: Any, **query: Any) -> T:
-        given = {name: _written(value) for name, value in query.items() if value is not None}
-        target = f"{self._root}{path}{f'?{urlencode(given, doseq=True)}' if given else ''}"
-        content = msgspec.json.encode(body) if body is not None else None
-        status, answer = await asyncio.to_thread(self._exchange, method, target, content)
-        if status >= 400:
-            raise _error_of(status, answer)
-        return msgspec.json.decode(answer, type=kind)
-
-    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
-        kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-        connection = kind(self._host, timeout=_PATIENCE)
-        try:
-            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-            connection.request(method, target, body, headers)
-            reply = connection.getresponse()
-            return reply.status, reply.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise errors.StoreUnreachable(f"the server {self._host} cannot be reached: {error}") from error
-        finally:
-            connection.close()
 
 
 def _run(run_id: str) -> str:
@@ -429,32 +374,6 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _written(value: Any) -> str | list[str]:
-    if isinstance(value, list | tuple):
-        return [str(each) for each in value]
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _duration(length: timedelta) -> str:
     written: str = msgspec.to_builtins(length)
     return written
-
-
-def _error_of(status: int, answer: bytes) -> Exception:
-    """Return the error that a problem stands for: the one that a desk on the database itself would have raised."""
-    try:
-        problem = msgspec.json.decode(answer, type=dict[str, Any])
-    except msgspec.MsgspecError:
-        return errors.StoreUnreachable(f"what answers there is no dashboard of holdfast (status {status})")
-    detail, code = str(problem.get("detail", "")), str(problem.get("type", "")).rpartition("/")[2]
-    if status in (401, 403, 421):
-        return errors.AuthFailed(detail)
-    if code == "timed-out":
-        return TimeoutError(detail)
-    kind = BadCursor if code == "bad-cursor" else getattr(errors, str(problem.get("error")), None)
-    if not (isinstance(kind, type) and issubclass(kind, errors.HoldfastError)):
-        kind = errors.BadInput if status in (400, 404, 405, 409, 413, 415, 422) else errors.StoreError
-    made = kind.__new__(kind)
-    Exception.__init__(made, detail)
-    made.__dict__["run_id"] = problem.get("run_id", "")
-    return made

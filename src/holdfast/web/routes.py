@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.histories.recorded import RecordedRun
+from holdfast.looking.about.arguments import ArgumentsView
 from holdfast.looking.about.chain import ChainPage
-from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.about.checks import CheckView
+from holdfast.looking.about.figures import BarsView, FiguresView
 from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView
 from holdfast.looking.about.inputs import InputView
@@ -43,7 +45,7 @@ from holdfast.looking.views import (
     WorkerView,
 )
 from holdfast.schedules.preview import TickPreview
-from holdfast.web.resources import acts, doing, house, runs, server, suggest
+from holdfast.web.resources import acts, doing, house, runs, server, suggest, tokens
 from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView
 from holdfast.web.resources.house import ListView
 from holdfast.web.routing import LARGE_BODY, Handler, LiveQuery, Route, TellingQuery
@@ -52,7 +54,7 @@ from holdfast.web.routing import LARGE_BODY, Handler, LiveQuery, Route, TellingQ
 def routes() -> list[Route]:
     """Return every route, for one server: acts on many runs are kept by the server that was asked for them."""
     bulks = Bulks()
-    return [*_RUNS, *_SIDES, *_DOING, *_ACTS, *_bulk(bulks), *_HOUSE, *_SERVER]
+    return [*_RUNS, *_SIDES, *_DOING, *_ACTS, *_bulk(bulks), *_HOUSE, *tokens.ROUTES, *_SERVER]
 
 
 def _get(path: str, handler: Handler, answers: Any, summary: str, **more: Any) -> Route:
@@ -171,6 +173,14 @@ _SIDES = [
         AuditPageView,
         "List what was done to a run, newest first",
         query=runs.BeforeQuery,
+    ),
+    _get(
+        "/runs/{id}/arguments",
+        runs.arguments,
+        ArgumentsView,
+        "Say what a step was called with",
+        query=runs.StepQuery,
+        problems=(404,),
     ),
     _get(
         "/runs/{id}/recording",
@@ -413,6 +423,8 @@ _HOUSE = [
         query=house.FiguresQuery,
     ),
     _get("/inputs", house.inputs, ListView[InputView], "List what workflows take, as JSON Schema"),
+    _get("/bars", house.bars, BarsView, "Tell how many runs ended and failed over time", query=house.BarsQuery),
+    _get("/checks", house.checks, ListView[CheckView], "List checks before deploys", query=house.LimitQuery),
     _get("/graph", house.graph, GraphView, "Show which steps of a workflow follow which", query=house.GraphQuery),
     _get("/suggest", suggest.suggest, Suggestions, "Complete a filter", query=suggest.SuggestQuery),
     _get("/names/workflows", suggest.workflows, ListView[str], "List names of workflows", query=suggest.PrefixQuery),
@@ -448,6 +460,14 @@ _HOUSE = [
         "List the rows of a chain as they are stored, to be checked",
         role="admin",
         query=house.ChainQuery,
+    ),
+    _get(
+        "/audit/export",
+        house.export_audit,
+        str,
+        "Return all that was done, or what a run put on record, to be checked by others",
+        query=house.VerifyQuery,
+        role="admin",
     ),
     _get("/database", house.database, DatabaseView, "Say how the database is"),
     _get("/doctor", house.doctor, ListView[HouseFinding], "Say what is wrong with the house"),

@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from holdfast.contract.tokens import Role
 from holdfast.looking.desk import Desk
 from holdfast.payloads.codec import MAX_DEPTH
-from holdfast.web.auth import Principal, Role
+from holdfast.web.auth import Principal
 from holdfast.web.problems import Problem
 from holdfast.web.redaction import Redaction
 
@@ -137,7 +138,7 @@ class RouteTable:
                             field=name,
                         )
                 return FoundRoutes(routes, match.groupdict())
-        raise Problem(404, "not-found", "there is nothing here; /api/v1/openapi.json says what there is")
+        raise Problem(404, "no-such-path", "there is nothing here; /api/v1/openapi.json says what there is")
 
 
 def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:

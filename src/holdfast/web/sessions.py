@@ -1,6 +1,6 @@
-"""Sessions of browsers: a token is exchanged once for a cookie that no script can read.
+"""Sessions of browsers: a token is exchanged for a cookie that no script can read, and the session dies with it.
 
-Only hashes of tokens and cookies are kept, in the memory of the server.
+Only hashes of one-time tokens and cookies are kept, in the memory of the server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 import msgspec
 from starlette.requests import Request
 
-from holdfast.web.auth import Principal, SignIn, unauthenticated
+from holdfast.web.auth import Bearers, Principal, SignIn, bearer_of, unauthenticated
 from holdfast.web.problems import Problem
 
 LASTS = 12 * 3600
@@ -34,12 +34,18 @@ class SessionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class _Session(msgspec.Struct, frozen=True):
     who: Principal
     until: float
+    token: str | None
+    """The id of the token of the database that it was opened with; None for one that this server made."""
 
 
 class SessionSignIn(SignIn):
-    """Lets browsers in that bring a token which this server made, each once."""
+    """Lets in programs by tokens of the database, and browsers that exchanged one for a session.
 
-    def __init__(self) -> None:
+    A server on its own machine makes tokens itself, too, each for one session.
+    """
+
+    def __init__(self, bearers: Bearers) -> None:
+        self._bearers = bearers
         self._tokens: dict[bytes, Principal] = {}
         self._sessions: dict[bytes, _Session] = {}
         self._failures: dict[str, deque[float]] = {}
@@ -51,14 +57,28 @@ class SessionSignIn(SignIn):
         return token
 
     async def who(self, request: Request) -> Principal | None:
-        session = self._sessions.get(_hash(request.cookies.get(_name(request), "")))
-        return session.who if session is not None and session.until > time.monotonic() else None
+        if bearer_of(request):
+            return await self._bearers.who(request)
+        key = _hash(request.cookies.get(_name(request), ""))
+        session = self._sessions.get(key)
+        if session is None or session.until <= time.monotonic():
+            return None
+        if session.token is not None and not await self._bearers.lives(session.token):
+            self._sessions.pop(key, None)
+            return None
+        return session.who
 
-    def open(self, token: str, address: str, request: Request, https: bool, root: str) -> str:
+    async def still(self, request: Request) -> bool:
+        try:
+            return await self.who(request) is not None
+        except Problem:
+            return False
+
+    async def open(self, token: str, address: str, request: Request, https: bool, root: str) -> str:
         """Return the cookie of a new session.
 
         Raises:
-            Problem: 401 for a token that this server did not make or that was used, 429 after too many of those.
+            Problem: 401 for a token that is none, is over or was used, 429 after too many of those.
         """
         now = time.monotonic()
         failures = self._failures.setdefault(address, deque())
@@ -67,15 +87,30 @@ class SessionSignIn(SignIn):
         if len(failures) >= MOST_FAILURES:
             wait = str(round(_MINUTE - (now - failures[0])) + 1)
             raise Problem(429, "too-many", "too many wrong tokens; wait a minute", headers={"Retry-After": wait})
-        who = self._tokens.pop(_hash(token), None)
-        if who is None:
-            failures.append(now)
-            self._forget(now)
-            raise unauthenticated("this token opens no session: it was used, or this server did not make it")
+        failures.append(now)  # until it is known to be right, so that many at once are counted, too
         self._forget(now)
+        made_here = self._tokens.pop(_hash(token), None)
+        try:
+            who, id = (made_here, None) if made_here is not None else await self._known(token)
+        except Problem:
+            raise
+        except BaseException:
+            failures.remove(now)  # a store that does not answer has not called it wrong
+            raise
+        failures.remove(now)
         secret = secrets.token_urlsafe(32)
-        self._sessions[_hash(secret)] = _Session(who, now + LASTS)
+        self._sessions[_hash(secret)] = _Session(who, now + LASTS, id)
         return _cookie(request, secret, LASTS, https, root)
+
+    async def _known(self, token: str) -> tuple[Principal, str]:
+        try:
+            return await self._bearers.bearer(token)
+        except Problem as problem:
+            if problem.code != "unauthenticated":
+                raise
+            raise unauthenticated(
+                "this token opens no session: it was used, or is none that this server knows"
+            ) from None
 
     def close(self, request: Request, https: bool, root: str) -> str:
         """Forget the session of a browser, and return the cookie that removes its own."""

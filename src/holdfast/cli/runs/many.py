@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -47,8 +46,7 @@ _MEANS = {
 
 def act_on_many(action: str, ids: list[str], options: Options, given: dict[str, Any]) -> int:
     """Act on runs that are named, or that fit a filter, once it is confirmed how many they are."""
-    secret = secrets.token_bytes(32)  # the dry run and the act are two clients of the database
-    plan = acting(given["url"], lambda desk: desk.select(action, given["where"] or "", ids=ids), secret=secret)
+    plan = acting(given["url"], lambda desk: desk.select(action, given["where"] or "", ids=ids))
     if options.dry_run and given["as_json"]:
         emit("holdfast.selection/1", plan)
         return 0
@@ -58,7 +56,7 @@ def act_on_many(action: str, ids: list[str], options: Options, given: dict[str, 
     if options.dry_run or not plan.can:
         return 0 if plan.can else NOTHING_CHANGED
     _confirm(plan, given)
-    return _do(plan, options, given, secret)
+    return _do(plan, options, given)
 
 
 def _planned(plan: SelectionView) -> str:
@@ -85,7 +83,7 @@ def _confirm(plan: SelectionView, given: dict[str, Any]) -> None:
         raise click.Abort
 
 
-def _do(plan: SelectionView, options: Options, given: dict[str, Any], secret: bytes) -> int:
+def _do(plan: SelectionView, options: Options, given: dict[str, Any]) -> int:
     told: list[BulkProgress] = []
     progress = ProgressLine(_DOING[plan.action], plan.can if plan.exact else None)
 
@@ -101,7 +99,7 @@ def _do(plan: SelectionView, options: Options, given: dict[str, Any], secret: by
                         return
 
     try:
-        acting(given["url"], work, secret=secret)
+        acting(given["url"], work)
     finally:
         progress.end()
     done = told[-1] if told else BulkProgress(action=plan.action, changed=0, finished=True)

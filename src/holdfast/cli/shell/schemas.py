@@ -30,6 +30,7 @@ def records() -> dict[str, Any]:
     from holdfast.transfer.backup import Backup
 
     return {
+        **_tokens(),
         "holdfast.acted/1": views.Acted,
         "holdfast.acts/1": list[views.Acted],
         "holdfast.answer/1": views.Answer,
@@ -73,6 +74,12 @@ def records() -> dict[str, Any]:
         "holdfast.why/1": views.Why,
         "holdfast.workers/1": list[views.WorkerView],
     }
+
+
+def _tokens() -> dict[str, Any]:
+    from holdfast.looking.acting.tokens import NewToken, TokenView
+
+    return {"holdfast.token/1": NewToken, "holdfast.tokens/1": list[TokenView]}
 
 
 def schema_of(name: str, record: Any) -> dict[str, Any]:

@@ -72,8 +72,43 @@ class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
     total: FigureView
 
 
+class BarView(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot of time: how many runs ended in it, however, and how many of them failed."""
+
+    at: datetime
+    ended: int
+    failed: int
+
+
+class BarsView(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that ended, all workers together, by slots of time, oldest first."""
+
+    since: datetime
+    until: datetime
+    slot: float
+    """How many seconds a slot has."""
+    items: list[BarView]
+
+
+def bars_of(figures: FiguresView) -> BarsView:
+    """Return the bars of figures by time."""
+    assert figures.slot is not None
+    items = [
+        BarView(at=each.at, ended=each.completed + each.failed + each.cancelled, failed=each.failed)
+        for each in figures.items
+        if each.at is not None
+    ]
+    return BarsView(since=figures.since, until=figures.until, slot=figures.slot, items=items)
+
+
 async def figure_views(
-    store: Store, since: datetime | None, until: datetime | None, last: timedelta, workflow: str | None, by: str
+    store: Store,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    last: timedelta = timedelta(days=1),
+    workflow: str | None = None,
+    by: str = "step",
 ) -> FiguresView:
     """Return what `Desk.figures` does."""
     if by not in ("step", "workflow", "time"):

@@ -11,6 +11,7 @@ from holdfast.looking.views import Acted, Answer
 if TYPE_CHECKING:
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 
 
 class Acts(ABC):
@@ -173,3 +174,21 @@ class Acts(ABC):
         Raises:
             BadInput: no kind is named, or no age.
         """
+
+    # Tokens.
+
+    @abstractmethod
+    async def create_token(self, request: TokenRequest, *, by: str, reason: str = "") -> NewToken:
+        """Make a token of the HTTP API; it is in this answer, and kept nowhere.
+
+        Raises:
+            BadInput: the name or the time can be none.
+        """
+
+    @abstractmethod
+    async def revoke_token(self, id: str, *, by: str, reason: str = "") -> Acted:
+        """Let a token, named by its id, be used no more."""
+
+    @abstractmethod
+    async def tokens(self) -> list[TokenView]:
+        """Return the tokens that there are, those that are over too, newest first."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 
 
 class LocalActs(LocalHouse):
@@ -138,6 +139,26 @@ class LocalActs(LocalHouse):
         from holdfast.looking.acting.purging import purge
 
         return await purge(self._acting(), request, by, reason, dry_run)
+
+    # Tokens.
+
+    async def create_token(self, request: TokenRequest, *, by: str, reason: str = "") -> NewToken:
+        from holdfast.looking.acting.tokens import NewToken, token_view
+
+        tokens = self._acting().tokens
+        token, row = await tokens.create(
+            request.name, request.role, expires_in=request.expires_in, by=by, reason=reason
+        )
+        return NewToken(**msgspec.structs.asdict(token_view(row, self._now)), token=token)
+
+    async def revoke_token(self, id: str, *, by: str, reason: str = "") -> Acted:
+        changed = await self._acting().tokens.revoke(id, by=by, reason=reason)
+        return _acted(f"token {id}", "revoke", changed, "there is no token with this id that may be used")
+
+    async def tokens(self) -> list[TokenView]:
+        from holdfast.looking.acting.tokens import token_view
+
+        return [token_view(row, self._now) for row in await self._store.tokens()]
 
 
 def _acted(about: str, action: str, changed: bool, otherwise: str) -> Acted:

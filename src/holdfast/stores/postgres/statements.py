@@ -25,11 +25,11 @@ NAME_LOCKS = 1024
 
 _FILES = (
     "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/house", "sql/workers", "sql/transfer",
-    "sql/limits", "sql/lanes", "sql/figures", "postgres/heads", "postgres/postgres",
+    "sql/limits", "sql/lanes", "sql/figures", "sql/tokens", "postgres/heads", "postgres/postgres",
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
-    "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures",
+    "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures", "secrets",
 )  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"

@@ -17,7 +17,6 @@ from holdfast.contract.operations import (
     BeatTask,
     Committed,
     Delivered,
-    Done,
     DropSchedule,
     Existing,
     Fenced,
@@ -48,8 +47,8 @@ from holdfast.contract.operations import (
     Unpause,
 )
 from holdfast.contract.rows import FROM_OPERATOR, UNDECIDED, InboxKind, Message, RunPlace, Status
+from holdfast.contract.tokens import WriteToken
 from holdfast.contract.turns import (
-    Audit,
     CommitTurn,
     NewRun,
     PublishEvent,
@@ -71,6 +70,7 @@ from holdfast.stores.rules.operators import OperatorRules
 from holdfast.stores.rules.purge import PurgeRules
 from holdfast.stores.rules.schedules import ScheduleRules
 from holdfast.stores.rules.tasks import TaskRules
+from holdfast.stores.rules.tokens import write_token
 from holdfast.stores.rules.trails import TrailRules
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import StoredRun
@@ -136,40 +136,38 @@ class Batch(Inboxes):
                 return await self.keys.keep(operation)
             case Acknowledge() | ReplayEvent():
                 outcome = await self.letters.apply(operation)
-                return await self._audited(operation.audit, operation.letter, operation.at, outcome)
+                return await self.trails.audited(operation.audit, operation.letter, operation.at, outcome)
             case Purge():
                 outcome = await PurgeRules(self).apply(operation)
-                return await self._audited(operation.audit, operation.run or operation.what, operation.at, outcome)
+                target = operation.run or operation.what
+                return await self.trails.audited(operation.audit, target, operation.at, outcome)
             case PutSchedule() | PauseSchedule() | DropSchedule():
                 outcome = await ScheduleRules(self).apply(operation)
-                return await self._audited(operation.audit, operation.id, operation.at, outcome)
+                return await self.trails.audited(operation.audit, operation.id, operation.at, outcome)
             case PauseWork():
-                target = f"{operation.kind} {operation.name}"
-                return await self._audited(operation.audit, target, operation.at, await pause_work(self, operation))
+                outcome, target = await pause_work(self, operation), f"{operation.kind} {operation.name}"
+                return await self.trails.audited(operation.audit, target, operation.at, outcome)
+            case WriteToken():
+                outcome = await write_token(self, operation)
+                return await self.trails.audited(operation.audit, f"token {operation.id}", operation.at, outcome)
             case Tick():
                 return await ScheduleRules(self).tick(operation)
             case PutLimit() | PauseLimit():
                 outcome = await self.limits.apply(operation)
-                return await self._audited(operation.audit, operation.name, operation.at, outcome)
+                return await self.trails.audited(operation.audit, operation.name, operation.at, outcome)
             case Terminate():
                 outcome = await self.operators.terminate(operation)
-                return await self._audited(operation.audit, operation.target, operation.end.at, outcome)
+                return await self.trails.audited(operation.audit, operation.target, operation.end.at, outcome)
             case RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock():
                 outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
-                return await self._audited(operation.audit, target, operation.at, outcome)
+                return await self.trails.audited(operation.audit, target, operation.at, outcome)
             case _:
                 return await self.limits.apply(operation)
 
-    async def _audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
-        in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)
-        if audit is not None and not in_vain:
-            await self.trails.audit(audit, target, at)
-        return outcome
-
     async def _told(self, what: SendMessage | PublishEvent, target: str, outcome: Outcome) -> Outcome:
         again = isinstance(outcome, Delivered | Published) and outcome.duplicate
-        return outcome if again else await self._audited(what.audit, target, what.at, outcome)
+        return outcome if again else await self.trails.audited(what.audit, target, what.at, outcome)
 
     # Starting.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.chains import chained
 from holdfast.clock import Instant
+from holdfast.contract.operations import Done, Fenced, KeyHeld, Outcome, Refused
 from holdfast.contract.turns import Audit, Evidence
 from holdfast.stores.sql.tables import Row
 
@@ -29,6 +30,13 @@ class TrailRules:
         digest = chained(previous, n + 1, at, audit.actor, audit.action, target, audit.detail)
         self._audit.append((n + 1, at, audit.actor, audit.action, target, audit.detail, previous, digest))
         self._ends[""] = (n + 1, digest)
+
+    async def audited(self, audit: Audit | None, target: str, at: Instant, outcome: Outcome) -> Outcome:
+        """Record what was done if anything was, and return what came of it."""
+        in_vain = isinstance(outcome, Refused | KeyHeld | Fenced) or (isinstance(outcome, Done) and not outcome.count)
+        if audit is not None and not in_vain:
+            await self.audit(audit, target, at)
+        return outcome
 
     async def evidence(self, run: str, items: Sequence[Evidence]) -> None:
         """Add to a run's own trail."""

@@ -29,6 +29,7 @@ from holdfast.contract.rows import (
     ScheduleRow,
     Status,
 )
+from holdfast.contract.tokens import TokenRow
 from holdfast.stores.sql.filters import list_letters, list_runs
 from holdfast.stores.sql.looks import Look, SQLLooks
 from holdfast.stores.sql.statements import Statements
@@ -154,6 +155,17 @@ class SQLStore(SQLLooks):
     async def paused(self) -> list[PausedRow]:
         rows = await self._read("read_pauses", ())
         return [PausedRow(str(kind), str(name), _int(since)) for kind, name, since in rows]
+
+    async def tokens(self) -> list[TokenRow]:
+        return [record_of(TokenRow, row) for row in await self._read("read_tokens", ())]
+
+    async def token(self, id: str) -> TokenRow | None:
+        rows = await self._read("read_token", (id,))
+        return record_of(TokenRow, rows[0]) if rows else None
+
+    async def secret(self, purpose: str) -> bytes:
+        [(secret,)] = await self._read("read_secret", (purpose,))
+        return bytes.fromhex(str(secret))
 
     async def lanes(self, limit: int = 20) -> list[LaneRow]:
         return [LaneRow(*row) for row in await self._read("read_lanes", (limit,))]  # type: ignore[arg-type]  # as in LaneRow

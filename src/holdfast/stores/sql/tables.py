@@ -28,6 +28,7 @@ from holdfast.contract.rows import (
     ScheduleRow,
     Status,
 )
+from holdfast.contract.tokens import TokenRow
 
 T = TypeVar("T")
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -183,6 +184,7 @@ TABLES: Mapping[str, Table] = {
     "tombstones": _table("id text, workflow text, digest int, expires int", "id"),
     "schedules": Table(columns_of(ScheduleRow), ("id",)),
     "pauses": _table("kind text, name text, since int", "kind name"),
+    "tokens": Table(columns_of(TokenRow), ("id",)),
     "events": _table("name text, n int, id text, payload text, at int", "name n"),
     "event_queues": _table("name text, pending int", "name"),
     "audit": Table(columns_of(AuditRow), ("n",)),
@@ -264,5 +266,7 @@ LISTS: Mapping[str, str] = {
     "audit_row": _listed("audit", AuditRow),
     "evidence_row": _listed("evidence", EvidenceRow),
     "schedule": _listed("schedules", ScheduleRow),
+    "token": _listed("tokens", TokenRow),
+    "token_columns": ", ".join(name for name, _ in columns_of(TokenRow)),
 }
 """What stands for the columns of a record in a statement, in the order of its fields."""

@@ -49,6 +49,7 @@ _READ = with_transfers(
     "sqlite/heads",
     "sql/house",
     "sql/figures",
+    "sql/tokens",
     "sql/workers",
     "sql/transfer",
     "sql/limits",

@@ -57,6 +57,7 @@ from holdfast.testing.conformance.samples import (
 from holdfast.testing.conformance.schedules import ScheduleConformance
 from holdfast.testing.conformance.starts import StartConformance
 from holdfast.testing.conformance.tasks import TaskConformance
+from holdfast.testing.conformance.tokens import TokenConformance
 from holdfast.testing.conformance.trails import TrailConformance
 from holdfast.testing.conformance.transactions import TransactionConformance
 from holdfast.testing.conformance.turns import TurnConformance
@@ -73,7 +74,7 @@ class StoreConformance(
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, KeptPlaceConformance, WorkPauseConformance,
     LaneConformance, AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
-    FigureConformance,
+    FigureConformance, TokenConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -116,6 +117,7 @@ __all__ = [
     "TaskConformance",
     "TerminalConformance",
     "TerminateConformance",
+    "TokenConformance",
     "TrailConformance",
     "TransactionConformance",
     "TurnConformance",

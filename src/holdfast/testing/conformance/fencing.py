@@ -49,6 +49,7 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import Counts, Status
 from holdfast.contract.store import Store
+from holdfast.contract.tokens import WriteToken
 from holdfast.contract.turns import (
     Audit,
     Evidence,
@@ -199,7 +200,7 @@ class TerminalConformance:
                 (PauseSchedule(id="s", paused=False, next=NOW, at=NOW), Done),
                 (_tick(run.id, NOW), Done),
                 (DropSchedule(id="s", at=NOW), Done),
-                (PauseWork(kind="queue", name="q", at=NOW), Done),
+                *((each, Done) for each in (PauseWork(kind="queue", name="q", at=NOW), WriteToken(id="t", at=NOW))),
                 *((Purge(what=what, before=NOW, at=NOW), Done) for what in ("work", "event", "queued", "keys", "ids")),
                 *((each, TasksTaken if isinstance(each, TakeTasks) else Done) for each in _LIMITS),
                 *((Purge(what=other, before=NOW, at=NOW), Done) for other in TERMINAL),

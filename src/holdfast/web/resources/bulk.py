@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 import secrets
-from collections import Counter
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NoSuchRun, StoreError
 from holdfast.looking.acts import ACTIONS, Options
-from holdfast.looking.desk import Desk
-from holdfast.looking.views import BulkProgress, SelectionView
+from holdfast.looking.views import BulkProgress
 from holdfast.web.problems import Problem, problem_of
 from holdfast.web.routing import ApiAnswer, ApiCall, zone_of
 
 MOST_OF_OPERATORS = 1_000
-"""On how many runs at once an operator may act who is no admin; and how many may be named one by one."""
+"""On how many runs at once an operator may act who is no admin."""
 _MOST_KEPT = 100
-_SAMPLE = 20
-_PAGE = 50
-_LASTS = timedelta(minutes=10)
 
 
 class BulkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +88,6 @@ class Bulks:
 
     def __init__(self) -> None:
         self._bulks: dict[str, _Bulk] = {}
-        self._seal = Seal()
 
     async def post(self, call: ApiCall) -> ApiAnswer:
         """Count what an act would come to, or begin it."""
@@ -110,31 +100,17 @@ class Bulks:
                 400, "bad-input", "give q or ids for a dry run, or the selection of a dry run with dry_run false"
             )
         if body.selection is None:
-            return ApiAnswer(await self._select(call, body))
-        return self._begin(call, body)
+            _check_role(call, body.action)
+            desk = call.desk.in_zone(zone_of(body.zone))
+            return ApiAnswer(await desk.select(body.action, body.q or "", ids=body.ids or ()))
+        return await self._begin(call, body, body.selection)
 
-    async def _select(self, call: ApiCall, body: BulkBody) -> SelectionView:
-        _check_role(call, body.action)
-        if body.ids is not None:
-            found = await _select_ids(call.desk, body.action, body.ids)
-        else:
-            found = await call.desk.in_zone(zone_of(body.zone)).select(body.action, body.q or "")
-        sealed = self._seal.closed(
-            Chosen(
-                action=body.action,
-                matched=found.matched if found.exact else MOST_OF_OPERATORS + 1,
-                selection=found.selection,
-                ids=body.ids or [],
-            )
-        )
-        return msgspec.structs.replace(found, selection=sealed)
-
-    def _begin(self, call: ApiCall, body: BulkBody) -> ApiAnswer:
-        chosen = self._seal.opened(body.selection or "")
+    async def _begin(self, call: ApiCall, body: BulkBody, selection: str) -> ApiAnswer:
+        chosen = await call.desk.chosen(selection)
         _check_role(call, chosen.action)
         if body.action and chosen.action != body.action:
             raise Problem(400, "bad-input", f"the selection is for {chosen.action}, not for {body.action}")
-        if chosen.matched > MOST_OF_OPERATORS:
+        if chosen.matched > MOST_OF_OPERATORS or not chosen.exact:
             call.who.need("admin", f"acting on more than {MOST_OF_OPERATORS:,} runs")
         self._forget_old()
         options = Options(
@@ -146,11 +122,7 @@ class Bulks:
             step=body.step,
             attributes=body.attributes,
         )
-        pages = (
-            _one_by_one(call.desk, chosen, options)
-            if chosen.ids
-            else call.desk.bulk(chosen.selection, options, before=body.before)
-        )
+        pages = call.desk.bulk(selection, options, before=body.before)
         bulk = _Bulk(chosen.action, call.who.name)
         bulk.task = asyncio.create_task(bulk.run(pages))
         self._bulks[bulk.id] = bulk
@@ -195,101 +167,3 @@ class Bulks:
 def _check_role(call: ApiCall, action: str) -> None:
     if action == "terminate":
         call.who.need("admin", "terminate runs")
-
-
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dry run chose, and how many it counted."""
-
-    action: str
-    matched: int
-    selection: str = ""
-    ids: list[str] = []
-
-
-class Seal:
-    """Lets a client keep what this server said, and brings it back unchanged: what is done is what was counted."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-
-    def closed(self, chosen: Chosen) -> str:
-        """Return it as a text for a client to keep."""
-        text = base64.urlsafe_b64encode(msgspec.json.encode(chosen)).decode().rstrip("=")
-        return f"{text}.{self._mark(text)}"
-
-    def opened(self, sealed: str) -> Chosen:
-        """Return what a client has kept.
-
-        Raises:
-            Problem: 409, it is not what this server said.
-        """
-        text, _, mark = sealed.partition(".")
-        if not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
-            raise Problem(
-                409,
-                "conflict",
-                "this server made no such selection, or was started again since; look again with a dry run",
-            )
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Chosen)
-
-    def _mark(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
-
-
-async def _select_ids(desk: Desk, action: str, ids: list[str]) -> SelectionView:
-    """Return what acting on runs that are named would come to."""
-    if not 1 <= len(ids) <= MOST_OF_OPERATORS or len(set(ids)) != len(ids):
-        raise Problem(400, "bad-input", f"ids must name 1 to {MOST_OF_OPERATORS:,} runs, each once", field="ids")
-    can: list[str] = []
-    cannot = Counter[str]()
-    for run_id in ids:
-        try:
-            said = (await desk.act(action, run_id, Options(by="dry run", dry_run=True))).said
-        except StoreError:
-            raise
-        except HoldfastError as error:
-            cannot["not there" if isinstance(error, NoSuchRun) else str(error)] += 1
-            continue
-        if said.startswith("it is "):
-            cannot[said.removeprefix("it is ")] += 1
-        else:
-            can.append(run_id)
-    return SelectionView(
-        selection="",
-        action=action,
-        matched=len(ids),
-        exact=True,
-        can=len(can),
-        cannot=dict(cannot),
-        sample=can[:_SAMPLE],
-        expires_at=(await desk.heads(limit=1)).as_of + _LASTS,
-    )
-
-
-async def _one_by_one(desk: Desk, chosen: Chosen, options: Options) -> AsyncGenerator[BulkProgress, None]:
-    """Act on runs that are named, and tell after each page what came of all so far."""
-    changed, cannot, failed = 0, Counter[str](), Counter[str]()
-    errors: dict[str, str] = {}
-    for number, run_id in enumerate(chosen.ids, 1):
-        try:
-            done = await desk.act(chosen.action, run_id, options)
-        except StoreError:
-            raise
-        except HoldfastError as error:
-            failed[type(error).__name__] += 1
-            if len(errors) < _SAMPLE:
-                errors[run_id] = str(error)
-        else:
-            changed += done.changed
-            if not done.changed:
-                cannot[done.said.removeprefix("it is ")] += 1
-        finished = number == len(chosen.ids)
-        if finished or number % _PAGE == 0:
-            yield BulkProgress(
-                action=chosen.action,
-                changed=changed,
-                cannot=dict(cannot),
-                failed=dict(failed),
-                errors=dict(errors),
-                finished=finished,
-            )

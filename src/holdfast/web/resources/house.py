@@ -77,6 +77,21 @@ class FiguresQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     by: Literal["step", "workflow", "time"] = "step"
 
 
+class BarsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which time."""
+
+    since: datetime | None = None
+    """A day before `until` if it is not said, which is now if it is not said."""
+    until: datetime | None = None
+    workflow: str | None = None
+
+
+class LimitQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many."""
+
+    limit: int = 50
+
+
 class VerifyQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which chain is checked."""
 
@@ -127,6 +142,15 @@ async def inputs(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(ListView(await call.desk.inputs()))
 
 
+async def bars(call: ApiCall) -> ApiAnswer:
+    asked = call.query
+    return ApiAnswer(await call.desk.bars(since=asked.since, until=asked.until, workflow=asked.workflow))
+
+
+async def checks(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(ListView(await call.desk.checks(limit=call.query.limit)))
+
+
 async def graph(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.graph(call.query.workflow))
 
@@ -167,6 +191,10 @@ async def verify_audit(call: ApiCall) -> ApiAnswer:
 
 async def chain(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.chain(call.query.run, after=call.query.after, limit=call.query.limit))
+
+
+async def export_audit(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(call.desk.export_audit(call.query.run))
 
 
 async def database(call: ApiCall) -> ApiAnswer:

@@ -85,6 +85,13 @@ class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True
     limit: int = 50
 
 
+class StepQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which step."""
+
+    step: str
+    """Its path."""
+
+
 class CountsView(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs there are of each status."""
 
@@ -178,6 +185,10 @@ async def evidence(call: ApiCall) -> ApiAnswer:
 
 async def audit(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.audit(target=call.path["id"], limit=call.query.limit, before=call.query.before))
+
+
+async def arguments(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.arguments(call.path["id"], call.query.step))
 
 
 async def recording(call: ApiCall) -> ApiAnswer:

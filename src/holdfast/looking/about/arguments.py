@@ -1,0 +1,86 @@
+"""What a step was called with: as it was recorded, or as the code at hand calls it again in a replay."""
+
+from __future__ import annotations
+
+import asyncio
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.context.steps import StepVerb, arguments_of
+from holdfast.contract.rows import RunRow
+from holdfast.contract.store import Store
+from holdfast.definitions import Registry
+from holdfast.engine.views.steps import steps_of
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
+from holdfast.payloads import codec
+
+
+class ArgumentsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of a step by the names of its parameters, and how they are known; `said` is why they are not."""
+
+    run: str
+    step: str
+    source: Literal["recorded", "replayed", "unknown"]
+    arguments: Any = None
+    """An object, null where they are not known."""
+    said: str = ""
+
+
+async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | None) -> ArgumentsView:
+    """Return what `Desk.arguments` does."""
+    entries = await store.history(row.key)
+    known = {each.path: each for each in steps_of(row.id, entries, {}, row.ended, row.generation)}
+    if step not in known:
+        near = get_close_matches(step, known, 1)
+        raise BadInput(f"run {row.id} has called no step {step!r}{f'; did you mean {near[0]}?' if near else ''}")
+    recorded = known[step].arguments
+    if recorded is not None:
+        return ArgumentsView(run=row.id, step=step, source="recorded", arguments=dict(recorded))
+    if code is None or row.workflow not in code.names():
+        said = "they are not recorded, and the code of the workflow is not at hand here to replay it"
+        return ArgumentsView(run=row.id, step=step, source="unknown", said=said)
+    # A turn cannot be driven from inside a task, and a long history takes a while.
+    found = await asyncio.to_thread(_replayed, recorded_run(row, entries), row.version, code, step)
+    if isinstance(found, str):
+        return ArgumentsView(run=row.id, step=step, source="unknown", said=found)
+    return ArgumentsView(run=row.id, step=step, source="replayed", arguments=found)
+
+
+def _replayed(recorded: RecordedRun, version: str, code: Registry, step: str) -> dict[str, Any] | str:
+    """Return the arguments, or why they are not known; nothing is executed but workflow code."""
+    try:
+        execution = unbegun(recorded, code.get(recorded.workflow, version), code.errors)
+    except HoldfastError as error:
+        return f"they are not recorded, and the code at hand does not fit: {error}"
+    journal = execution.journal
+    journal.activities = code.activities
+    journal.open = calls = _Calls(step, journal.names.path)
+    try:
+        bring_to_its_end(execution, recorded)
+    except HoldfastError as error:
+        if calls.found is None:
+            return f"they are not recorded, and the code at hand does not fit: {error}"
+    finally:
+        execution.drop()
+    if calls.found is None:
+        return "they are not recorded, and the replay does not come to this step: its history was cut"
+    text = arguments_of(calls.found.activity.function, calls.found.args, calls.found.kwargs)
+    return codec.decode(text) if text is not None else "they are no JSON"
+
+
+class _Calls(dict[str, Any]):
+    """The calls that are open, of which that of one step is kept when it is made."""
+
+    def __init__(self, step: str, path: Any) -> None:
+        super().__init__()
+        self.found: StepVerb | None = None
+        self._step = step
+        self._path = path
+
+    def __setitem__(self, location: str, verb: Any) -> None:
+        if isinstance(verb, StepVerb) and self._path(location) == self._step:
+            self.found = verb
+        super().__setitem__(location, verb)
