@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, activity, workflow
+from holdfast.bodies import judging
 from holdfast.engine.worker.timers import Timers
 from holdfast.testing import NoProgress, TestEngine
 
@@ -40,7 +41,7 @@ async def ask(ctx: Context) -> str:
 @pytest.mark.parametrize("max_resident", [1000, 0], ids=["resident", "evicted"])
 async def test_attempts_that_never_run_out_are_an_error(monkeypatch: pytest.MonkeyPatch, max_resident: int) -> None:
     """A mutant: the policy always allows one more attempt."""
-    monkeypatch.setattr(Retry, "allows", lambda *_: True)
+    monkeypatch.setattr(judging, "_exhausted", lambda *_: False)
     async with TestEngine(workflows=[order], max_resident=max_resident, max_jumps=100) as engine:
         run = await engine.start(order, id="order-7")
         with pytest.raises(
