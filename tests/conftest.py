@@ -37,6 +37,7 @@ _LONGEST = ("test_tutorial.py",)
 _NOT_QUICK = (
     "test_batches.py",
     "test_begin.py",
+    "test_big.py",
     "test_broken_files.py",
     "test_cancelled_stops.py",
     "test_check.py",
@@ -49,8 +50,8 @@ _NOT_QUICK = (
 )
 _SEEDS = 10
 """How many of the random worlds, workflows and races of a test are tried in quick runs."""
-_SERVERS = {"postgres", "oldest_postgres", "newest_server", "server", "looker"}
-"""The fixtures that start one."""
+_SERVERS = {"postgres", "oldest_postgres", "newest_server", "server", "looker", "python"}
+"""The fixtures that start one, or another process."""
 _PROCESSES = {"subprocess", "SCRIPT", "SCRIPTS", "in_process", "isolated"}
 """What tests that start processes name: the module, the programs, and steps with a child process of their own."""
 
