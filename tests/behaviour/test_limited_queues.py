@@ -242,7 +242,14 @@ async def test_a_thread_that_was_given_up_keeps_its_place_until_it_returns(make)
         inside -= 1
         return name
 
-    caller = queued(call, retry=Retry.never, timeout=timedelta(milliseconds=50))
+    options: dict[str, Any] = {"queue": "gpu", "limit": "service", "retry": Retry.never}
+    given_up = activity(name="given_up", timeout=timedelta(milliseconds=50), **options)(call)
+    waited_for = activity(name="waited_for", **options)(call)
+
+    @workflow
+    async def caller(ctx: Context, name: int) -> int:
+        return await ctx.step(given_up if name == 1 else waited_for, name)
+
     engine = await make(caller, limits=ONE)
     first = await engine.start(caller, 1)
     with pytest.raises(RunFailed):
