@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from holdfast.looking.about.checks import CheckView
     from holdfast.looking.about.figures import BarsView, FiguresView
     from holdfast.looking.about.frames import FrameList
-    from holdfast.looking.about.graph import GraphView
+    from holdfast.looking.about.graph import GraphView, RunGraphView
     from holdfast.looking.about.inputs import InputView
     from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+    from holdfast.looking.about.state import StateView
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
@@ -313,6 +314,24 @@ class Desk(Acts):
 
         Raises:
             BadInput: it has no runs, and is not declared as a graph.
+        """
+
+    @abstractmethod
+    async def run_graph(self, run_id: str) -> RunGraphView:
+        """Return the graph of one run with how each node stands: all that its workflow declares, or what it has called.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def state(self, run_id: str) -> StateView:
+        """Return what a run answers to its queries, by replaying it with the code at hand; without code it says so.
+
+        Nothing is executed. A query that takes arguments is asked by `query`.
+
+        Raises:
+            NoSuchRun: there is no such run.
         """
 
     @abstractmethod

@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
     from holdfast.looking.about.frames import FrameList
+    from holdfast.looking.about.graph import RunGraphView
     from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+    from holdfast.looking.about.state import StateView
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
 
@@ -282,6 +284,23 @@ class LocalDesk(LocalActs):
         if row is None:
             raise await self._no_such(run_id)
         return recorded_run(row, await self._store.history(row.key))
+
+    async def run_graph(self, run_id: str) -> RunGraphView:
+        from holdfast.engine.views.steps import steps_of
+        from holdfast.looking.about.graph import declared_dependencies, run_graph_view
+
+        head = await self._head(run_id)
+        entries, beats = await self._store.history(head.key), await self._store.beats(head.key)
+        steps = steps_of(head.id, entries, beats, head.ended, head.generation)
+        return run_graph_view(run_id, head.workflow, steps, declared_dependencies(head.workflow, self._code))
+
+    async def state(self, run_id: str) -> StateView:
+        from holdfast.looking.about.state import state_view
+
+        row = await self._store.get(run_id)
+        if row is None:
+            raise await self._no_such(run_id)
+        return await state_view(self._store, row, self._code)
 
     # Acting.
 

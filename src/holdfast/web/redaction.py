@@ -23,6 +23,8 @@ _PAYLOADS: dict[str, frozenset[str]] = {
     "ArgumentsView": frozenset({"arguments", "said"}),
     "ResultView": frozenset({"output", "error"}),
     "Answer": frozenset({"answer"}),
+    "RunNode": frozenset({"progress"}),
+    "StateAnswer": frozenset({"answer", "error"}),
     "EntryView": frozenset({"data"}),
     "EventView": frozenset({"payload"}),
     "MessageView": frozenset({"payload"}),

@@ -18,10 +18,11 @@ from holdfast.looking.about.arguments import ArgumentsView
 from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.frames import FrameList
-from holdfast.looking.about.graph import GraphView
+from holdfast.looking.about.graph import GraphView, RunGraphView
 from holdfast.looking.about.inputs import InputView
 from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+from holdfast.looking.about.state import StateView
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
@@ -309,6 +310,12 @@ class RemoteDesk(Asking, Desk):
 
     async def graph(self, workflow: str) -> GraphView:
         return await self._get("/graph", GraphView, workflow=workflow)
+
+    async def run_graph(self, run_id: str) -> RunGraphView:
+        return await self._get(f"{_run(run_id)}/graph", RunGraphView)
+
+    async def state(self, run_id: str) -> StateView:
+        return await self._get(f"{_run(run_id)}/state", StateView)
 
     async def figures(self, **which: Unpack[FiguresAsked]) -> FiguresView:
         last = which.pop("last", None)

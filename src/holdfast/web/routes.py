@@ -10,10 +10,11 @@ from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.checks import CheckView
 from holdfast.looking.about.figures import BarsView, FiguresView
 from holdfast.looking.about.frames import FrameList
-from holdfast.looking.about.graph import GraphView
+from holdfast.looking.about.graph import GraphView, RunGraphView
 from holdfast.looking.about.inputs import InputView
 from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
+from holdfast.looking.about.state import StateView
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
@@ -173,6 +174,15 @@ _SIDES = [
         AuditPageView,
         "List what was done to a run, newest first",
         query=runs.BeforeQuery,
+    ),
+    _get("/runs/{id}/graph", runs.graph, RunGraphView, "Show how each node of a run's graph stands", problems=(404,)),
+    _get(
+        "/runs/{id}/state",
+        runs.state,
+        StateView,
+        "Show what a run answers to its queries",
+        role="reader",
+        problems=(404,),
     ),
     _get(
         "/runs/{id}/arguments",

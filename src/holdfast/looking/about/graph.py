@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -54,10 +54,9 @@ async def graph_view(store: Store, workflow: str, code: Registry | None) -> Grap
     Raises:
         BadInput: it has no runs, and is not declared as a graph.
     """
-    if code is not None and workflow in code.names():
-        dependencies = getattr(code.get(workflow), "dependencies", None)
-        if isinstance(dependencies, Mapping):
-            return _declared(workflow, dependencies)
+    dependencies = declared_dependencies(workflow, code)
+    if dependencies is not None:
+        return _declared(workflow, dependencies)
     heads = (await store.heads(HeadFilter(workflows=(workflow,), limit=_RUNS))).heads
     if not heads:
         raise BadInput(f"workflow {workflow!r} has no runs to draw it from, and no code at hand declares it as a graph")
@@ -77,6 +76,71 @@ async def graph_view(store: Store, workflow: str, code: Registry | None) -> Grap
         nodes=[GraphNode(name=name, runs=runs) for name, runs in nodes.items()],
         edges=[GraphEdge(before=before, after=after, runs=runs) for (before, after), runs in sorted(edges.items())],
     )
+
+
+class RunNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in the graph of one run, and how it stands; `path` is that of its newest call, empty before the first."""
+
+    name: str
+    status: str = "pending"
+    path: str = ""
+    attempts: int = 0
+    progress: Any = None
+
+
+class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph of one run: every node of a `declared` workflow, or of another the steps that it has called.
+
+    `done` of its `nodes` have completed. `mermaid` is the same as a drawing, each node in the colour of its status.
+    """
+
+    run: str
+    workflow: str
+    declared: bool
+    nodes: list[RunNode]
+    edges: list[GraphEdge]
+    done: int
+    mermaid: str
+
+
+def run_graph_view(
+    run_id: str, workflow: str, steps: Sequence[Step], dependencies: Mapping[str, Sequence[str]] | None
+) -> RunGraphView:
+    """Return the graph of a run with how each of its nodes stands."""
+    called = {step.name: step for step in steps if not step.compensation}
+    if dependencies is not None:
+        names = [*dependencies]
+        edges = _declared(workflow, dependencies).edges
+    else:
+        names = [*called]
+        forward = [step for step in steps if not step.compensation]
+        edges = [GraphEdge(before=a, after=b) for a, b in dict.fromkeys(_followed(forward)) if a != b]
+    nodes = [
+        RunNode(name=name)
+        if name not in called
+        else RunNode(
+            name=name,
+            status=called[name].status,
+            path=called[name].path,
+            attempts=called[name].attempts,
+            progress=called[name].progress,
+        )
+        for name in names
+    ]
+    done = sum(node.status == "completed" for node in nodes)
+    drawn = _drawn(nodes, edges)
+    return RunGraphView(
+        run=run_id, workflow=workflow, declared=dependencies is not None, nodes=nodes, edges=edges, done=done,
+        mermaid=drawn,
+    )  # fmt: skip
+
+
+def declared_dependencies(workflow: str, code: Registry | None) -> Mapping[str, Sequence[str]] | None:
+    """Return what the nodes of a workflow depend on, if the code at hand declares it as a graph."""
+    if code is None or workflow not in code.names():
+        return None
+    dependencies = getattr(code.get(workflow), "dependencies", None)
+    return dependencies if isinstance(dependencies, Mapping) else None
 
 
 def _declared(workflow: str, dependencies: Mapping[str, Sequence[str]]) -> GraphView:
@@ -106,10 +170,26 @@ def _is_before(one: Step, other: Step) -> bool:
 
 def mermaid(view: GraphView) -> str:
     """Return a drawing of the graph in the language of Mermaid."""
-    ids = {node.name: f"n{number}" for number, node in enumerate(view.nodes)}
-    nodes = [f'    {ids[name]}["{_escaped(name)}"]' for name in ids]
-    edges = [f"    {ids[edge.before]} --> {ids[edge.after]}" for edge in view.edges]
-    return "\n".join(["flowchart TD", *nodes, *edges]) + "\n"
+    return _drawn(view.nodes, view.edges)
+
+
+_FILLS = {
+    "completed": "#d3f2dd", "failed": "#fbd9d7", "running": "#d5eef6", "waiting": "#e2e6fb", "skipped": "#e2e6fb",
+    "cancelled": "#f6ecd0",
+}  # fmt: skip
+
+
+def _drawn(nodes: Sequence[GraphNode | RunNode], edges: Sequence[GraphEdge]) -> str:
+    ids = {node.name: f"n{number}" for number, node in enumerate(nodes)}
+    lines = [f'    {ids[node.name]}["{_escaped(node.name)}"]' for node in nodes]
+    lines += [f"    {ids[edge.before]} --> {ids[edge.after]}" for edge in edges]
+    by_status: dict[str, list[str]] = {}
+    for node in nodes:
+        if isinstance(node, RunNode) and node.status in _FILLS:
+            by_status.setdefault(node.status, []).append(ids[node.name])
+    for status, found in by_status.items():
+        lines += [f"    classDef {status} fill:{_FILLS[status]}", f"    class {','.join(found)} {status}"]
+    return "\n".join(["flowchart TD", *lines]) + "\n"
 
 
 def _escaped(name: str) -> str:

@@ -191,6 +191,14 @@ async def arguments(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.arguments(call.path["id"], call.query.step))
 
 
+async def graph(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.run_graph(call.path["id"]))
+
+
+async def state(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.state(call.path["id"]))
+
+
 async def recording(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.record(call.path["id"]))
 
