@@ -103,6 +103,26 @@ async def test_a_stream_that_was_cut_is_taken_up_again_and_misses_nothing(shop, 
     assert paused["value"]["head"]["status"] == "paused"  # the very first that it heard
 
 
+async def test_streams_that_are_asked_for_at_once_are_counted(shop, monkeypatch):
+    """Each by itself would be one of the number that a principal may have."""
+    monkeypatch.setattr(live, "MOST_OF_ONE", 2)
+    app, over = dashboard(shop, authenticate=viewer()), asyncio.Event()
+    streams: list[Stream] = []
+
+    async def one() -> None:
+        async with listening(Browser(app), "/api/v1/live?view=counts") as stream:
+            streams.append(stream)
+            await over.wait()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(one())
+        await eventually(lambda: len(streams) == 5 and all(stream.status for stream in streams))
+        over.set()
+    assert sorted(stream.status for stream in streams) == [200, 200, 429, 429, 429]
+    assert app._hub._streams.total() == 0
+
+
 def _memory() -> int:
     """Return how many bytes this process has in memory."""
     with open("/proc/self/statm") as file:

@@ -105,13 +105,15 @@ class Hub:
             raise Problem(400, "bad-request", f"name 1 to {MOST_VIEWS} views: /live?view=counts", field="view")
         if self._streams.total() >= MOST_STREAMS or self._streams[who] >= MOST_OF_ONE:
             raise Problem(429, "too-many", "too many streams are open", headers={"Retry-After": "5"})
-        return EventStream(lambda: self._events(who, views, allowed))
+        self._streams[who] += 1  # here, so that many that come at once are counted
 
-    async def _events(
-        self, who: str, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[bytes]:
+        def ended() -> None:
+            self._streams[who] -= 1
+
+        return EventStream(lambda: self._events(views, allowed), ended)
+
+    async def _events(self, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        self._streams[who] += 1
         watching = {each.view: self._join(each, news) for each in views}
         sent = dict.fromkeys(watching, 0)
         end, spoken = loop.time() + LASTS, loop.time()
@@ -130,7 +132,6 @@ class Hub:
                 await _wait(news)
             yield b"event: bye\ndata: {}\n\n"
         finally:
-            self._streams[who] -= 1
             for each in views:
                 await self._leave(each, news)
 
@@ -168,12 +169,19 @@ def _event(name: str, view: str, value: msgspec.Raw, version: int) -> bytes:
 class EventStream(Response):
     """An answer that goes on until its client leaves."""
 
-    def __init__(self, events: Callable[[], AsyncIterator[bytes]]) -> None:
+    def __init__(self, events: Callable[[], AsyncIterator[bytes]], ended: Callable[[], None]) -> None:
         super().__init__(None, 200, {"X-Accel-Buffering": "no"}, "text/event-stream")
         del self.headers["content-length"]
         self._events = events
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._ended()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
+from functools import cache
 from typing import Any, TypeVar, get_origin
 from zoneinfo import ZoneInfo
 
@@ -141,6 +142,12 @@ class RouteTable:
         raise Problem(404, "no-such-path", "there is nothing here; /api/v1/openapi.json says what there is")
 
 
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of parameters; msgspec reads their annotations each time it is asked."""
+    return msgspec.structs.fields(kind)
+
+
 def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
     """Return the parameters of a URL.
 
@@ -148,7 +155,7 @@ def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
         Problem: 400 for one that there is none of, that is given twice or does not fit, naming it.
     """
     given: dict[str, Any] = {}
-    several = {field.name for field in msgspec.structs.fields(kind) if get_origin(field.type) is list}
+    several = {field.name for field in _fields(kind) if get_origin(field.type) is list}
     for name, value in pairs:
         if name in several:
             given.setdefault(name, []).append(value)
@@ -156,7 +163,7 @@ def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
         if name in given:
             raise Problem(400, "bad-request", f"the parameter {name} is given twice", field=name)
         given[name] = value
-    known = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+    known = {field.encode_name: field.name for field in _fields(kind)}
     for name in given:
         if name not in known:
             there = ", ".join(known) or "none"
