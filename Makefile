@@ -22,7 +22,7 @@ QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check web browsers redis speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check web browsers newcomer redis speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -48,8 +48,9 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 	@$(ALL_TESTS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow -k "in_many_worlds and not server" tests/simulation/test_limits.py
 
-web: $(READY) ## Run all tests of the dashboard, in a browser, and of its API, on both databases
+web: $(READY) ## Run all tests of the dashboard, of its API on both databases, and of commands over HTTP
 	@HOLDFAST_BROWSER=required $(BIN)/python -m pytest -q -n $(WORKERS) -m "web or not web" tests/web
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m web tests/cli
 
 browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$HOLDFAST_CHROMIUM" || { \
@@ -71,6 +72,9 @@ speed: $(READY) ## Judge what things cost by time: run by itself, on a machine t
 format: $(READY) ## Format the code and repair what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+newcomer: $(READY) browsers ## Measure how long it takes from pip install to a run that is seen live in a browser
+	@$(BIN)/python benchmarks/newcomer.py
 
 bench: $(READY) ## Run the benchmark
 	@$(BIN)/python benchmarks/run.py

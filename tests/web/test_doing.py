@@ -84,6 +84,7 @@ async def test_no_reply_in_time_is_said(page, shop):
     reply = await page.post("/api/v1/runs/order-7/requests", {"name": "state", "timeout": "PT0.01S"})
     assert (reply.status, reply.json["type"]) == (504, "/api/v1/problems/timed-out")
     assert (await page.post("/api/v1/runs/order-7/requests", {"name": "a", "timeout": "PT2M"})).status == 400
+    assert (await page.post("/api/v1/runs/order-7/requests", {"name": "a", "timeout": "PT0S"})).status == 504
     assert (await page.post("/api/v1/runs/order-7/queries", {"name": "state"})).json["type"].endswith("unknown-query")
 
 

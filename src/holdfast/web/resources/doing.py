@@ -128,8 +128,8 @@ async def publish(call: ApiCall) -> ApiAnswer:
 
 async def ask(call: ApiCall) -> ApiAnswer:
     body: RequestBody = call.body
-    if not timedelta(0) < body.timeout <= LONGEST_WAIT:
-        raise Problem(400, "bad-input", "timeout must be more than nothing and at most PT60S", field="timeout")
+    if not timedelta(0) <= body.timeout <= LONGEST_WAIT:
+        raise Problem(400, "bad-input", "timeout must be between nothing and PT60S", field="timeout")
     run_id = call.path["id"]
     try:
         return ApiAnswer(
