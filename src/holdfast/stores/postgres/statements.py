@@ -64,10 +64,10 @@ _WORDS = {
         "(SELECT '{' || coalesce(string_agg(to_json(name)::text || ':' || value, ',' ORDER BY name), '') || '}' "
         "FROM attributes WHERE attributes.run = runs.key)"
     ),
-    "error_type": "results.error::json ->> 'type'",
-    "error_message": "results.error::json ->> 'message'",
-    "letter_error_type": "dead_letters.error::json ->> 'type'",
-    "letter_error_message": "dead_letters.error::json ->> 'message'",
+    "error_type": "replace(results.error, '\\u0000', '\\ufffd')::json ->> 'type'",
+    "error_message": "replace(results.error, '\\u0000', '\\ufffd')::json ->> 'message'",
+    "letter_error_type": "replace(dead_letters.error, '\\u0000', '\\ufffd')::json ->> 'type'",
+    "letter_error_message": "replace(dead_letters.error, '\\u0000', '\\ufffd')::json ->> 'message'",
     "wanted": " ".join(_WANTED.split()),
     "due": "runs.ended IS NULL AND runs.owner IS NULL AND runs.due IS NOT NULL AND runs.claims = 0",
     "free": "(runs.owner IS NULL OR runs.owner IN (SELECT workers.id FROM workers WHERE workers.state <> 'live'))",
