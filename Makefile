@@ -22,7 +22,7 @@ QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check web browsers newcomer redis speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check web temporal browsers newcomer redis speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -51,6 +51,9 @@ check: $(READY) ## Run all that must pass before a commit: format, lint, types, 
 web: $(READY) ## Run all tests of the dashboard, of its API on both databases, and of commands over HTTP
 	@HOLDFAST_BROWSER=required $(BIN)/python -m pytest -q -n $(WORKERS) -m "web or not web" tests/web
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m web tests/cli
+
+temporal: $(READY) ## Run all tests of the runtime on Temporal, each file on a development server of its own
+	@HOLDFAST_TEMPORAL=required $(BIN)/python -m pytest -q -n $(or $(TEMPORAL_WORKERS),2) --dist loadfile -m "temporal or not temporal" tests/temporal
 
 browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$HOLDFAST_CHROMIUM" || { \

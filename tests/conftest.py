@@ -47,6 +47,7 @@ _NOT_QUICK = (
     "test_isolated_steps.py",
     "test_lifespan.py",
     "test_mounts.py",
+    "test_small.py",
 )
 _SEEDS = 10
 """How many of the random worlds, workflows and races of a test are tried in quick runs."""

@@ -19,6 +19,7 @@
     |   |-- CannotMove             an export, import, backup or restore that was refused; nothing was written
     |   |-- UnknownQuery           the run's code answers no query of that name
     |   |-- BadFilter              a search for runs that cannot be read
+    |   |-- NotOffered             this runtime has no such capability
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
     |   |-- NoSuchRun
@@ -139,6 +140,17 @@ class NumberTooLong(NotSerializable):
 
 class PayloadTooLarge(NotSerializable):
     """An encoded value above the size limit."""
+
+
+class NotOffered(BadInput):
+    """Something that the runtime at hand has no capability for; `offers()` says so, too."""
+
+    def __init__(self, what: str, capability: str, instead: str) -> None:
+        super().__init__(f"{what} is not offered by this runtime (offers({capability!r}) is False): {instead}")
+        self.capability = capability
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return BadInput, (str(self),)
 
 
 class UndecodablePayload(BadInput):

@@ -77,6 +77,23 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "histories": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", "stores.sql.tables", *TRANSFER),
     # The desk: what every face shows and does. The engine knows no face.
     "looking": (*GROUND, *REPLAY, *CONTEXT, *CONTRACT, "stores", *OPS, "schedules.*", "engine", "engine.*", *HISTORIES),
+    # A second runtime: drives replay itself, and has bodies, handles and views in common with the engine. No store.
+    "temporal": (
+        *GROUND,
+        *REPLAY,
+        *CONTEXT,
+        *BODIES,
+        "engine.client.reopen",
+        "engine.client.start",
+        "engine.handle",
+        "engine.port",
+        "engine.runs.ends",
+        "engine.settings",
+        "engine.starting",
+        "engine.steps.queue.*",
+        "engine.views.*",
+        "engine.worker.committer",
+    ),
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
     "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
     # The terminal screen is handed its desks.
@@ -103,6 +120,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "redis": ("kv.drivers.redis",),
     "starlette": ("web", "web.*"),
     "textual": ("tui", "tui.*"),
+    "temporalio": ("temporal", "temporal.*"),
     "uvicorn": ("web.standalone",),
     "pytest": ("testing", "testing.*"),
     "hypothesis": ("testing", "testing.*"),
@@ -171,6 +189,7 @@ MAY_TIME = (
 ALLOWED: dict[tuple[str, str], str] = {
     ("engine.steps.attempts", "random.random"): "the jitter of a retry, drawn once and recorded",
     ("kv.steps", "random.random"): "the jitter of a retry, drawn once and recorded",
+    ("temporal.judging", "random.random"): "the same",
     ("stores.postgres.database", "random.uniform"): "those who were in each other's way try again at different moments",
     ("stores.postgres.connections", "random.uniform"): "those who lost the server come back at different moments",
     ("stores.postgres.hints", "random.uniform"): "those who lost the server come back at different moments",

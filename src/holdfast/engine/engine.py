@@ -100,6 +100,8 @@ class Engine(StartsRuns, Looking, HasLimits):
         settings: see Settings; any of its fields may also be given by name.
     """
 
+    _client: Client
+
     def __init__(
         self,
         database: str | os.PathLike[str] = "sqlite:///holdfast.db",

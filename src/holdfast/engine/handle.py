@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,11 +11,9 @@ import msgspec
 
 from holdfast.changes import Change
 from holdfast.clock import micros
-from holdfast.contract.rows import LetterFilter, Status
-from holdfast.engine.client.client import Client
-from holdfast.engine.client.follow import follow
-from holdfast.engine.views.reasons import paused_by
-from holdfast.engine.views.run import Run, run_of
+from holdfast.contract.rows import Status
+from holdfast.engine.port import RunPort
+from holdfast.engine.views.run import Run
 from holdfast.errors import RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
 from holdfast.payloads import codec
@@ -36,7 +33,7 @@ R = TypeVar("R")
 class RunHandle(Generic[R]):
     """A run to talk to; the run itself lives in the store."""
 
-    def __init__(self, client: Client, run_id: str, result_type: Any = Any) -> None:
+    def __init__(self, client: RunPort, run_id: str, result_type: Any = Any) -> None:
         self._client = client
         self.id = run_id
         self._result_type = result_type
@@ -46,7 +43,7 @@ class RunHandle(Generic[R]):
 
     @property
     def _call_patience(self) -> float:
-        return self._client.link.patience
+        return self._client.patience
 
     async def result(self, timeout: timedelta | None = None) -> R:
         """Wait for the run to end and return its result.
@@ -89,10 +86,7 @@ class RunHandle(Generic[R]):
     @patient
     async def describe(self) -> Run:
         """Return everything known about the run now."""
-        row = await self._client.row(self.id)
-        run, link = run_of(row), self._client.link
-        queue = link.worker.runner.queues.queue_of(row.workflow)
-        return replace(run, paused=await paused_by(link.store, row, run.waiting_for, queue))
+        return await self._client.describe(self.id)
 
     # Talking to it.
 
@@ -161,7 +155,7 @@ class RunHandle(Generic[R]):
         from holdfast.engine.views.messages import unread
 
         row = await self._client.row(self.id)
-        return unread((await self._client.store.inboxes({row.key: 0}))[row.key])
+        return unread(await self._client.inbox(row))
 
     # Acting on it. `by` and `reason` go into the audit trail.
 
@@ -294,16 +288,16 @@ class RunHandle(Generic[R]):
         from holdfast.engine.views.history import readable
 
         row = await self._client.row(self.id)
-        return readable(await self._client.store.history(row.key))
+        return readable(await self._client.history(row))
 
     @patient
     async def steps(self) -> list[Step]:
         """Return the run's steps in order of their first call, with attempts, errors, results and progress."""
         from holdfast.engine.views.steps import activities_of, steps_of
 
-        row, store = await self._client.row(self.id), self._client.store
+        row = await self._client.row(self.id)
         known = activities_of(self._client.registry, row.workflow, row.version)
-        rows, beats = await store.history(row.key), await store.beats(row.key)
+        rows, beats = await self._client.history(row), await self._client.beats(row)
         return steps_of(self.id, rows, beats, row.ended, row.generation, known)
 
     @patient
@@ -315,16 +309,16 @@ class RunHandle(Generic[R]):
         from holdfast.engine.views.steps import state_of
 
         row = await self._client.row(self.id)
-        return state_of(row.input, await self._client.store.history(row.key))
+        return state_of(row.input, await self._client.history(row))
 
     @patient
     async def progress(self) -> Progress:
         """Return how far the run has come: by the list of a sequence or graph, by what code says or has done."""
         from holdfast.engine.views.steps import progress_of, progress_of_code, steps_of
 
-        row, store, registry = await self._client.row(self.id), self._client.store, self._client.registry
-        rows = await store.history(row.key)
-        steps = steps_of(self.id, rows, await store.beats(row.key), row.ended, row.generation)
+        row, registry = await self._client.row(self.id), self._client.registry
+        rows = await self._client.history(row)
+        steps = steps_of(self.id, rows, await self._client.beats(row), row.ended, row.generation)
         declared = None
         if row.workflow in registry.names():
             declared = progress_of(registry.get(row.workflow, row.version), steps)
@@ -333,22 +327,12 @@ class RunHandle(Generic[R]):
     @patient
     async def timeline(self) -> list[TimelineItem]:
         """Return all that happened to the run and was done to it, in order of time."""
-        from holdfast.engine.views.timeline import timeline
-
-        row, store = await self._client.row(self.id), self._client.store
-        return timeline(
-            row,
-            await store.history(row.key),
-            await store.audit(self.id),
-            await store.letters(LetterFilter(run=self.id)),
-            await store.evidence(self.id),
-            await store.history(row.key, archived=True),
-        )
+        return await self._client.timeline(self.id)
 
     async def watch(self) -> AsyncIterator[Change]:
         """Yield what happens to the run from now on, whichever engine runs it, until it has ended.
 
         It is read from the store when something may have happened; the last change is the run's end.
         """
-        async for change in follow(self._client.store, self._client.link.observers, self._client.news, self.id):
+        async for change in self._client.follow(self.id):
             yield change

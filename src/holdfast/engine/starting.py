@@ -12,10 +12,10 @@ import msgspec
 
 from holdfast.definitions import Workflow, options_given
 from holdfast.definitions.takes import Takes0, Takes1, Takes2, Takes3, Takes4, TakesMore
-from holdfast.engine.client.client import Client
 from holdfast.engine.client.link import Linked
-from holdfast.engine.client.start import OnConflict, RunStarter, StartKeywords, StartOptions
+from holdfast.engine.client.start import OnConflict, StartKeywords, StartOptions
 from holdfast.engine.handle import RunHandle
+from holdfast.engine.port import RunPort, Starter
 from holdfast.ops.port import audited, check_who
 from holdfast.patience import within
 
@@ -35,8 +35,8 @@ _AT_ONCE = 1_000
 class StartsRuns(Linked):
     """The side of an engine that starts runs."""
 
-    _client: Client
-    _starter: RunStarter
+    _client: RunPort
+    _starter: Starter
 
     # For type checkers. Without options arguments are checked by position and name, with options by position; with an
     # id those that go by name are let pass, and checked when the run is started: see `takes`.

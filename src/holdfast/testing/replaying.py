@@ -11,4 +11,4 @@ from holdfast.histories.recorded import RecordedRun, recorded_run
 async def record(run: RunHandle[Any]) -> RecordedRun:
     """Return the history of a run as it stands."""
     row = await run._client.row(run.id)
-    return recorded_run(row, await run._client.store.history(row.key))
+    return recorded_run(row, await run._client.history(row))

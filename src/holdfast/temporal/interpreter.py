@@ -1,0 +1,485 @@
+"""The workflow of Temporal's: hands what happened to a turn, keeps the entries that come back, asks for what they want.
+
+It never runs a user's code: turns are made in a local activity (`turns`), and Temporal records what they gave. So a
+replay of Temporal's runs only this file, and changed code meets holdfast's own history by holdfast's own rules. For
+histories under way this file must make the same commands for ever; `tests/temporal/golden` holds it to that. What must
+change has a number of its own in the run's input, `wire.VERSION`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, tags
+from holdfast.temporal.wire import (
+    ACTS,
+    TURN,
+    Begin,
+    Carry,
+    ChildToStart,
+    Happening,
+    Row,
+    RunEnded,
+    Sending,
+    TurnAnswer,
+    TurnInput,
+    data_of,
+    packed,
+    raw,
+    said,
+    unpacked,
+)
+
+_FOR_EVER = timedelta(days=3650)
+_TURN_TAKES = timedelta(minutes=10)
+_ONCE = RetryPolicy(maximum_attempts=1)
+_SEEN = 2_000
+"""How many ids of messages are remembered."""
+_BATCH = 200
+"""How many happenings one turn is given."""
+
+
+class Interpreter:
+    """One execution of one run."""
+
+    def __init__(self, turns: Process) -> None:
+        self.turns = turns
+        self.info = workflow.info()
+        self.done: asyncio.Future[RunEnded | None] = asyncio.get_running_loop().create_future()
+        """How the run ended; None: it goes on in another execution."""
+        self.input = raw(b"{}")
+        self.carry = Carry()
+        self.rows: list[Row] = []
+        self.inbox: dict[int, list[Any]] = {}
+        self.seen: dict[str, None] = {}
+        self.happenings: deque[Happening] = deque()
+        self.number = 0
+        self.turning: Any = None
+        """The local activity that makes a turn."""
+        self.failures = 0
+        """How often in a row a turn was not made."""
+        self.attempts: dict[str, tuple[Begin, Any]] = {}
+        self.held_back: deque[Begin] = deque()
+        self.waiting: dict[str, ChildToStart | Sending] = {}
+        """Children and messages on their way, by location."""
+        self.replies: dict[str, asyncio.Future[str]] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.due: int | None = None
+        self.paused = False
+        self.pause: asyncio.TimerHandle | None = None
+        self.blocked = ""
+        self.answer = TurnAnswer(taken=0)
+        self.ended: RunEnded | None = None
+        self.cancel_seen = False
+        self.early: list[tuple[str, str, str, str]] | None = []
+        """What came before the input was known."""
+
+    @property
+    def key(self) -> str:
+        """What names this execution."""
+        return self.info.run_id
+
+    @property
+    def run_id(self) -> str:
+        """What names the run."""
+        return self.info.workflow_id
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Temporal's own, whose timers and order its history repeats."""
+        return asyncio.get_running_loop()
+
+    # The workflow of Temporal's.
+
+    async def run(self, args: Sequence[RawValue]) -> RawValue:
+        self.input = args[0] if args else self.input
+        self.carry = carry = unpacked(args[1], Carry) if len(args) > 1 else self.carry
+        self.rows = list(carry.rows)
+        self.inbox = {row[0]: list(row) for row in carry.inbox}
+        self.seen = dict.fromkeys(carry.seen)
+        carry.begun = carry.begun or now()
+        if carry.timeout is not None and carry.deadline is None:
+            carry.deadline = carry.begun + carry.timeout
+        carry.seed = carry.seed or seed_of(self.info.first_execution_run_id)
+        early, self.early = self.early or [], None
+        self.turns.entered(self.key, self)
+        try:
+            self._put(Happening("begin", now()))
+            for mail in early:
+                self.mail(*mail)
+            await self._until_done()
+            return await self._finish(self.done.result())
+        finally:
+            self.turns.left(self.key)
+
+    async def _until_done(self) -> None:
+        while not self.done.done():
+            try:
+                await asyncio.shield(self.done)
+            except asyncio.CancelledError:
+                reason = workflow.cancellation_reason()
+                if self.cancel_seen or reason is None:
+                    raise  # evicted from memory: that is no cancel
+                self.cancel_seen = True
+                self._cancel(reason if reason.startswith("{") else "{}")
+
+    async def _finish(self, ended: RunEnded | None) -> RawValue:
+        if ended is None:
+            raise self._another(self.input, self.carry.generation, self.rows)
+        await self._last_words(ended)
+        if ended.status == "renewed":
+            raise self._another(raw(ended.payload), self.carry.generation + 1, ended.rows)
+        if ended.status == "completed":
+            return raw(ended.payload)
+        if ended.status == "cancelled" and self.cancel_seen:
+            raise asyncio.CancelledError
+        error = msgspec.json.decode(ended.error or '{"type":"RunCancelled","message":"the run was cancelled"}')
+        details = [raw(ended.error or "null"), raw(ended.compensation or "null"), ended.failed_step, ended.status]
+        raise ApplicationError(error["message"], *details, type=error["type"], non_retryable=True)
+
+    async def _last_words(self, ended: RunEnded) -> None:
+        """Let what was sent last go out, and tell those who wait, before Temporal closes the execution."""
+        await workflow.wait_condition(lambda: not self.waiting)
+        if ended.status == "renewed":
+            return
+        for answer in self.replies.values():
+            if not answer.done():
+                answer.set_exception(ApplicationError(ended.status, type="RunTerminal", non_retryable=True))
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self.carry.parent:
+            told = raw(ended.told, id=f"{self.run_id}/{self.carry.reopens}")
+            await quietly(
+                workflow.get_external_workflow_handle(self.carry.parent).signal(ACTS + "child", told),
+            )
+
+    def _another(self, encoded: RawValue, generation: int, rows: Sequence[Row]) -> BaseException:
+        """Go on in another execution of the same run: what the SDK raises for that never comes back here."""
+        workflow.continue_as_new(args=[encoded, packed(self.carried(generation, rows))])
+
+    def carried(self, generation: int, rows: Sequence[Row]) -> Carry:
+        """Return what another execution needs to go on from here."""
+        carry = self.carry
+        same = generation == carry.generation
+        return msgspec.structs.replace(
+            carry,
+            generation=generation,
+            begun=carry.begun if same else now(),
+            rows=list(rows),
+            inbox=[(n, *row[1:]) for n, row in self.inbox.items()],
+            seen=list(self.seen)[-_SEEN:],
+        )
+
+    # What comes from outside.
+
+    def told(self, name: str, args: Sequence[RawValue]) -> None:
+        """Take a signal: a message, the end of a child, or what a caller does to the run."""
+        value = args[0] if args else raw(b"null")
+        data, given = data_of(value).decode(), said(value, "id")
+        if name == ACTS + "child":
+            child = given.rpartition("/")[0]
+            self.carry.children.pop(child, None)
+            self.mail("child_ended", child, "", data)
+        elif name == ACTS + "cancel":
+            self._cancel(data)
+        elif name.startswith(ACTS):
+            self._act(name.removeprefix(ACTS), data)
+        else:
+            self.mail("message", name, given, data)
+
+    def mail(self, kind: str, name: str, given: str, data: str) -> None:
+        """Put a row into the run's inbox, for the next turn."""
+        if self.early is not None:
+            self.early.append((kind, name, given, data))
+            return
+        if given:
+            if given in self.seen:
+                return
+            self.seen[given] = None
+        carry = self.carry
+        carry.numbers += 1
+        fields = [carry.numbers, kind, name, given or f"{self.key}/{carry.numbers}", data, now()]
+        self._put(Happening("mail", now(), n=carry.numbers, data=msgspec.json.encode(fields).decode()))
+
+    def _cancel(self, data: str) -> None:
+        for child, with_parent in self.carry.children.items():
+            if with_parent:
+                self._spawn(workflow.get_external_workflow_handle(child).signal(ACTS + "cancel", raw(b"{}")))
+        undo = '{"compensate":true}' if '"compensate":true' in data else "{}"
+        if self.paused:
+            self._act("resume", "")
+        self.mail("cancel", "", "", undo)
+
+    def _act(self, what: str, data: str) -> None:
+        if what == "pause":
+            self.paused = True
+            until: int | None = msgspec.json.decode(data)
+            if self.pause is not None:
+                self.pause.cancel()
+            wait = max((until - now()) / 1e6, 0.001) if until is not None else 0
+            self.pause = self.loop.call_later(wait, self._act, "resume", "") if until is not None else None
+            self._remember()
+        elif what in ("resume", "recover"):
+            changed = self.paused or bool(self.blocked)
+            self.paused, self.blocked = False, "" if what == "recover" else self.blocked
+            if self.pause is not None:
+                self.pause.cancel()
+                self.pause = None
+            if changed:
+                self._remember()
+            self._pump()
+        elif what == "attributes":
+            self._set_attributes(msgspec.json.decode(data))
+        elif what == "nudge":
+            self._put(Happening("nudge", now(), data=msgspec.json.decode(data)))
+
+    async def requested(self, name: str, args: Sequence[RawValue]) -> RawValue:
+        """Take an update: a message whose sender waits for the answer."""
+        info = workflow.current_update_info()
+        assert info is not None
+        answered = self.replies[info.id] = self.loop.create_future()
+        if self.ended is not None:
+            answered.set_exception(ApplicationError(self.ended.status, type="RunTerminal", non_retryable=True))
+        else:
+            self.mail("message", name, info.id, data_of(args[0]).decode() if args else "null")
+        try:
+            return raw(await answered)
+        finally:
+            del self.replies[info.id]
+
+    # Turns: one after another, each with all that has happened since the last.
+
+    def _put(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+        self._pump()
+
+    def _pump(self) -> None:
+        idle = self.turning is None and self.early is None and self.ended is None and not self.done.done()
+        if not idle or not self.happenings or self.paused or self.blocked:
+            return
+        batch = TurnInput(self.number, [self.happenings[n] for n in range(min(len(self.happenings), _BATCH))])
+        self.turning = workflow.start_local_activity(
+            TURN,
+            packed(batch),
+            start_to_close_timeout=_TURN_TAKES,
+            retry_policy=_ONCE,
+            result_type=RawValue,
+        )
+        self.turning.add_done_callback(self._turned)
+
+    def _turned(self, turning: Any) -> None:
+        self.turning = None
+        if turning.cancelled():
+            return  # evicted
+        if turning.exception() is not None:
+            # Its worker stopped, or let the run go meanwhile: nothing was recorded, and the next one makes it.
+            self.failures += 1
+            self.loop.call_later(min(2.0 ** (self.failures - 4), 60.0), self._pump)
+            return
+        answer = unpacked(turning.result(), TurnAnswer)
+        self.failures = 0
+        self.number += 1
+        taken = [self.happenings.popleft() for _ in range(answer.taken)]
+        for happening in taken:
+            if happening.kind == "mail":
+                self.inbox[happening.n] = msgspec.json.decode(happening.data)
+        self._take(answer)
+        if answer.blocked:
+            self._block(answer.blocked)
+        self._pump()
+
+    def _take(self, answer: TurnAnswer) -> None:
+        self.answer = answer
+        for low, high in answer.trims:
+            self.rows = [row for row in self.rows if not low <= row[0] < high]
+        self.rows += answer.rows
+        for number in answer.consumed:
+            self.inbox.pop(number, None)
+        for location in answer.stop:
+            self._stop(location)
+        if answer.attributes:
+            self._set_attributes(answer.attributes)
+        for item in answer.evidence:
+            before = self.carry.evidence[-1][4] if self.carry.evidence else ""
+            link = hashlib.sha256("\n".join([before, *map(str, item)]).encode()).hexdigest()
+            self.carry.evidence.append((*item, link))
+        for message, payload in answer.replies:
+            asked = self.replies.get(message)
+            if asked is not None and not asked.done():
+                asked.set_result(payload)
+        for child in answer.children:
+            self._then(child, self._start(child))
+        for send in answer.sends:
+            self._then(send, self._send(send))
+        if answer.ended is not None:
+            self._end(answer.ended)
+        elif not answer.blocked and self._is_long() and self._may_leave():
+            self.done.set_result(None)  # what the turn begins is begun by the next execution, which finds it recorded
+        else:
+            self.held_back.extend(answer.begin)
+            self._begin()
+            self._keep_time(answer.due)
+            if answer.more:
+                self._put(Happening("more", now()))
+
+    def _end(self, ended: RunEnded) -> None:
+        self.ended = ended
+        if self.timer is not None:
+            self.timer.cancel()
+        self.held_back.clear()
+        self.done.set_result(ended)
+
+    def _is_long(self) -> bool:
+        length = self.info.get_current_history_length()
+        return self.info.is_continue_as_new_suggested() or length > self.carry.rules.history_limit
+
+    def _may_leave(self) -> bool:
+        """Whether nothing is under way that the next execution could not hear of."""
+        return not (self.attempts or self.waiting or self.replies or self.happenings or self.paused)
+
+    def _block(self, error: str) -> None:
+        """Park the run: its history is as it was, and `recover` tries again what could not be done."""
+        self.blocked = error
+        self._remember()
+
+    def _remember(self) -> None:
+        """Tell callers that look without a worker: a blocked or paused run says so in its memo."""
+        workflow.upsert_memo({"blocked": self.blocked or None, "paused": self.paused or None})
+
+    def _set_attributes(self, given: dict[str, str | None]) -> None:
+        kept = {**self.carry.attributes, **given}
+        self.carry.attributes = {name: value for name, value in kept.items() if value is not None}
+        if self.turns.tagging:
+            workflow.upsert_search_attributes([TAGS.value_set(tags(self.carry.attributes))])
+
+    # Time.
+
+    def _keep_time(self, due: int | None) -> None:
+        if due == self.due:
+            return
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer, self.due = None, due
+        if due is not None:
+            self.timer = self.loop.call_later(max((due - now()) / 1e6, 0.001), self._fire)
+
+    def _fire(self) -> None:
+        self.timer = self.due = None
+        self._put(Happening("due", now()))
+
+    # Steps: each attempt is an activity of its own; what comes of it is judged by the next turn.
+
+    def _begin(self) -> None:
+        long = self._is_long() and self.info.get_current_history_length() > 2 * self.carry.rules.history_limit
+        if long and self.attempts:
+            return  # begun by the next execution, once what is under way has ended
+        while self.held_back and len(self.attempts) < self.carry.rules.pending:
+            self._try(self.held_back.popleft())
+
+    def _try(self, begin: Begin) -> None:
+        lease = timedelta(microseconds=self.carry.rules.lease)
+        longest = timedelta(microseconds=begin.timeout) + lease if begin.timeout else _FOR_EVER
+        handle = workflow.start_activity(
+            begin.activity,
+            args=[raw(bytes(begin.call)), begin.attempt],
+            activity_id=begin.path if begin.attempt == 1 else f"{begin.path} (attempt {begin.attempt})",
+            task_queue=begin.queue or None,
+            start_to_close_timeout=longest,
+            heartbeat_timeout=lease,
+            retry_policy=_ONCE,
+            result_type=RawValue,
+        )
+        self.attempts[begin.location] = (begin, handle)
+        handle.add_done_callback(partial(self._tried, begin))
+
+    def _tried(self, begin: Begin, handle: Any) -> None:
+        if self.attempts.get(begin.location) != (begin, handle):
+            return  # given up
+        if handle.cancelled():
+            return  # evicted
+        error = handle.exception()
+        if error is None:
+            end = '{"result":' + data_of(handle.result()).decode() + "}"
+        else:
+            end = end_of(error)
+        self.happenings.append(Happening("end", now(), begin.location, begin.attempt, end))
+        del self.attempts[begin.location]  # in this order: see Turns
+        self._begin()
+        self._pump()
+
+    def _stop(self, location: str) -> None:
+        self.held_back = deque(begin for begin in self.held_back if begin.location != location)
+        attempt = self.attempts.pop(location, None)
+        if attempt is not None:
+            attempt[1].cancel()
+            self.turns.stop(self.key, attempt[0].path)
+
+    # Children and messages.
+
+    async def _start(self, child: ChildToStart) -> Happening | None:
+        try:
+            handle = await workflow.start_child_workflow(
+                child.workflow,
+                args=[raw(child.input), raw(child.carry)],
+                id=child.id,
+                task_queue=child.queue or None,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                memo={"digest": str(unpacked(raw(child.carry), Carry).digest), "parent": self.run_id},
+            )
+        except WorkflowAlreadyStartedError:
+            return Happening("refused", now(), child.location, data="taken")
+        self.carry.children[child.id] = child.with_parent
+        handle.add_done_callback(partial(self._closed, child.id))
+        return None
+
+    def _closed(self, child: str, handle: Any) -> None:
+        """Note that a child was terminated, which could not tell; what ends otherwise tells by a signal."""
+        failed = None if handle.cancelled() else handle.exception()
+        terminated = isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError)
+        if terminated and self.carry.children.pop(child, None) is not None:
+            self.mail("child_ended", child, "", '["cancelled"]')
+
+    async def _send(self, send: Sending) -> Happening:
+        await workflow.wait_condition(lambda: not self._starts(send.target))
+        handle = workflow.get_external_workflow_handle(send.target)
+        try:
+            await handle.signal(send.name, raw(send.payload, id=send.id))
+        except ApplicationError:
+            return Happening("sent", now(), send.location, data="missing")
+        return Happening("sent", now(), send.location)
+
+    def _starts(self, target: str) -> bool:
+        """Whether a message would come before the run that it is for."""
+        return any(isinstance(each, ChildToStart) and each.id == target for each in self.waiting.values())
+
+    def _then(self, what: ChildToStart | Sending, coming: Coroutine[Any, Any, Happening | None]) -> None:
+        self.waiting[what.location] = what
+
+        def ended(task: asyncio.Task[Happening | None]) -> None:
+            happening = task.result() if not task.cancelled() else None
+            if happening is not None:
+                self.happenings.append(happening)
+            self.waiting.pop(what.location, None)
+            self._pump()
+
+        self.loop.create_task(coming).add_done_callback(ended)
+
+    def _spawn(self, coming: Coroutine[Any, Any, None]) -> None:
+        self.loop.create_task(quietly(coming))

@@ -1,0 +1,81 @@
+"""Around the interpreter: the process it is in, the SDK's time and errors, the search attribute of runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import msgspec
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    TimeoutError,
+    TimeoutType,
+)
+
+TAGS = SearchAttributeKey.for_keyword_list("HoldfastTags")
+
+
+class Process(Protocol):
+    """The process that an execution is in, as far as it has to know."""
+
+    @property
+    def tagging(self) -> bool:
+        """Whether the namespace has the search attribute for a run's own attributes."""
+        ...
+
+    def entered(self, key: str, interpreter: Any) -> None:
+        """Note an execution that is in memory."""
+        ...
+
+    def left(self, key: str) -> None:
+        """Forget an execution that ended, or was evicted."""
+        ...
+
+    def stop(self, key: str, path: str) -> None:
+        """Tell a body that its step was given up."""
+        ...
+
+
+def tags(attributes: dict[str, str]) -> list[str]:
+    """Return searchable attributes as the words of one search attribute of Temporal's."""
+    return [f"{name}={value}" for name, value in sorted(attributes.items())]
+
+
+def now() -> int:
+    """Return the time that Temporal's history says it is."""
+    return workflow.time_ns() // 1000
+
+
+def end_of(error: BaseException) -> str:
+    """Return what became of an attempt that Temporal says failed, as a TaskEnd."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError) and cause.details:
+        return msgspec.json.encode(cause.details[0]).decode()
+    if isinstance(cause, TimeoutError) and cause.type is TimeoutType.START_TO_CLOSE:
+        told = {"type": "StepTimeout", "message": f"the attempt was given up by the server: {cause}", "bases": []}
+        return msgspec.json.encode({"error": told}).decode()
+    if isinstance(cause, TimeoutError):
+        return '{"lost":"crash"}'  # a worker that only hung cannot be told from a dead one
+    if isinstance(cause, CancelledError | TerminatedError | ChildWorkflowError):
+        return '{"lost":"handed back"}'
+    return msgspec.json.encode({"error": {"type": "ServerError", "message": str(cause), "bases": []}}).decode()
+
+
+def seed_of(run_id: str) -> int:
+    """Return a seed for the dice of a run that was started without one."""
+    return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=6).digest(), "big")
+
+
+async def quietly(coming: Coroutine[Any, Any, None]) -> None:
+    """Await something whose target may be gone, which is no concern of this run."""
+    try:
+        await coming
+    except ApplicationError:
+        return

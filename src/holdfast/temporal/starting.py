@@ -1,0 +1,156 @@
+"""Starting runs on Temporal: once for each id, with equal input."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from temporalio.common import (
+    RawValue,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from holdfast.clock import new_id, new_seed
+from holdfast.contract.turns import Audit
+from holdfast.definitions import DEFAULT_QUEUE, Workflow, check_run_id, source_line
+from holdfast.engine.client.start import StartOptions
+from holdfast.errors import BadInput, InvalidId, NotOffered, RunConflict, StoreUnreachable, UniqueConflict
+from holdfast.payloads import codec
+from holdfast.replay.location import check_name
+from holdfast.temporal.port import TemporalPort
+from holdfast.temporal.sdk import TAGS, tags
+from holdfast.temporal.wire import MOST_BYTES, Carry, RunRules, packed, raw, too_large
+
+_ONCE, _AGAIN = WorkflowIDReusePolicy.REJECT_DUPLICATE, WorkflowIDReusePolicy.ALLOW_DUPLICATE
+
+
+class TemporalStarter:
+    """Starts runs for an engine."""
+
+    def __init__(self, port: TemporalPort, rules: RunRules, tagging: bool, queue_of: Callable[[str], str]) -> None:
+        self._port = port
+        self._rules = rules
+        self._tagging = tagging
+        self._queue_of = queue_of
+
+    async def start(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        said: Mapping[str, Any],
+        audit: Audit | None = None,
+    ) -> tuple[str, Any, bool]:
+        """Start a run, or find the one that is there; return its id, the type of its result, and whether it is new."""
+        asked = StartOptions(**said)
+        _refuse(asked)
+        now = self._port.clock.now()
+        options = asked.of_run(now)
+        definition, name, encoded, digest = self._input(workflow, args, kwargs, said)
+        if len(encoded) > MOST_BYTES:
+            raise too_large(f"the input of workflow {name!r}", len(encoded))
+        run_id = _keyed(name, asked.unique_key) if asked.unique_key is not None else asked.id
+        run_id = check_run_id(run_id) if run_id is not None else new_id()
+        carry = Carry(
+            seed=new_seed(),
+            digest=digest,
+            timeout=options.timeout,
+            attributes=dict(options.attributes),
+            rules=self._rules,
+        )
+        memo = {"digest": str(digest), "actor": asked.actor, "tenant": asked.tenant, "unique_key": asked.unique_key}
+        result_type = definition.result_type if definition is not None else Any
+        delay = timedelta(microseconds=options.begins - now) if options.begins is not None else None
+        keyed = asked.unique_key is not None
+        try:
+            await self._port.client.start_workflow(
+                name,
+                args=[raw(encoded), packed(carry)],
+                id=run_id,
+                task_queue=self._queue_of(definition.queue if definition is not None else DEFAULT_QUEUE),
+                result_type=RawValue,
+                id_reuse_policy=_AGAIN if keyed else _ONCE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={key: value for key, value in memo.items() if value is not None},
+                search_attributes=self._tagged(options.attributes),
+                start_delay=delay,
+                request_eager_start=delay is None,
+            )
+        except WorkflowAlreadyStartedError:
+            if not keyed:
+                return await self._same(run_id, name, digest), result_type, False
+            if asked.on_conflict == "raise":
+                raise UniqueConflict(run_id, name, asked.unique_key or "") from None
+            return run_id, result_type, False
+        except RPCError as error:
+            words = str(error).split("\n", 1)[0][:300]
+            raise StoreUnreachable(f"the Temporal server did not start run {run_id!r}: {words}") from error
+        return run_id, result_type, True
+
+    def _tagged(self, attributes: Mapping[str, str]) -> TypedSearchAttributes | None:
+        if not attributes or not self._tagging:
+            return None
+        return TypedSearchAttributes([SearchAttributePair(TAGS, tags(dict(attributes)))])
+
+    async def _same(self, run_id: str, name: str, digest: int) -> str:
+        """Return the id of a run that is there, if it is the one that was to be started."""
+        found = await self._port.described(run_id)
+        if found.workflow_type != name:
+            raise RunConflict(run_id, f"exists and is a run of {found.workflow_type!r}")
+        if (await found.memo()).get("digest") != str(digest):
+            raise RunConflict(run_id)
+        return run_id
+
+    def _input(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Mapping[str, Any],
+    ) -> tuple[Workflow[Any, Any] | None, str, str, int]:
+        registry = self._port.registry
+        if isinstance(workflow, str) and workflow not in registry.names():
+            check_name(workflow, "workflow name")
+            if args:
+                raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
+            data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
+            return None, workflow, data.decode(), digest
+        definition = registry.get(workflow) if isinstance(workflow, str) else workflow
+        if not isinstance(definition, Workflow):
+            raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
+        known = registry.get(definition.name, definition.version)
+        if known is not definition:
+            raise BadInput(
+                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
+                f"the one given is at {source_line(definition)}: pass it to TemporalEngine(workflows=[...])"
+            )
+        definition.refuse_ambiguous("start", given, len(args))
+        encoded, digest = definition.encode_input(args, kwargs)
+        return definition, definition.name, encoded, digest
+
+
+def _refuse(asked: StartOptions) -> None:
+    """Refuse options of a start that are not offered."""
+    if asked.connection is not msgspec.UNSET:
+        raise NotOffered("start(connection=...)", "transactions", "start it after the transaction has committed")
+    if asked.priority:
+        raise NotOffered("start(priority=...)", "priorities", "leave it out, or serve another queue with more workers")
+    if asked.unique_key is not None and asked.id is not None:
+        instead = "give the run a unique_key, which is its id while it is open, or an id"
+        raise NotOffered("start(id=..., unique_key=...)", "unique_key.id", instead)
+
+
+def _keyed(workflow: str, key: str) -> str:
+    """Return the id of the run that holds a unique key."""
+    try:
+        return check_run_id(f"{workflow}={key}")
+    except InvalidId:
+        return f"key-{uuid.uuid5(uuid.NAMESPACE_URL, f'{workflow}={key}')}"

@@ -1,0 +1,256 @@
+"""The local activity that makes turns: a run's code in this process, driven by what its interpreter says happened.
+
+Code that is where the interpreter is stays in memory; otherwise it is brought there from the interpreter's entries, as
+after a crash. The interpreter and its turns are always in the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from holdfast.context.code import WorkflowCode
+from holdfast.contract.rows import Message
+from holdfast.definitions import Registry
+from holdfast.engine.worker.committer import from_callback
+from holdfast.errors import HoldfastError, UnknownQuery
+from holdfast.payloads import codec
+from holdfast.payloads.codec import error_to_data
+from holdfast.replay.execution import Execution
+from holdfast.replay.journal import RunInfo
+from holdfast.temporal.driver import Blocked, RunDriver, Whereabouts
+from holdfast.temporal.interpreter import Interpreter
+from holdfast.temporal.known import Known
+from holdfast.temporal.wire import ACTS, TURN, TurnAnswer, TurnInput, data_of, packed, raw, rows_of, said, unpacked
+
+_logger = logging.getLogger("holdfast.temporal")
+_PATIENCE = 1.5
+"""For how many seconds a query is worked on: Temporal gives up a task of a workflow after two."""
+
+
+class Turns:
+    """The runs of one worker."""
+
+    def __init__(
+        self, registry: Registry, known: Known, tagging: bool, guarded: bool, queue_of: Callable[[str], str]
+    ) -> None:
+        self.registry = registry
+        self.known = known
+        self.tagging = tagging
+        """Whether the namespace has the search attribute for a run's own attributes."""
+        self.guarded = guarded
+        self.queue_of = queue_of
+        """The task queue of Temporal's for a queue of holdfast's."""
+        self.local_functions = False
+        """Whether a step may be a function that only this process knows: for tests."""
+        self.live: dict[tuple[str, str], Any] = {}
+        """Those functions, by run and path."""
+        self.bodies: dict[tuple[str, str], Callable[[], None]] = {}
+        """How to stop the bodies that run in this process, by execution and path."""
+        self.on_blocked: Callable[[str], None] = lambda run_id: None
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Any] = deque()
+        self._interpreters: dict[str, Interpreter] = {}
+        self._drivers: dict[str, RunDriver] = {}
+
+    # Called by interpreters, on the threads that Temporal runs them on.
+
+    def entered(self, key: str, interpreter: Interpreter) -> None:
+        """Note an execution that this process has in memory."""
+        self._interpreters[key] = interpreter
+
+    def left(self, key: str) -> None:
+        """Forget an execution that ended, or was evicted."""
+        self._interpreters.pop(key, None)
+        self._soon(self._forget, key)
+
+    def stop(self, key: str, path: str) -> None:
+        """Tell a body that its step was given up: sooner than by its next heartbeat, if it runs here."""
+        self._soon(self._stop, key, path)
+
+    def asked(self, interpreter: Interpreter, name: str, args: Sequence[RawValue]) -> RawValue:
+        """Answer a query: about the run, or of its code."""
+        if name == ACTS + "carry":
+            return packed(interpreter.carried(interpreter.carry.generation, interpreter.rows))
+        if name == ACTS + "state":
+            return packed(_state_of(interpreter))
+        key = interpreter.key
+        answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        self._soon(self._ask, interpreter, key, name, args, answer)
+        try:
+            return raw(answer.result(_PATIENCE))
+        except concurrent.futures.TimeoutError:
+            words = f"query {name!r} of run {interpreter.run_id} took longer than Temporal lets a query take"
+            raise ApplicationError(words, type="QueryTooLong", non_retryable=True) from None
+        except HoldfastError as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    def _soon(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:  # the loop is closed, and the worker gone
+            return
+
+    # On the worker's own event loop.
+
+    def activity(self) -> Callable[..., Any]:
+        """Return the local activity."""
+
+        @activity.defn(name=TURN)
+        async def turn(value: RawValue) -> RawValue:
+            key = activity.info().workflow_run_id or ""
+            batch = unpacked(value, TurnInput)
+            return packed(await from_callback(lambda: self._make(key, batch)))
+
+        return turn
+
+    def _make(self, key: str, batch: TurnInput) -> TurnAnswer:
+        interpreter = self._interpreters[key]
+        driver = self._drivers.pop(key, None)
+        if driver is not None and driver.number != batch.number:
+            driver.execution.drop()
+            driver = None
+        try:
+            if driver is None:
+                driver = self._driver(interpreter, False)
+                driver.begin()
+            answer = driver.take(batch)
+        except Exception as error:  # also a workflow that is not known here, or an input that does not fit
+            data = error.error if isinstance(error, Blocked) else error_to_data(error)
+            blocked = codec.encode(data).decode()
+            _logger.error("run %s is blocked: %s", interpreter.run_id, error)
+            self.on_blocked(interpreter.run_id)
+            return TurnAnswer(taken=0, blocked=blocked)
+        if answer.ended is None and not answer.blocked:
+            driver.number = batch.number + 1
+            self._drivers[key] = driver
+        else:
+            driver.execution.drop()
+        if answer.blocked:
+            _logger.error("run %s is blocked: %s", interpreter.run_id, answer.blocked[:500])
+            self.on_blocked(interpreter.run_id)
+        return answer
+
+    def _driver(self, interpreter: Interpreter, looked_at: bool) -> RunDriver:
+        """Bring the code of a run to where its entries end."""
+        carry = interpreter.carry
+        workflow = self.registry.get(interpreter.info.workflow_type)
+        args, kwargs = workflow.decode_input(data_of(interpreter.input).decode())
+        rows = rows_of(interpreter.rows)
+        begun = rows[0].at if carry.generation and rows else carry.begun
+        info = RunInfo(
+            interpreter.run_id,
+            workflow.name,
+            carry.generation,
+            carry.seed,
+            0,
+            carry.reopens,
+            carry.deadline,
+            looked_at=looked_at,
+        )
+        code = WorkflowCode(workflow, args, kwargs)
+        execution = Execution(info, code, self._ready, begun, self.registry.errors, self.guarded)
+        execution.journal.activities = self.registry.activities
+        inbox = [Message(*row) for row in interpreter.inbox.values()]
+        # In this order: the interpreter, on another thread, notes an end before it forgets what has ended.
+        under_way = {*list(interpreter.attempts), *list(interpreter.waiting)}
+        under_way |= {begin.location for begin in list(interpreter.held_back)}
+        under_way |= {happening.location for happening in list(interpreter.happenings)}
+        return RunDriver(self, execution, code, Whereabouts(rows, inbox, under_way, carry, workflow.queue))
+
+    def _ask(
+        self,
+        interpreter: Interpreter,
+        key: str,
+        name: str,
+        args: Sequence[RawValue],
+        answer: concurrent.futures.Future[bytes],
+    ) -> None:
+        """Ask the code in memory, or bring it there only to be asked."""
+        try:
+            kwargs = [codec.decode(data_of(each)) for each in args if said(each, "kwargs")]
+            values = [codec.decode(data_of(each)) for each in args if not said(each, "kwargs")]
+            driver = self._drivers.get(key)
+            if driver is not None and driver.number == interpreter.number:
+                answer.set_result(driver.execution.query(name, values, kwargs[0] if kwargs else {}))
+                return
+            if not interpreter.number and not interpreter.rows:
+                raise UnknownQuery(f"run {interpreter.run_id} has not begun, so it answers nothing yet")
+            looked_at = self._driver(interpreter, True)
+            try:
+                looked_at.execution.begin(looked_at.place.rows, looked_at.place.inbox, None)
+                answer.set_result(looked_at.execution.query(name, values, kwargs[0] if kwargs else {}))
+            finally:
+                looked_at.execution.drop()
+        except BaseException as error:
+            if not answer.done():
+                answer.set_exception(error)
+
+    def close(self) -> None:
+        """Let go of all code in memory, without letting it act."""
+        for key in list(self._drivers):
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        driver = self._drivers.pop(key, None)
+        if driver is not None:
+            driver.execution.drop()
+
+    def _stop(self, key: str, path: str) -> None:
+        stop = self.bodies.get((key, path))
+        if stop is not None:
+            stop()
+
+
+def _state_of(interpreter: Interpreter) -> dict[str, Any]:
+    """Say where a run stands."""
+    status = interpreter.answer.status
+    if interpreter.ended is not None:
+        status = interpreter.ended.status
+    elif interpreter.blocked:
+        status = "blocked"
+    elif interpreter.paused:
+        status = "paused"
+    return {"status": status, "wait": interpreter.answer.wait, "due": interpreter.due}
+
+
+def interpreter_class(turns: Turns) -> type:
+    """Return the workflow of Temporal's that runs whatever workflow of holdfast's it is started as."""
+
+    def __init__(self: Any) -> None:
+        self.interpreter = Interpreter(turns)
+
+    async def run(self: Any, args: Sequence[RawValue]) -> RawValue:
+        ended: RawValue = await self.interpreter.run(args)
+        return ended
+
+    def told(self: Any, name: str, args: Sequence[RawValue]) -> None:
+        self.interpreter.told(name, args)
+
+    async def requested(self: Any, name: str, args: Sequence[RawValue]) -> RawValue:
+        answer: RawValue = await self.interpreter.requested(name, args)
+        return answer
+
+    def asked(self: Any, name: str, args: Sequence[RawValue]) -> RawValue:
+        return turns.asked(self.interpreter, name, args)
+
+    functions: list[Callable[..., Any]] = [__init__, run, told, requested, asked]
+    for function in functions:
+        function.__qualname__ = f"Run.{function.__name__}"  # the SDK refuses what is defined inside a function
+        del function.__annotations__["self"]  # which it would count among the arguments
+    methods: dict[str, Any] = {
+        "__init__": __init__,
+        "run": workflow.run(run),
+        "told": workflow.signal(dynamic=True)(told),
+        "requested": workflow.update(dynamic=True)(requested),
+        "asked": workflow.query(dynamic=True)(asked),
+    }
+    return workflow.defn(dynamic=True)(type("Run", (), methods))
