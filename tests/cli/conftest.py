@@ -21,8 +21,6 @@ OF_A_DATABASE = {
 """Commands that need the database itself, or none: no server is asked by them."""
 
 OTHER_OVER_HTTP = {
-    "test_runs_are_named_on_stdin_and_a_missing_one_stops_everything": "a run that is missing cannot be acted on there",
-    "test_mistakes_are_refused_with_words_and_codes_and_change_nothing": "the same",
     "test_many_are_acted_on_page_by_page_and_those_that_fail_are_named": "its progress is asked for, not told",
     "test_the_first_interrupt_stops_after_the_page_in_hand_and_says_what_was_done": "the same",
     "test_schedules_are_listed_paused_resumed_and_triggered": "the zone of a tick is an offset, not a name",
