@@ -258,16 +258,16 @@ class FaultyDriver(Driver):
         self._driver = driver
         self.max_key, self.max_value, self.max_batch = driver.max_key, driver.max_value, driver.max_batch
         self.compares = driver.compares
-        self.batches = 0
+        self.batches: int = 0
         """How many batches were asked for."""
-        self.reads = 0
+        self.reads: int = 0
         self.alarms: list[datetime | None] = []
         """Every alarm that was set, None where it was cleared."""
         self.fail: set[int] = set()
         """The numbers of batches of which nothing is written."""
         self.lose: set[int] = set()
         """The numbers of batches that are written and answered by OutcomeUnknown."""
-        self.faults = 0
+        self.faults: int = 0
         """How many faults there were."""
 
     async def get(self, key: bytes) -> bytes | None:

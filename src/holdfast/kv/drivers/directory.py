@@ -37,7 +37,7 @@ class DirectoryDriver(Driver):
     compares = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._file = self._lock = -1
         self._keys = SortedKeys()
         try:

@@ -36,7 +36,7 @@ class LMDBDriver(Driver):
         except ImportError as error:
             raise MissingExtra("LMDBDriver", "lmdb") from error
         self._lmdb: Any = lmdb
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self._largest = largest
         self._environment: Any = None
         try:
