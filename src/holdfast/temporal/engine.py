@@ -24,11 +24,11 @@ from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NotOffered
 from holdfast.limits import Limit, Limits
 from holdfast.temporal.attempts import TemporalBodies
-from holdfast.temporal.connecting import ServerAddress, address_of, check_server, connected
+from holdfast.temporal.client.connecting import ServerAddress, address_of, check_server, connected
+from holdfast.temporal.client.port import TemporalPort
+from holdfast.temporal.client.starting import TemporalStarter
 from holdfast.temporal.known import Known
-from holdfast.temporal.port import TemporalPort
 from holdfast.temporal.refusals import DENIED, refuse_activity, refuse_limit, refuse_options, refuse_workflow
-from holdfast.temporal.starting import TemporalStarter
 from holdfast.temporal.turns import Turns, interpreter_class
 from holdfast.temporal.wire import RunRules
 

@@ -120,6 +120,9 @@ class Interpreter:
         early, self.early = self.early or [], None
         self.turns.entered(self.key, self)
         try:
+            if carry.paused:
+                carry.paused = False
+                self._act("pause", msgspec.json.encode(carry.paused_until).decode())
             self._put(Happening("begin", now()))
             for mail in early:
                 self.mail(*mail)

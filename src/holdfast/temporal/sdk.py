@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -46,6 +46,13 @@ class Process(Protocol):
 def tags(attributes: dict[str, str]) -> list[str]:
     """Return searchable attributes as the words of one search attribute of Temporal's."""
     return [f"{name}={value}" for name, value in sorted(attributes.items())]
+
+
+def tagged(attributes: Mapping[str, str], wanted: bool) -> TypedSearchAttributes | None:
+    """Return what a run is started with so that it is found by its attributes, None if there is nothing to find."""
+    if not attributes or not wanted:
+        return None
+    return TypedSearchAttributes([SearchAttributePair(TAGS, tags(dict(attributes)))])
 
 
 def now() -> int:

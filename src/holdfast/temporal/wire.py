@@ -171,6 +171,9 @@ class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):
     parent: str = ""
     children: dict[str, bool] = {}
     """The children that have not ended, and whether they are cancelled with this run."""
+    paused: bool = False
+    """Whether it was paused where it comes from, and until when."""
+    paused_until: int | None = None
     rules: RunRules = msgspec.field(default_factory=RunRules)
 
 

@@ -35,7 +35,7 @@ from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NotOffered, RunTerminal, StoreUnreachable, UnknownQuery
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
-from holdfast.temporal.reopening import TemporalReopener
+from holdfast.temporal.client.reopening import TemporalReopener
 from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, packed, raw, rows_of, too_large, unpacked
 
 _ENDED = {

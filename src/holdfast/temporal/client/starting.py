@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 from temporalio.common import (
     RawValue,
-    SearchAttributePair,
-    TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
@@ -25,8 +23,8 @@ from holdfast.engine.client.start import StartOptions
 from holdfast.errors import BadInput, InvalidId, NotOffered, RunConflict, StoreUnreachable, UniqueConflict
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
-from holdfast.temporal.port import TemporalPort
-from holdfast.temporal.sdk import TAGS, tags
+from holdfast.temporal.client.port import TemporalPort
+from holdfast.temporal.sdk import tagged
 from holdfast.temporal.wire import MOST_BYTES, Carry, RunRules, packed, raw, too_large
 
 _ONCE, _AGAIN = WorkflowIDReusePolicy.REJECT_DUPLICATE, WorkflowIDReusePolicy.ALLOW_DUPLICATE
@@ -80,7 +78,7 @@ class TemporalStarter:
                 id_reuse_policy=_AGAIN if keyed else _ONCE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={key: value for key, value in memo.items() if value is not None},
-                search_attributes=self._tagged(options.attributes),
+                search_attributes=tagged(options.attributes, self._tagging),
                 start_delay=delay,
                 request_eager_start=delay is None,
             )
@@ -94,11 +92,6 @@ class TemporalStarter:
             words = str(error).split("\n", 1)[0][:300]
             raise StoreUnreachable(f"the Temporal server did not start run {run_id!r}: {words}") from error
         return run_id, result_type, True
-
-    def _tagged(self, attributes: Mapping[str, str]) -> TypedSearchAttributes | None:
-        if not attributes or not self._tagging:
-            return None
-        return TypedSearchAttributes([SearchAttributePair(TAGS, tags(dict(attributes)))])
 
     async def _same(self, run_id: str, name: str, digest: int) -> str:
         """Return the id of a run that is there, if it is the one that was to be started."""

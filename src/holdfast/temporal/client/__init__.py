@@ -1,0 +1,1 @@
+"""What callers ask of a Temporal server: starting runs, looking at them, acting on them."""

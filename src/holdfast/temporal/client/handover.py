@@ -1,0 +1,190 @@
+"""Runs that were begun elsewhere and go on here, in the middle of their code.
+
+A `HandOver` is all that a run is while nothing is under way for it. It is started here under its own id, once for each
+token: a caller that dies in between hands it over again, with the same token, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.common import (
+    RawValue,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import EntryRow, InboxKind, Message
+from holdfast.errors import BadInput, RunConflict, StoreUnreachable
+from holdfast.temporal.sdk import tagged
+from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, RunRules, packed, raw, too_large
+
+TOKEN = "token"  # noqa: S105  # a name, no secret
+"""Under which name the memo of a run has the token of the hand-over it was started from."""
+FORWARDED = frozenset({InboxKind.MESSAGE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
+"""The kinds of inbox rows that a hand-over may have, and that can be forwarded to a run here."""
+
+
+class HandOver(msgspec.Struct, frozen=True, kw_only=True):
+    """An open run as another runtime leaves it: no attempt, message or start of a child is under way for it.
+
+    A step that was called and has no end begins another attempt here. Parents go before their children, so that a child
+    that ends at once finds its parent.
+    """
+
+    token: str
+    """Names this hand-over: the same each time it is tried."""
+    id: str
+    workflow: str
+    queue: str
+    """Of the workflow, as definitions name it."""
+    input: str
+    seed: int
+    digest: int
+    begun: Instant
+    rows: Sequence[EntryRow] = ()
+    """The history of its present life, in order."""
+    inbox: Sequence[Message] = ()
+    """What was sent to it and its code has not taken, of the kinds in FORWARDED."""
+    seen: Sequence[str] = ()
+    """The ids of messages that it has taken; those of `inbox` need not be named."""
+    generation: int = 0
+    reopens: int = 0
+    begins: Instant | None = None
+    """When it begins, if it has not begun."""
+    timeout: int | None = None
+    deadline: Instant | None = None
+    attributes: Mapping[str, str] = {}
+    """Searchable attributes by name, each encoded."""
+    evidence: Sequence[tuple[str, str, str, int, str]] = ()
+    """Id, kind, data, time and hash of each piece."""
+    parent: str = ""
+    children: Mapping[str, bool] = {}
+    """The children that have not ended, and whether they are cancelled with it."""
+    paused: bool = False
+    paused_until: Instant | None = None
+    actor: str | None = None
+    tenant: str | None = None
+    unique_key: str | None = None
+
+
+def carry_of(handed: HandOver, rules: RunRules) -> Carry:
+    """Return a hand-over in the form in which one execution of Temporal's hands a run to the next.
+
+    Raises:
+        BadInput: its inbox has rows of a kind that only the runtime it comes from can take.
+    """
+    strange = sorted({message.kind for message in handed.inbox} - FORWARDED)
+    if strange:
+        raise BadInput(f"run {handed.id!r} cannot be handed over with {', '.join(strange)} in its inbox")
+    return Carry(
+        seed=handed.seed,
+        digest=handed.digest,
+        generation=handed.generation,
+        begun=handed.begins or handed.begun,
+        timeout=handed.timeout,
+        deadline=handed.deadline,
+        rows=[(*row,) for row in handed.rows],
+        inbox=[(n, *message[1:]) for n, message in enumerate(handed.inbox, 1)],
+        numbers=len(handed.inbox),
+        seen=[*dict.fromkeys([*handed.seen, *(message.id for message in handed.inbox if message.id)])],
+        attributes=dict(handed.attributes),
+        evidence=[*handed.evidence],
+        reopens=handed.reopens,
+        parent=handed.parent,
+        children=dict(handed.children),
+        paused=handed.paused,
+        paused_until=handed.paused_until,
+        rules=rules,
+    )
+
+
+def check_size(handed: HandOver, rules: RunRules) -> int:
+    """Return how many bytes a hand-over takes on its way.
+
+    Raises:
+        PayloadTooLarge: more than a server takes.
+    """
+    if len(handed.input) > MOST_BYTES:
+        raise too_large(f"the input of run {handed.id!r}", len(handed.input))
+    size = packed(carry_of(handed, rules)).payload.ByteSize()
+    if size > MOST_BYTES:
+        raise too_large(f"what run {handed.id!r} has recorded", size)
+    return size + len(handed.input)
+
+
+class TakesOver:
+    """Starts runs in one namespace from hand-overs."""
+
+    def __init__(self, client: Client, rules: RunRules, tagging: bool, queue_of: Callable[[str], str]) -> None:
+        self._client = client
+        self._rules = rules
+        self._tagging = tagging
+        self._queue_of = queue_of
+
+    async def take_over(self, handed: HandOver, now: Instant) -> bool:
+        """Let a run go on here; False if it was started from the same hand-over before.
+
+        Raises:
+            RunConflict: another run has its id here.
+            PayloadTooLarge: it does not fit through.
+            StoreUnreachable: the server did not do it.
+        """
+        check_size(handed, self._rules)
+        memo = {
+            TOKEN: handed.token,
+            "digest": str(handed.digest),
+            "actor": handed.actor,
+            "tenant": handed.tenant,
+            "unique_key": handed.unique_key,
+            "parent": handed.parent or None,
+        }
+        wait = handed.begins - now if handed.begins is not None else 0
+        try:
+            await self._client.start_workflow(
+                handed.workflow,
+                args=[raw(handed.input), packed(carry_of(handed, self._rules))],
+                id=handed.id,
+                task_queue=self._queue_of(handed.queue),
+                result_type=RawValue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={key: value for key, value in memo.items() if value is not None},
+                search_attributes=tagged(handed.attributes, self._tagging),
+                start_delay=timedelta(microseconds=wait) if wait > 0 else None,
+            )
+        except WorkflowAlreadyStartedError:
+            if await self.token_of(handed.id) != handed.token:
+                raise RunConflict(handed.id, "exists on the Temporal server already, and is another run") from None
+            return False
+        except RPCError as error:
+            words = str(error).split("\n", 1)[0][:300]
+            raise StoreUnreachable(f"the Temporal server did not take over run {handed.id!r}: {words}") from error
+        return True
+
+    async def token_of(self, run_id: str) -> str | None:
+        """Return the token of the hand-over that a run was started from, None if it was not."""
+        found: WorkflowExecutionDescription = await self._client.get_workflow_handle(run_id).describe()
+        token = (await found.memo()).get(TOKEN)
+        return str(token) if token is not None else None
+
+    async def forward(self, run_id: str, message: Message) -> None:
+        """Pass on an inbox row that came after the run was handed over; one that it knows already changes nothing.
+
+        Raises:
+            BadInput: it is of a kind that cannot be forwarded.
+        """
+        if message.kind not in FORWARDED:
+            raise BadInput(f"{message.kind} of run {run_id!r} cannot be forwarded")
+        name, given = message.name, message.id
+        if message.kind == InboxKind.CHILD_ENDED:
+            name, given = ACTS + "child", f"{message.name}/0"
+        elif message.kind == InboxKind.CANCEL:
+            name, given = ACTS + "cancel", ""
+        await self._client.get_workflow_handle(run_id).signal(name, raw(message.payload or "null", id=given))
