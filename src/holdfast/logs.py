@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.texts import printable, printable_lines
 
-OWN = ("holdfast.engine", "holdfast.kv", "holdfast.ops", "holdfast.store", "holdfast.web")
+OWN = ("holdfast.engine", "holdfast.kv", "holdfast.ops", "holdfast.store", "holdfast.temporal", "holdfast.web")
 """The loggers of holdfast itself."""
 OF_USERS = ("holdfast.step", "holdfast.workflow")
 """The loggers that workflows and steps write to: what they say is theirs."""

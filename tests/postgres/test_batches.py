@@ -20,7 +20,7 @@ from holdfast.testing.conformance import LEASE
 
 NUMBERED = {"events": {"n"}, "event_cursors": {"n"}, "event_queues": {"last"}}
 """Events are numbered per name in PostgreSQL, over all names in SQLite."""
-OWN = {"workers", "commit_lock", "name_locks", "commit_tokens", "migrations", "sqlite_sequence"}
+OWN = {"workers", "commit_lock", "name_locks", "commit_tokens", "migrations", "sqlite_sequence", "secrets"}
 
 
 class Both:

@@ -27,8 +27,9 @@ Row = tuple[Any, ...]
 OWN = frozenset(
     {"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"}
     | {"limits", "limit_keys", "limit_counts", "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures"}
+    | {"secrets", "tokens"}
 )
-"""Tables that are a database's own: what it counts and locks by, and what it is."""
+"""Tables that are a database's own: what it counts and locks by, what it is, and which programs it lets in."""
 
 
 # What runs do.

@@ -189,9 +189,9 @@ TABLES: Mapping[str, Table] = {
     "event_queues": _table("name text, pending int", "name"),
     "audit": Table(columns_of(AuditRow), ("n",)),
 }
-"""The tables that statements are made for and that move with an export. Not here, because nothing is made of their
-columns: `workers`, which are the database's own; limits, whose statements and records stand side by side in
-`queries/limits.sql` and `rules/limits/rows.py`; figures (`figures.py`)."""
+"""The tables that statements are made for and that, but for `tokens`, move with an export. Not here, because nothing is
+made of their columns: `workers`, which are the database's own; limits, whose statements and records stand side by side
+in `queries/limits.sql` and `rules/limits/rows.py`; figures (`figures.py`)."""
 
 
 def _listed(table: str, record: type, exceptions: Mapping[str, str] | None = None) -> str:
