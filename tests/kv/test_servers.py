@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import signal
-import subprocess
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.kv.test_kills import BATCHES, run
+from tests.support.redis_server import missing, redis_server
 from tests.support.scripts import crash_everywhere
 
 from holdfast.errors import CannotOpen, StoreError, StoreFull
@@ -104,45 +101,16 @@ def test_many_key_spaces_share_one_lmdb_environment(tmp_path):
     driver.close()
 
 
-class Server:
-    """A Redis server of its own, on a socket, which syncs everything that it is told."""
-
-    def __init__(self, folder, fsync="always"):
-        self.folder, self.socket, self._fsync = folder, str(folder / "redis.sock"), fsync
-
-    def start(self):
-        command = [
-            "redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", str(self.folder),
-            "--appendonly", "yes", "--appendfsync", self._fsync, "--save", "",
-        ]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=self.socket)
-        end = time.monotonic() + 60
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.exceptions.RedisError:
-                assert time.monotonic() < end
-                time.sleep(0.01)
-        client.close()
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def client(self):
-        return redis.asyncio.Redis(unix_socket_path=self.socket, retry=None)
-
-
 @pytest.fixture
 def server(tmp_path_factory):
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed: `make redis`")
-    server = Server(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+def test_without_a_redis_server_tests_are_skipped_with_a_reason_unless_it_is_required(tmp_path):
+    nowhere = {"PATH": str(tmp_path)}
+    assert "make redis" in missing(nowhere)
+    assert missing({**nowhere, "HOLDFAST_REDIS": "required"}) == ""
 
 
 class OddClient:
@@ -218,7 +186,7 @@ def moment(place):
 @pytest.mark.parametrize("kind", ["lmdb", "redis"])
 def test_a_run_killed_at_any_batch_continues_and_repeats_no_recorded_step(tmp_path, request, kind, step):
     """S1-7 S1-13 S1-14 Before a batch, and after it but before its answer."""
-    environment = {"HOLDFAST_REDIS": request.getfixturevalue("server").socket} if kind == "redis" else {}
+    environment = {"REDIS_SOCKET": request.getfixturevalue("server").socket} if kind == "redis" else {}
     reports = run(tmp_path, kind, 1, step, **environment)
     every = {(batch, moment) for batch in range(1, BATCHES + 1, step) for moment in ("before", "after")}
     assert every - {(report["kill_at"], report["moment"]) for report in reports} == set()

@@ -43,7 +43,7 @@ def opened(kind: str, place: Path) -> Driver:
 
         from holdfast.kv.drivers.redis import RedisDriver
 
-        return RedisDriver(redis.asyncio.Redis(unix_socket_path=os.environ["HOLDFAST_REDIS"]), place.name)
+        return RedisDriver(redis.asyncio.Redis(unix_socket_path=os.environ["REDIS_SOCKET"]), place.name)
     raise SystemExit(f"no driver {kind}")
 
 
