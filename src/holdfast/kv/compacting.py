@@ -40,10 +40,11 @@ async def compact(driver: Driver, clock: Clock | None = None) -> int:
         found = [keys.entry_key(row.location, row.seq) for row in superfluous if row.seq != last]
         results = [key for key in space.stored if key.startswith(keys.RESULT)]
         found += [key for key in results if space.result(key, now) is None]
-    most = max(driver.max_batch // 2, 1)
-    for start in range(0, len(found), most):
-        changes = Changes()
-        for key in found[start : start + most]:
-            space.delete(changes, key)
-        await space.commit(changes)
-    return len(found)
+    removed, changes = 0, Changes()
+    for place, key in enumerate(found, 1):
+        space.delete(changes, key)
+        if len(changes.deletes) >= driver.max_batch // 2 or place == len(found):
+            removed += len(changes.deletes)
+            await space.commit(changes)
+            changes = Changes()
+    return removed

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.clock import Clock, Instant, from_datetime, micros, new_id, new_seed
+from holdfast.clock import Clock, Instant, from_datetime, micros, new_id, new_seed, to_datetime
 from holdfast.definitions import Registry, Workflow
-from holdfast.errors import NotOurDatabase, RunConflict
+from holdfast.errors import NotAsExpected, NotOurDatabase, RunConflict
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_at, wake_by
 from holdfast.kv.driver import Driver, answer
 from holdfast.kv.options import DriveOptions
 from holdfast.kv.run import DrivenRun, ended_standing
 from holdfast.kv.space import Changes, Space
-from holdfast.kv.standing import ENDED, About, Standing, StoredMessage
+from holdfast.kv.standing import ENDED, About, Standing, StoredMessage, is_paused
 from holdfast.limits import Limit, Limits
-from holdfast.payloads.codec import ErrorData
+from holdfast.payloads.codec import ErrorData, error_to_data
 
 R = TypeVar("R")
 Context = Callable[[], Mapping[str, Any]]
+_OTHER_CODE = micros(timedelta(minutes=1))
+"""After how many microseconds a run that is blocked is tried again."""
 
 
 async def drive(
@@ -56,7 +59,8 @@ async def drive(
         context: asked before each attempt what the body should know of the world, as `Engine(context=...)`.
         lifespan: after this the run is given up in good order: what is under way is handed back and is begun again by
             the next call.
-        patience: a retry or a sleep that ends within this is waited for, instead of returning.
+        patience: a retry or a sleep that ends within this is waited for, instead of returning; not by a run that
+            receives messages, which are looked for when it stops.
         cancel_grace: how long code that was cancelled may take to stop.
 
     Raises:
@@ -72,7 +76,10 @@ async def drive(
     clock = clock or Clock()
     now = clock.now()
     about, given = _begun(space, workflow, args, id, timeout, now)
-    already = await _stands(space, about, workflow)
+    try:
+        already = await _stands(space, about, workflow, now)
+    except NotAsExpected as refused:
+        return Standing("evicted", about.id, error=error_to_data(refused))
     if already is not None:
         return already
     options = DriveOptions(
@@ -82,8 +89,7 @@ async def drive(
     if given:
         space.stored[keys.INPUT] = given
     standing = await DrivenRun(space, about, workflow, options).drive(rows)
-    await _alarm_after(space, standing, now)
-    return standing
+    return await _with_alarm(space, standing, now)
 
 
 @functools.lru_cache(maxsize=1000)
@@ -121,15 +127,14 @@ def _begun(
     return about, b""
 
 
-async def _stands(space: Space, about: About, workflow: Workflow[..., R]) -> Standing[R] | None:
+async def _stands(space: Space, about: About, workflow: Workflow[..., R], now: Instant) -> Standing[R] | None:
     """Return where a run stands that is not to be driven: it has ended, is paused, or this driver is to leave it."""
     state, messages = space.state, space.messages()
     if state is not None and state.state in ENDED:
         await wake_at(space.driver, None)
         return _stored_end(space, about, workflow, state.state)
     if await _is_paused(space, messages):
-        await wake_at(space.driver, None)
-        return Standing("paused", about.id)
+        return await _with_alarm(space, Standing("paused", about.id), now)
     return Standing("evicted", about.id) if await _asked_to_leave(space, messages) else None
 
 
@@ -141,13 +146,9 @@ def _stored_end(space: Space, about: About, workflow: Workflow[..., R], state: s
 
 async def _is_paused(space: Space, messages: Sequence[tuple[bytes, StoredMessage]]) -> bool:
     """Tell whether the run is paused; what was said of that before it was let go on is deleted."""
-    said = [(key, message.kind) for key, message in messages if message.kind in ("pause", "resume")]
-    cancelled = any(message.kind in ("cancel", "compensate") for _, message in messages)
-    if not said:
-        return False
-    if said[-1][1] == "pause" and not cancelled:
+    if is_paused(messages):
         return True
-    await _delete(space, [key for key, _ in said])
+    await _delete(space, [key for key, message in messages if message.kind in ("pause", "resume")])
     return False
 
 
@@ -164,13 +165,26 @@ async def _delete(space: Space, found: Iterable[bytes]) -> None:
     await space.commit(changes)
 
 
-async def _alarm_after(space: Space, standing: Standing[Any], now: Instant) -> None:
+async def _with_alarm(space: Space, standing: Standing[R], now: Instant) -> Standing[R]:
     """Have the run driven when it can go on, and at once for what came after it had looked for the last time."""
     if standing.state == "evicted" and standing.until is None:
-        return  # another driver has the run, and its alarm
+        return standing  # another driver has the run, and its alarm
+    if standing.state == "blocked":
+        return await _blocked(space.driver, standing, now)
     await wake_at(space.driver, standing.until)
-    if not standing.ended and standing.state != "blocked" and await space.new_messages():
+    if not standing.ended and await space.new_messages():
         await wake_by(space.driver, now)
+    return standing
+
+
+async def _blocked(driver: Driver, standing: Standing[R], now: Instant) -> Standing[R]:
+    """Keep the alarm, in case there is other code later, but not due for as long as that takes at least."""
+    alarm = await answer(driver.get_alarm())
+    if alarm is None:
+        return standing
+    until = max(alarm, to_datetime(now + _OTHER_CODE))
+    await wake_at(driver, until)
+    return replace(standing, until=until)
 
 
 async def drive_due(

@@ -8,7 +8,7 @@
 | `s` ids of messages that were delivered | digest of the id | the instant |
 | `k` results under idempotency keys | digest of activity and key | JSON |
 | `v` audit trail, `l` dead letters | number in 8 bytes | JSON |
-| `a` answers to requests | id of the message that asked | JSON |
+| `a` answers to requests | digest of the id of the message that asked | JSON |
 
 A location is text that sorts by bytes (`replay/location.py`), so what belongs to an iteration of a loop is one range. A
 value that is longer than the driver takes goes on under the same key and a byte 255 with the number of the part.
@@ -17,10 +17,11 @@ value that is longer than the driver takes goes on under the same key and a byte
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import NoReturn
 
-from holdfast.errors import NotOurDatabase, SchemaTooNew
+from holdfast.errors import NotOurDatabase, SchemaTooNew, StoreCorrupt
 
 FORMAT = b"\x01"
 RUN, ENTRY, MESSAGE, SEEN, RESULT, TRAIL, LETTER, ANSWER = (
@@ -29,9 +30,11 @@ RUN, ENTRY, MESSAGE, SEEN, RESULT, TRAIL, LETTER, ANSWER = (
 ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES = (
     RUN + name for name in (b"about", b"input", b"state", b"output", b"error", b"epoch", b"attributes")
 )
-_FAMILIES = frozenset((RUN, ENTRY, MESSAGE, SEEN, RESULT, TRAIL, LETTER, ANSWER))
+_RUN = frozenset((ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES))
+_LENGTHS = {**dict.fromkeys((MESSAGE, SEEN, RESULT, ANSWER), 2 + 16), **dict.fromkeys((TRAIL, LETTER), 2 + 8)}
 _NUMBER = struct.Struct(">Q")
 _PART = struct.Struct(">BH")
+WAY_OUT = "restore the key space from a backup"
 _NOT_OURS = "use a key space of its own for each run"
 
 
@@ -43,6 +46,8 @@ def entry_key(location: str, seq: int) -> bytes:
 def entry_of(key: bytes) -> tuple[str, int]:
     """Return location and seq of the key of an entry."""
     location, _, seq = key[2:].partition(b"\0")
+    if not location.isascii():
+        _refuse(key)
     return location.decode(), _NUMBER.unpack(seq)[0]
 
 
@@ -87,49 +92,45 @@ def parts(key: bytes, value: bytes, longest: int) -> dict[bytes, bytes]:
     return found
 
 
-def joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the values by their keys, those that were put in parts put together.
+def joined(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], dict[bytes, list[bytes]]]:
+    """Return the values by their keys, those that were put in parts put together, and the keys of those parts.
 
     Raises:
         SchemaTooNew: a newer holdfast wrote a key.
         NotOurDatabase: a key is not one of a run's key space.
+        StoreCorrupt: a part of a value is missing.
     """
     found: dict[bytes, bytes] = {}
+    others: dict[bytes, list[bytes]] = {}
     for key, value in pairs:
-        if key[:2] not in _FAMILIES:
-            _refuse(key)
-        length = _own_length(key)
-        if length is None or length >= len(key):
+        own = _own_length(key)
+        if own == len(key):
             found[key] = value
-        elif key[:length] in found and _PART.unpack(key[length:])[0] == 255:
-            found[key[:length]] += value
-        else:
+            continue
+        if not own or own != len(key) - _PART.size or key[own] != 255:
             _refuse(key)
-    return found
+        owner = key[:own]
+        before = others.setdefault(owner, [])
+        if owner not in found or _PART.unpack(key[own:])[1] != len(before) + 1:
+            raise StoreCorrupt(f"the value of key {owner[:40]!r} is there in part only; {WAY_OUT}")
+        found[owner] += value
+        before.append(key)
+    return found, others
 
 
-def part_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Mapping[bytes, list[bytes]]:
-    """Return the keys of the parts that follow a key, by that key."""
-    found: dict[bytes, list[bytes]] = {}
-    for key, _ in pairs:
-        length = _own_length(key)
-        if length is not None and length < len(key):
-            found.setdefault(key[:length], []).append(key)
-    return found
-
-
-def _own_length(key: bytes) -> int | None:
-    """Return how long a key of its family is without the number of a part."""
+def _own_length(key: bytes) -> int:
+    """Return how long a key of its family is without the number of a part, 0 if it is not of the shape of one."""
     family = key[:2]
     if family == ENTRY:
-        return key.find(b"\0", 2) + 9
+        end = key.find(b"\0", 3)
+        return end + 9 if end > 0 else 0
     if family == RUN:
-        end = key.find(b"\xff", 2)
-        return len(key) if end < 0 else end
-    return 2 + (8 if family in (TRAIL, LETTER) else 16)
+        name, _, _ = key.partition(b"\xff")
+        return len(name) if name in _RUN else 0
+    return _LENGTHS.get(family, 0)
 
 
-def _refuse(key: bytes) -> None:
+def _refuse(key: bytes) -> NoReturn:
     if key[:1] > FORMAT and key[:1] < b" " and key[1:2].isalpha():
         raise SchemaTooNew(f"key {key[:40]!r} is of format {key[0]}, which a newer holdfast wrote; upgrade this one")
     raise NotOurDatabase(f"key {key[:40]!r} is not one of a run; {_NOT_OURS}")

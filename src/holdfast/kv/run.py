@@ -26,7 +26,7 @@ from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
 from holdfast.kv.space import Changes, Space
-from holdfast.kv.standing import About, Standing, StoredMessage, StoredState, encoded
+from holdfast.kv.standing import About, Standing, StoredMessage, StoredState, encoded, is_paused
 from holdfast.kv.steps import AttemptEnd, DrivenSteps
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_to_data
@@ -141,9 +141,20 @@ class DrivenRun(Generic[R]):
                 found = await self._space.new_messages()
                 if not found:
                     return self._parked(due)
+                if (asked := await self._asked_to_stop(found, now)) is not None:
+                    return asked
                 messages = self._numbered(found)
                 return [await self._call(self._execution.deliver, messages, self._clock.now())], []
             await self._wait(due, now)
+
+    async def _asked_to_stop(self, found: Sequence[tuple[bytes, StoredMessage]], now: Instant) -> Standing[R] | None:
+        """Return where the run stands if it was paused or evicted while it was driven."""
+        evictions = [key for key, message in found if message.kind == "evict"]
+        if evictions:
+            for key in evictions:
+                self._space.delete(self._changes, key)
+            return await self._evicted(now)
+        return Standing("paused", self._about.id) if is_paused(found) else None
 
     def _record(self, ends: Sequence[AttemptEnd], now: Instant) -> list[Turn]:
         turns: list[Turn] = []
@@ -343,8 +354,8 @@ class DrivenRun(Generic[R]):
         return min((due for due in dues if due is not None), default=None)
 
     def _is_near(self, due: Instant | None, now: Instant) -> bool:
-        """Whether the run goes on so soon that it is worth waiting for."""
-        return due is not None and due - now <= self._options.patience
+        """Whether the run goes on so soon that it is worth waiting for, and by nothing that may come before."""
+        return due is not None and due - now <= self._options.patience and not self._names
 
     def _parked(self, due: Instant | None) -> Standing[R]:
         until, names = None if due is None else to_datetime(due), tuple(self._names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,15 @@ _state = msgspec.json.Decoder(StoredState)
 _message = msgspec.json.Decoder(StoredMessage)
 _result = msgspec.json.Decoder(StoredResult)
 _entry = msgspec.json.Decoder(tuple[int, int, msgspec.Raw])
+_number = msgspec.json.Decoder(int)
+T = TypeVar("T")
+
+
+def _read(decoder: msgspec.json.Decoder[T], key: bytes, value: bytes) -> T:
+    try:
+        return decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"the value of key {key[:40]!r} cannot be read: {error}; {keys.WAY_OUT}") from error
 
 
 class Changes:
@@ -63,21 +73,20 @@ class Space:
         Raises:
             SchemaTooNew: a newer holdfast wrote it.
             NotOurDatabase: there are keys of another program.
+            StoreCorrupt: a value cannot be read.
         """
-        pairs = await answer(self.driver.list(b""))
-        found = keys.joined(pairs)
-        self._parts = dict(keys.part_keys(pairs))
+        found, self._parts = keys.joined(await answer(self.driver.list(b"")))
         rows: list[EntryRow] = []
         for key, value in found.items():
             if key.startswith(keys.ENTRY):
                 location, seq = keys.entry_of(key)
-                kind, at, data = _entry.decode(value)
+                kind, at, data = _read(_entry, key, value)
                 rows.append(EntryRow(location, seq, kind, at, bytes(data).decode()))
                 self.history.setdefault(location, []).append(seq)
             else:
                 self.stored[key] = value
         rows.sort(key=attrgetter("seq"))
-        self.epoch = int(self.stored.get(keys.EPOCH, b"0"))
+        self.epoch = _read(_number, keys.EPOCH, self.stored.get(keys.EPOCH, b"0"))
         if rows and keys.ABOUT not in self.stored:
             raise StoreCorrupt("the key space has a history and does not say of which run")
         return rows
@@ -86,29 +95,30 @@ class Space:
     def about(self) -> About | None:
         """What is known of the run from its beginning, None if it has not begun."""
         stored = self.stored.get(keys.ABOUT)
-        return _about.decode(stored) if stored is not None else None
+        return _read(_about, keys.ABOUT, stored) if stored is not None else None
 
     @property
     def state(self) -> StoredState | None:
         """Where the run stands."""
         stored = self.stored.get(keys.STATE)
-        return _state.decode(stored) if stored is not None else None
+        return _read(_state, keys.STATE, stored) if stored is not None else None
 
     def messages(self) -> list[tuple[bytes, StoredMessage]]:
         """Return what was delivered and not taken, in order."""
-        return [(key, _message.decode(value)) for key, value in self._family(keys.MESSAGE)]
+        return [(key, _read(_message, key, value)) for key, value in self._family(keys.MESSAGE)]
 
     async def new_messages(self) -> list[tuple[bytes, StoredMessage]]:
         """Return what was delivered since the space was read."""
-        found = keys.joined(await answer(self.driver.list(keys.MESSAGE)))
+        found, parts = keys.joined(await answer(self.driver.list(keys.MESSAGE)))
         fresh = {key: value for key, value in found.items() if key not in self.stored}
         self.stored.update(fresh)
-        return [(key, _message.decode(value)) for key, value in sorted(fresh.items())]
+        self._parts.update(parts)
+        return [(key, _read(_message, key, value)) for key, value in sorted(fresh.items())]
 
     def result(self, key: bytes, now: Instant) -> StoredResult | None:
         """Return what a step left under an idempotency key, unless it has expired."""
         stored = self.stored.get(key)
-        result = _result.decode(stored) if stored is not None else None
+        result = _read(_result, key, stored) if stored is not None else None
         return result if result is not None and result.expires > now else None
 
     def count(self, family: bytes) -> int:
@@ -175,8 +185,10 @@ class Space:
         for key, value in changes.puts.items():
             split = keys.parts(key, value, driver.max_value)
             puts.update(split)
+            changes.deletes.update(self._parts.pop(key, ()))
             if len(split) > 1:
                 self._parts[key] = [part for part in split if part != key]
+        changes.deletes.difference_update(puts)
         check_sizes(driver, puts, changes.deletes)
         await answer(driver.batch(puts, changes.deletes, expect))
         if driver.compares and not self._raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
@@ -11,9 +12,7 @@ import msgspec
 from holdfast.payloads.codec import ErrorData
 
 R = TypeVar("R")
-State = Literal[
-    "completed", "failed", "cancelled", "sleeping", "waiting", "paused", "evicted", "blocked", "running"
-]  # fmt: skip
+State = Literal["completed", "failed", "cancelled", "sleeping", "waiting", "paused", "evicted", "blocked"]
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -24,7 +23,8 @@ class Standing(Generic[R]):
     `completed`, `failed` and `cancelled` are ends. A `sleeping` run goes on at `until`. A `waiting` one goes on when a
     message with one of the names in `waits_for` is delivered, or at `until` if it has one. A `paused` one goes on when
     `resume` is delivered. `evicted`: this driver gave it up, because its lifespan was over, another driver has the run,
-    or it was asked to. `blocked`: the code cannot go on with this history, as `error` says; nothing was written.
+    or it was asked to. `blocked`: the code cannot go on with this history, as `error` says; nothing was written, and
+    the run is tried again at `until`, in case there is other code.
     """
 
     state: State
@@ -77,6 +77,13 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     digest: int
     result: msgspec.Raw
     expires: int
+
+
+def is_paused(messages: Iterable[tuple[bytes, StoredMessage]]) -> bool:
+    """Tell whether the last that was said of pausing is to pause; a run that is cancelled is not paused."""
+    kinds = [message.kind for _, message in messages]
+    said = [kind for kind in kinds if kind in ("pause", "resume")]
+    return said[-1:] == ["pause"] and not {"cancel", "compensate"}.intersection(kinds)
 
 
 def encoded(value: Any) -> bytes:

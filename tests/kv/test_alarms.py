@@ -1,0 +1,235 @@
+"""Alarms and what is delivered while a run is driven: whatever comes when, the run is woken for it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Context, workflow
+from holdfast.clock import to_datetime
+from holdfast.errors import StoreError
+from holdfast.kv import MemoryDriver, deliver, drive, drive_due
+from holdfast.testing import JumpingClock
+from holdfast.testing.drivers import FaultyDriver
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+class Simple(MemoryDriver):
+    """A driver that cannot compare."""
+
+    compares = False
+
+    def batch(self, puts, deletes=(), expect=None):
+        assert expect is None
+        super().batch(puts, deletes)
+
+
+class Between(FaultyDriver):
+    """A driver that lets something happen before its n-th call of any kind."""
+
+    def __init__(self, driver, at, what):
+        super().__init__(driver)
+        self._at, self._what, self.calls = at, what, 0
+
+    async def _meet(self):
+        self.calls += 1
+        if self.calls == self._at:
+            await self._what()
+
+    async def list(self, prefix):
+        await self._meet()
+        return await super().list(prefix)
+
+    async def batch(self, puts, deletes=(), expect=None):
+        await self._meet()
+        await super().batch(puts, deletes, expect)
+
+    async def set_alarm(self, at):
+        await self._meet()
+        await super().set_alarm(at)
+
+    async def clear_alarm(self):
+        await self._meet()
+        await super().clear_alarm()
+
+    async def get_alarm(self):
+        await self._meet()
+        return await super().get_alarm()
+
+
+async def nothing() -> None: ...
+
+
+@workflow
+async def listener(ctx: Context) -> str:
+    await ctx.step(nothing)
+    return await ctx.receive("word", str, timeout=100 * HOUR)
+
+
+@pytest.mark.parametrize("kind", ["message", "resume", "cancel"])
+@pytest.mark.parametrize("made", [MemoryDriver, Simple])
+async def test_what_is_delivered_between_any_two_calls_of_a_driver_wakes_the_run(made, kind):
+    """S1-4 S1-5 S1-44 However the two meet, in the end the run has it or the alarm is due."""
+    met = 0
+    for at in range(1, 40):
+        store, clock = made(), JumpingClock()
+        if kind == "resume":
+            await drive(store, listener, clock=clock)
+            await deliver(store, kind="pause", clock=clock)
+            await deliver(store, "word", "before", clock=clock)
+
+        async def come(store=store, clock=clock):
+            await deliver(store, "word", "hello", kind=kind, clock=clock)
+
+        between = Between(store, at, come)
+        standing = await drive(between, listener, clock=clock)
+        if between.calls < at:
+            assert at > 4
+            break
+        met += 1
+        for _ in range(3):
+            if standing.ended:
+                break
+            alarm = store.get_alarm()
+            assert alarm is not None, f"lost at call {at}"
+            assert alarm <= to_datetime(clock.now()), f"lost at call {at}"
+            standing = await drive(store, listener, clock=clock)
+        assert standing.state == ("cancelled" if kind == "cancel" else "completed"), at
+    assert met > 3
+
+
+async def test_the_alarm_is_due_from_before_the_first_batch_until_the_last(monkeypatch):
+    """S1-5 A process that dies at any batch leaves an alarm that is due; afterwards it is when the run goes on."""
+    clock = JumpingClock()
+    seen = []
+
+    class Watching(FaultyDriver):
+        async def batch(self, puts, deletes=(), expect=None):
+            seen.append(await self.get_alarm())
+            await super().batch(puts, deletes, expect)
+
+    @workflow
+    async def sleeper(ctx: Context) -> None:
+        await ctx.step(nothing)
+        await ctx.sleep(HOUR)
+        await ctx.step(nothing)
+
+    driver = Watching(MemoryDriver())
+    standing = await drive(driver, sleeper, clock=clock)
+    began = to_datetime(clock.now())
+    assert await driver.get_alarm() == standing.until == began + HOUR
+    clock.advance(HOUR)
+    driver.fail = {driver.batches + 1}
+    with pytest.raises(StoreError):
+        await drive(driver, sleeper, clock=clock)
+    assert await driver.get_alarm() == began + HOUR
+    assert (await drive(driver, sleeper, clock=clock)).ended
+    assert len(seen) > 4
+    assert all(alarm is not None and alarm <= began + HOUR for alarm in seen)
+    assert await driver.get_alarm() is None
+
+
+@pytest.mark.parametrize("made", [MemoryDriver, Simple])
+async def test_a_blocked_run_keeps_an_alarm_for_the_code_that_fits(made):
+    """S1-37 Nothing of it is written; it is tried again a minute later, not at once and again and again."""
+    store, clock = made(), JumpingClock()
+
+    def version(name):
+        @workflow(name="changing")
+        async def changing(ctx: Context) -> str:
+            await ctx.step(name, nothing)
+            await ctx.sleep(HOUR)
+            return name
+
+        return changing
+
+    async def one(name, space):
+        return await drive(space, version(name), clock=clock)
+
+    await drive(store, version("old"), clock=clock)
+    before = store.list(b"")
+    clock.advance(HOUR)
+    standing = (await drive_due({"new": store}, one, clock))["new"]
+    assert (standing.state, standing.until) == ("blocked", store.get_alarm())
+    assert (store.list(b""), await drive_due({"new": store}, one, clock)) == (before, {})
+    clock.advance(MINUTE)
+    assert (await drive_due({"old": store}, one, clock))["old"].output == "old"
+
+
+async def test_a_driver_that_cannot_compare_gives_the_run_up_when_it_is_asked_to():
+    """S1-42 Seen when it has nothing left to do but wait; the next call goes on."""
+    store, clock = Simple(), JumpingClock()
+    began, go_on, ran = asyncio.Event(), asyncio.Event(), []
+
+    async def slow() -> None:
+        ran.append(1)
+        began.set()
+        await go_on.wait()
+
+    @workflow
+    async def moved(ctx: Context) -> str:
+        await ctx.step(slow)
+        return await ctx.receive("word", str)
+
+    task = asyncio.ensure_future(drive(store, moved, clock=clock))
+    await began.wait()
+    assert await deliver(store, kind="evict", clock=clock)
+    go_on.set()
+    assert (await task).state == "evicted"
+    assert store.get_alarm() is not None
+    assert (await drive(store, moved, clock=clock)).state == "waiting"
+    await deliver(store, kind="evict", clock=clock)
+    assert (await drive(store, moved, clock=clock)).state == "evicted"
+    await deliver(store, "word", "on", clock=clock)
+    assert (await drive(store, moved, clock=clock)).output == "on"
+    assert ran == [1]
+
+
+async def test_a_pause_that_comes_while_the_run_is_driven_is_seen_when_it_waits():
+    store, clock = MemoryDriver(), JumpingClock()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        await go_on.wait()
+
+    @workflow
+    async def plain(ctx: Context) -> str:
+        await ctx.step(slow)
+        await ctx.sleep(HOUR)
+        return "done"
+
+    task = asyncio.ensure_future(drive(store, plain, clock=clock))
+    await began.wait()
+    await deliver(store, kind="pause", clock=clock)
+    go_on.set()
+    assert ((await task).state, store.get_alarm()) == ("paused", None)
+    clock.advance(HOUR)
+    assert (await drive(store, plain, clock=clock)).state == "paused"
+    await deliver(store, kind="resume", clock=clock)
+    assert (await drive(store, plain, clock=clock)).output == "done"
+
+
+async def test_a_run_that_receives_is_not_waited_for_however_patient_its_driver_is():
+    """What is delivered meanwhile would not be seen."""
+    store, clock = MemoryDriver(), JumpingClock()
+    standing = await drive(store, listener, clock=clock, patience=1000 * HOUR)
+    assert (standing.state, standing.waits_for) == ("waiting", ("word",))
+
+
+async def test_a_driver_that_is_fenced_before_it_does_anything_says_so():
+    """S1-3 Its first batch deletes what was said of a pause; another driver was quicker."""
+    store, clock = MemoryDriver(), JumpingClock()
+    await drive(store, listener, clock=clock)
+    await deliver(store, kind="pause", clock=clock)
+    await deliver(store, kind="resume", clock=clock)
+
+    async def other():
+        await deliver(store, kind="evict", clock=clock)
+
+    standing = await drive(Between(store, 2, other), listener, clock=clock)
+    assert (standing.state, "another driver" in standing.error.message) == ("evicted", True)
