@@ -16,8 +16,9 @@ from datetime import datetime
 from pathlib import Path
 
 from holdfast import Context, workflow
-from holdfast.errors import NotAsExpected, OutcomeUnknown, PayloadTooLarge, StoreError, StoreUnreachable
+from holdfast.errors import NotAsExpected, OutcomeUnknown, StoreError, StoreUnreachable
 from holdfast.kv import Driver, drive
+from holdfast.kv.driver import check_sizes
 
 
 class ObjectStoreDriver(Driver):
@@ -46,8 +47,7 @@ class ObjectStoreDriver(Driver):
         deletes: Collection[bytes] = (),
         expect: Mapping[bytes, bytes | None] | None = None,
     ) -> None:
-        if any(len(key) > self.max_key for key in puts):
-            raise PayloadTooLarge(f"a key is longer than {self.max_key} bytes")
+        check_sizes(self, puts, deletes)
         self._write(
             {"puts": {key.hex(): value.hex() for key, value in puts.items()}, "deletes": [k.hex() for k in deletes]},
             expect,

@@ -79,7 +79,16 @@ class CutsLongKeys(MemoryDriver):
         super().batch({key[:100]: value for key, value in puts.items()}, deletes, expect)
 
 
-class TakesLongerKeys(MemoryDriver):
+class RefusesLongValues(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        if any(len(value) > 1024 * 1024 for value in puts.values()):
+            raise StoreError("too long")
+        super().batch(puts, deletes, expect)
+
+
+class TakesAnything(MemoryDriver):
+    max_value = 1024 * 1024
+
     def batch(self, puts, deletes=(), expect=None):
         self._keys.check(expect)
         self._keys.apply(puts, deletes)
@@ -134,8 +143,10 @@ def suite_for(driver):
     return Suite(), lambda: driver
 
 
-async def run(test, opened, monkeypatch):
-    given = {"open_driver": opened, "monkeypatch": monkeypatch}
+async def run(suite, name, opened, monkeypatch):
+    name, _, what = name.rstrip("]").partition("[")
+    test = getattr(suite, name)
+    given = {"open_driver": opened, "monkeypatch": monkeypatch, "what": what}
     wanted = {name: given[name] for name in inspect.signature(test).parameters}
     made = test(**wanted)
     assert isinstance(made, Awaitable)
@@ -151,8 +162,11 @@ CAUGHT = [
     (LosesAlarm, "test_there_is_one_alarm_and_it_is_kept"),
     (AlarmOfWholeSeconds, "test_there_is_one_alarm_and_it_is_kept"),
     (AlarmAmongKeys, "test_there_is_one_alarm_and_it_is_kept"),
-    (CutsLongKeys, "test_what_is_declared_fits_and_what_is_larger_is_refused"),
-    (TakesLongerKeys, "test_what_is_declared_fits_and_what_is_larger_is_refused"),
+    (CutsLongKeys, "test_what_is_declared_fits"),
+    (RefusesLongValues, "test_what_is_declared_fits"),
+    (TakesAnything, "test_what_is_larger_than_declared_is_refused_and_nothing_of_it_is_kept[key]"),
+    (TakesAnything, "test_what_is_larger_than_declared_is_refused_and_nothing_of_it_is_kept[value]"),
+    (TakesAnything, "test_what_is_larger_than_declared_is_refused_and_nothing_of_it_is_kept[batch]"),
     (ComparesOnlyWhatIsThere, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
     (IgnoresExpectations, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
     (ForgetsDeletes, "test_what_a_batch_put_is_there"),
@@ -165,35 +179,47 @@ CAUGHT = [
 async def test_a_driver_that_breaks_its_contract_is_found(broken, test, monkeypatch):
     """S1-6 S1-7 S1-8 Each by the test that is there for it; the driver that it was made from passes that test."""
     suite, opened = suite_for(broken())
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        await run(getattr(suite, test), opened, monkeypatch)
+    with pytest.raises((AssertionError, StoreError, pytest.fail.Exception)):
+        await run(suite, test, opened, monkeypatch)
     if broken not in (KeyByKey, SaysNothingOfALostAnswer):
         suite, opened = suite_for(MemoryDriver())
-        await run(getattr(suite, test), opened, monkeypatch)
+        await run(suite, test, opened, monkeypatch)
 
 
 def test_each_test_of_the_suite_is_shown_to_find_something():
     tests = {name for name in vars(DriverConformance) if name.startswith("test_")}
-    assert tests - {test for _, test in CAUGHT} == {
+    assert tests - {test.partition("[")[0] for _, test in CAUGHT} == {
         "test_a_killed_process_leaves_whole_batches_and_all_that_it_was_told_of"
     }
 
 
-async def test_a_driver_that_syncs_later_is_found_by_a_kill(tmp_path, monkeypatch):
-    """What it acknowledged is still in the memory of the process that was killed."""
+LATER = {
+    "batches": "def batch(self, puts, deletes=(), expect=None): ...",
+    "halves of batches": """
+    def batch(self, puts, deletes=(), expect=None):
+        puts = dict(puts)
+        super().batch({key: puts.pop(key) for key in sorted(puts)[:15]})
+        if int(puts[b"k29"]) == 21:
+            import time
+            time.sleep(600)
+        super().batch(puts)
+""",
+    "alarms": "def set_alarm(self, at): ...",
+}
+
+
+@pytest.mark.parametrize("what", LATER)
+async def test_a_driver_that_writes_later_than_it_says_is_found_by_a_kill(tmp_path, what):
+    """S1-5 S1-7 What it acknowledged is still in the memory of the process that was killed."""
 
     class Suite(DriverConformance):
         def program(self):
             return f"""
 from holdfast.kv import DirectoryDriver
 class Later(DirectoryDriver):
-    opened = False
-    def _append(self, puts, deletes):
-        if not self.opened:
-            self.opened = True
-            super()._append(puts, deletes)
+    {LATER[what]}
 driver = Later({str(tmp_path)!r})
-driver.batch({{b"k%02d" % each: b"0" for each in range(30)}})
+DirectoryDriver.batch(driver, {{b"k%02d" % each: b"0" for each in range(30)}})
 """
 
     with pytest.raises(AssertionError):

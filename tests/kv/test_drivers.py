@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from holdfast.errors import SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
+from holdfast.errors import CannotOpen, SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
 from holdfast.kv import DirectoryDriver, MemoryDriver
 from holdfast.kv.drivers import directory, segments
 from holdfast.testing.drivers import DriverConformance
@@ -117,18 +117,45 @@ def test_a_missing_segment_is_refused_by_name(tmp_path, gone):
         DirectoryDriver(tmp_path)
 
 
-def test_a_directory_of_a_newer_version_is_refused_and_untouched(tmp_path):
+@pytest.mark.parametrize("newer", ["the only segment", "the last segment"])
+def test_a_directory_of_a_newer_version_is_refused_and_untouched(tmp_path, newer):
     path = written(tmp_path)
-    data = path.read_bytes().replace(b"key space 1 base", b"key space 2 base")
-    path.write_bytes(data)
-    with pytest.raises(StoreCorrupt, match="lost"):
+    data = path.read_bytes()
+    if newer == "the last segment":
+        path = segments.segment_path(tmp_path, 2)
+    path.write_bytes(data.replace(b"key space 1 base", b"key space 2 base"))
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(SchemaTooNew, match="format 2, which a newer holdfast wrote"):
         DirectoryDriver(tmp_path)
-    segments.segment_path(tmp_path, 2).write_bytes(data)
-    written_again = segments.BASE + segments.packed(0, {}, ())
-    path.write_bytes(written_again)
-    with pytest.raises(SchemaTooNew, match="format 2"):
-        DirectoryDriver(tmp_path)
-    assert segments.segment_path(tmp_path, 2).read_bytes() == data
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_folders_that_are_made_survive_a_power_cut(tmp_path, monkeypatch):
+    """S1-7 A batch is durable only if the names of all the folders above it are."""
+    synced = []
+    monkeypatch.setattr(directory, "_sync_folder", synced.append)
+    DirectoryDriver(tmp_path / "a" / "b" / "c").close()
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"]
+    synced.clear()
+    DirectoryDriver(tmp_path / "a" / "b" / "c").close()
+    assert synced == []
+
+
+def test_what_a_killed_process_wrote_and_did_not_sync_is_synced_before_it_is_read(tmp_path, monkeypatch):
+    """S1-7 What was read is acted on; a power cut later must not take it back."""
+    path = written(tmp_path)
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file)))
+    DirectoryDriver(tmp_path).close()
+    assert synced == [path.stat().st_ino]
+
+
+def test_a_path_that_is_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_text("no key space")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(CannotOpen, match="file"):
+            DirectoryDriver(path)
 
 
 def test_a_compaction_gives_back_what_is_superseded_and_nothing_else(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from tests.kv.test_kills import BATCHES, run
 from tests.support.redis_server import missing, redis_server
 from tests.support.scripts import crash_everywhere
 
-from holdfast.errors import CannotOpen, StoreError, StoreFull
+from holdfast.errors import CannotOpen, StoreClosed, StoreError, StoreFull
 from holdfast.kv import MemoryDriver, deliver, drive
 from holdfast.kv.drivers.lmdb import LMDBDriver
 from holdfast.kv.drivers.redis import RedisDriver
@@ -96,9 +97,21 @@ def test_many_key_spaces_share_one_lmdb_environment(tmp_path):
         assert driver.list(b"") == []
         driver.batch({b"n": name.encode()})
         driver.close()
+    spaces = {name: LMDBDriver(tmp_path, name) for name in ("ada", "bo", "", "kb", "alarm")}
+    for number in range(30):  # until the map has grown, under all of them
+        spaces["bo"].batch({b"large%d" % number: bytes(1024 * 1024)})
+    assert spaces["ada"].list(b"") == [(b"n", b"ada")]
+    assert (spaces[""].list(b""), spaces[""].get_alarm()) == ([], None)
+    spaces.pop("bo").close()
+    spaces["ada"].batch({b"n": b"2"})
+    for driver in spaces.values():
+        driver.close()
+        driver.close()
     driver = LMDBDriver(tmp_path, "ada")
-    assert driver.list(b"") == [(b"n", b"ada")]
+    assert driver.list(b"") == [(b"n", b"2")]
     driver.close()
+    with pytest.raises(StoreClosed):
+        driver.list(b"")
 
 
 @pytest.fixture
@@ -111,6 +124,37 @@ def test_without_a_redis_server_tests_are_skipped_with_a_reason_unless_it_is_req
     nowhere = {"PATH": str(tmp_path)}
     assert "make redis" in missing(nowhere)
     assert missing({**nowhere, "HOLDFAST_REDIS": "required"}) == ""
+
+
+async def test_a_batch_that_a_client_asks_for_again_is_made_once(server, tmp_path):
+    """S1-7 S1-18 The answer is lost, the client asks again by itself; what came after the batch stays as it is."""
+    lost = str(tmp_path / "lossy.sock")
+    direct, client = server.client(), redis.asyncio.Redis(unix_socket_path=lost)
+    consumer, producer = RedisDriver(direct, "space"), RedisDriver(client, "space")
+    seen = []
+
+    async def serve(reader, writer):
+        inner, outer = await asyncio.open_unix_connection(server.socket)
+        while data := await reader.read(65536):
+            outer.write(data)
+            answer = await inner.read(65536)
+            if b"EVAL" in data:
+                seen.append(data)
+                if len(seen) == 1:
+                    await consumer.batch({}, [b"message"])
+                    break
+            writer.write(answer)
+        outer.close()
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, lost):
+        await producer.batch({b"message": b"1"})
+        assert len(seen) == 2, "the client has asked again"
+        assert await consumer.list(b"") == []
+        await producer.batch({b"message": b"2"})
+        assert await consumer.list(b"") == [(b"message", b"2")]
+        await client.aclose()
+    await direct.aclose()
 
 
 class OddClient:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from holdfast.clock import from_datetime, to_datetime
-from holdfast.errors import OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
+from holdfast.errors import CannotOpen, OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 from holdfast.kv.drivers import segments
 from holdfast.kv.drivers.memory import SortedKeys
@@ -29,6 +29,7 @@ class DirectoryDriver(Driver):
     superseded, the next batch is followed by a compaction.
 
     Raises:
+        CannotOpen: the path is not one of a folder.
         StoreBusy: another process, or another driver of this one, has the directory open.
         StoreCorrupt: a batch that was acknowledged is missing or damaged.
         SchemaTooNew: a newer holdfast wrote it.
@@ -41,10 +42,12 @@ class DirectoryDriver(Driver):
         self._file = self._lock = -1
         self._keys = SortedKeys()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.path)
             self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise ReadOnly(f"{self.path}: {error}") from error
+        except OSError as error:
+            raise CannotOpen(f"{self.path}: {error}") from error
         if not lock(self._lock):
             os.close(self._lock)
             raise StoreBusy(f"{self.path}: another driver has it open; one process at a time may write a key space")
@@ -68,7 +71,7 @@ class DirectoryDriver(Driver):
         self._file = os.open(self._path(), os.O_RDWR | os.O_CLOEXEC)
         if space.torn:
             os.ftruncate(self._file, self._end)
-            os.fsync(self._file)
+        os.fsync(self._file)  # the last batch may be one of a process that was killed before it had synced it
         for path in space.superseded:
             path.unlink()
         if not self._end:  # a segment that was only begun
@@ -181,6 +184,15 @@ def _write(file: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(file, view, at)
         view, at = view[written:], at + written
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, so that a power cut takes none of them back."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync_folder(path.parent)
 
 
 def _sync_folder(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,11 +13,52 @@ from holdfast.errors import CannotOpen, MissingExtra, NotAsExpected, OutcomeUnkn
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 
 _ALARM = b"alarm"
+_SPACE = b"space "
+"""With what the names of key spaces begin: LMDB keeps them as keys of the one that has no name."""
 _FIRST_SIZE = 16 * 1024 * 1024
+_MOST_SPACES = 10_000
+"""How many named key spaces of one environment may be open at once: every transaction costs a little for each."""
+
+
+class _Environments:
+    """The environments that are open in this process: LMDB lets a process open each only once."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._open: dict[tuple[int, str], tuple[Any, int]] = {}
+
+    def open(self, lmdb: Any, path: str) -> Any:
+        """Return the environment of a folder, as it is if a driver of this process has it open."""
+        place = (os.getpid(), os.path.realpath(path))
+        with self._mutex:
+            environment, users = self._open.get(place, (None, 0))
+            if environment is None:
+                environment = lmdb.open(path, map_size=_FIRST_SIZE, max_dbs=_MOST_SPACES)
+                # The size of a map that another process has grown is taken over.
+                environment.set_mapsize(0)
+                if environment.info()["map_size"] < _FIRST_SIZE:
+                    environment.set_mapsize(_FIRST_SIZE)
+            self._open[place] = (environment, users + 1)
+            return environment
+
+    def close(self, environment: Any) -> None:
+        """Close an environment that no other driver uses."""
+        with self._mutex:
+            for place, (other, users) in list(self._open.items()):
+                if other is environment and users > 1:
+                    self._open[place] = (environment, users - 1)
+                elif other is environment:
+                    del self._open[place]
+                    environment.close()
+
+
+_environments = _Environments()
 
 
 class LMDBDriver(Driver):
     """One key space in an LMDB environment, of its own or, by `name`, one of many in an environment that is shared.
+
+    Many drivers of a process may share one environment; the last that is closed closes it.
 
     The map begins small and is doubled when it is full, up to `largest` bytes; then a batch raises StoreFull. Several
     processes may open the same environment: LMDB lets one write at a time.
@@ -41,12 +83,8 @@ class LMDBDriver(Driver):
         self._environment: Any = None
         try:
             os.makedirs(self.path, exist_ok=True)
-            self._environment = lmdb.open(self.path, map_size=_FIRST_SIZE, max_dbs=100_000 if name else 0)
-            # The size of a map that another process has grown is taken over.
-            self._environment.set_mapsize(0)
-            if self._environment.info()["map_size"] < _FIRST_SIZE:
-                self._environment.set_mapsize(_FIRST_SIZE)
-            self._space = self._environment.open_db(name.encode()) if name else None
+            self._environment = _environments.open(lmdb, self.path)
+            self._space = self._environment.open_db(_SPACE + name.encode()) if name else None
         except (lmdb.Error, OSError) as error:
             self.close()
             raise CannotOpen(f"{self.path}: {error}") from error
@@ -139,5 +177,5 @@ class LMDBDriver(Driver):
 
     def close(self) -> None:
         if self._environment is not None:
-            self._environment.close()
+            _environments.close(self._environment)
         self._environment = None

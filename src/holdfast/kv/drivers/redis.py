@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -19,7 +21,10 @@ end
 return found
 """
 _BATCH = """
-local at, expected, puts, deletes = 4, tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+if tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[1]) then
+  return false
+end
+local at, expected, puts, deletes = 5, tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 for _ = 1, expected do
   local value = redis.call('HGET', KEYS[2], ARGV[at])
   if (ARGV[at + 1] == '1') ~= (value ~= false) or (value and value ~= ARGV[at + 2]) then
@@ -37,8 +42,11 @@ for _ = 1, deletes do
   redis.call('ZREM', KEYS[1], ARGV[at])
   at = at + 1
 end
+redis.call('SET', KEYS[3], ARGV[1], 'EX', 600)
 return false
 """
+"""Clients ask again when the answer was lost. So the number of a driver's last batch is remembered for as long as that
+may take, and a batch that was made is not made once more, over what came after it."""
 
 
 class RedisDriver(Driver):
@@ -53,7 +61,6 @@ class RedisDriver(Driver):
     """
 
     max_value = 64 * 1024 * 1024
-    max_batch = 20_000
     compares = True
     durability: Literal["disk", "process"] = "process"
 
@@ -65,10 +72,12 @@ class RedisDriver(Driver):
         self._errors: Any = redis.exceptions
         self._client = client
         self.name = name
-        # The braces keep all three on one server of a cluster.
-        self._order, self._values, self._alarm = (
-            f"{{holdfast:{name}}}:{part}" for part in ("order", "values", "alarm")
+        # The braces keep all of them on one server of a cluster.
+        self._order, self._values, self._alarm, self._made = (
+            f"{{holdfast:{name}}}:{part}" for part in ("order", "values", "alarm", f"made:{secrets.token_hex(8)}")
         )
+        self._number = 0
+        self._turn = asyncio.Lock()
 
     @classmethod
     async def open(cls, client: Any, name: str) -> RedisDriver:
@@ -100,13 +109,17 @@ class RedisDriver(Driver):
     ) -> None:
         check_sizes(self, puts, deletes)
         expect = expect or {}
-        given: list[bytes | int] = [len(expect), len(puts), len(deletes)]
+        given: list[bytes | int] = [0, len(expect), len(puts), len(deletes)]
         for key, value in expect.items():
             given += [key, 0 if value is None else 1, value or b""]
         for key, value in puts.items():
             given += [key, value]
         given += deletes
-        wrong = await self._ask(self._client.eval(_BATCH, 2, self._order, self._values, *given), writes=True)
+        async with self._turn:
+            self._number += 1
+            given[0] = self._number
+            asked = self._client.eval(_BATCH, 3, self._order, self._values, self._made, *given)
+            wrong = await self._ask(asked, writes=True)
         if wrong is not None:
             raise NotAsExpected(f"key {wrong!r} has another value than the batch expects: another driver wrote it")
 

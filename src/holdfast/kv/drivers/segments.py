@@ -83,6 +83,8 @@ def read_all(folder: Path) -> SegmentsRead:
     if not found:
         return SegmentsRead([], 0, 0, False, [])
     first = max((place for place, (_, path) in enumerate(found) if _is_base(path)), default=None)
+    for _, path in found[first or 0 :]:
+        _refuse_newer(path)
     if first is None:
         raise StoreCorrupt(f"{found[0][1]}: the segment before it is lost; {_WAY_OUT}")
     batches: list[WrittenBatch] = []
@@ -134,10 +136,14 @@ def read(path: Path, follows: int, last: bool) -> Read:
 _WAY_OUT = "restore the directory from a backup"
 
 
-def _refuse_beginning(path: Path, data: bytes, last: bool) -> None:
-    found = _ANY.match(data)
+def _refuse_newer(path: Path) -> None:
+    with path.open("rb") as file:
+        found = _ANY.match(file.read(len(BASE)))
     if found is not None and found[1] != b"1":
         raise SchemaTooNew(f"{path}: is of format {found[1].decode()}, which a newer holdfast wrote; upgrade this one")
+
+
+def _refuse_beginning(path: Path, data: bytes, last: bool) -> None:
     if not (last and NEXT.startswith(data)):
         raise StoreCorrupt(f"{path}: does not begin as a segment of a key space does; {_WAY_OUT}")
 
