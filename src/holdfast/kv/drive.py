@@ -76,10 +76,7 @@ async def drive(
     clock = clock or Clock()
     now = clock.now()
     about, given = _begun(space, workflow, args, id, timeout, now)
-    try:
-        already = await _stands(space, about, workflow, now)
-    except NotAsExpected as refused:
-        return Standing("evicted", about.id, error=error_to_data(refused))
+    already = await _stands(space, about, workflow, now)
     if already is not None:
         return already
     options = DriveOptions(
@@ -133,9 +130,12 @@ async def _stands(space: Space, about: About, workflow: Workflow[..., R], now: I
     if state is not None and state.state in ENDED:
         await wake_at(space.driver, None)
         return _stored_end(space, about, workflow, state.state)
-    if await _is_paused(space, messages):
-        return await _with_alarm(space, Standing("paused", about.id), now)
-    return Standing("evicted", about.id) if await _asked_to_leave(space, messages) else None
+    try:
+        if await _is_paused(space, messages):
+            return await _with_alarm(space, Standing("paused", about.id), now)
+        return Standing("evicted", about.id) if await _asked_to_leave(space, messages) else None
+    except NotAsExpected as refused:
+        return Standing("evicted", about.id, error=error_to_data(refused))
 
 
 def _stored_end(space: Space, about: About, workflow: Workflow[..., R], state: str) -> Standing[R]:
