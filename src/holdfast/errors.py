@@ -28,6 +28,7 @@
     |   |-- RunRejected            its workflow has as many runs as it may, and refuses more
     |   |-- CannotReopen           the run cannot go on from there
     |   |-- RunTerminal            the run has ended
+    |   |-- Moved                  the run goes on elsewhere
     |   |-- RunFailed              result() of a failed run
     |   |-- RunCancelled           result() of a cancelled run
     |   `-- RunBlocked             the code cannot continue this history
@@ -231,6 +232,15 @@ class RunTerminal(RunError):
         self.status = status
 
 
+class Moved(RunError):
+    """The run goes on in another runtime, at `address`, or is on its way there; nothing was done here."""
+
+    def __init__(self, run_id: str, address: str = "", moving: bool = False) -> None:
+        how = f"{'is being' if moving else 'was'} moved to {address or 'another runtime'}"
+        super().__init__(run_id, f"run {run_id!r} {how}: call it there")
+        self.address = address
+
+
 class RunFailed(RunError):
     """The run ended failed; `__cause__` is its error, raised again."""
 
@@ -262,11 +272,8 @@ class HistoryMismatch(RunBlocked):
         advice: str = "",
     ) -> None:
         super().__init__(run_id, message)
-        self.path = path
-        self.recorded = recorded
-        self.current = current
-        self.place = place
-        self.advice = advice
+        self.path, self.recorded, self.current = path, recorded, current
+        self.place, self.advice = place, advice
 
 
 class StuckRun(RunBlocked):

@@ -28,7 +28,7 @@ PAYLOADS = ("payloads", "payloads.*")
 DETERMINISM = ("determinism", "determinism.*")
 ROWS = (
     "contract", "contract.rows", "contract.turns", "contract.operations", "contract.limits", "contract.heads",
-    "contract.waits", "contract.house", "contract.figures", "contract.tokens",
+    "contract.waits", "contract.house", "contract.figures", "contract.tokens", "contract.moves",
 )  # fmt: skip
 TIMES = ("schedules", "schedules.times")
 GROUND = (*FOUNDATIONS, *PAYLOADS, *DETERMINISM, *ROWS, *TIMES)
@@ -367,6 +367,7 @@ CIRCLES: dict[frozenset[str], str] = {
             for topic in [
                 "events",
                 "flow.lanes",
+                "flow.moves",
                 "flow.pauses",
                 "keys",
                 "letters",

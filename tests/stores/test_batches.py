@@ -22,6 +22,7 @@ from holdfast.contract.limits import (
     PutLimit,
     TakeTasks,
 )
+from holdfast.contract.moves import FinishMove, GiveUpMove, Leaving, MarkMoving
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -83,9 +84,9 @@ from holdfast.testing.conformance import LEASE, NOW
 IDS = [f"run-{n}" for n in range(12)]
 NAMES = ["x", "y"]
 LETTERS = [f"letter-{n}" for n in range(1, 9)]
-OPEN = [status for status in Status if not status.is_terminal]
+OPEN = [status for status in Status if not status.is_terminal and status is not Status.MOVING]
 ENDS = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
-PURGES = [*ENDS, "work", "event", "queued", "keys", "ids"]
+PURGES = [*ENDS, Status.MOVED, "work", "event", "queued", "keys", "ids"]
 AUDIT = Audit(actor="ann", action="did")
 
 
@@ -96,6 +97,7 @@ class Dice:
         self.random = Random(seed)
         self.flow = Random(seed)
         self.tokens = Random(f"tokens {seed}")  # so that all else is as it was without them
+        self.moves = Random(f"moves {seed}")
         self.at = NOW
         self.seq = 0
         self.epochs: dict[object, int] = {}
@@ -265,9 +267,21 @@ class Dice:
     def terminate(self) -> Terminate:
         return Terminate(target=self.id(), end=self.end(), audit=self.audit())
 
-    def pause(self) -> Pause:
+    def pause(self) -> Operation:
         until = self.random.choice([None, self.at + 50])
-        return Pause(target=self.id(), at=self.at, until=until, audit=self.audit())
+        pause = Pause(target=self.id(), at=self.at, until=until, audit=self.audit())
+        return pause if self.moves.random() < 0.4 else self.move(pause)
+
+    def move(self, pause: Pause) -> Operation:
+        said: dict[str, Any] = {"target": pause.target, "at": self.at, "token": self.moves.choice("tu")}
+        step = self.moves.random()
+        if step < 0.5:
+            epoch = self.moves.choice([self.epochs.get(pause.target, 1), 0, 1, 2])
+            leaving = Leaving(id=pause.target, epoch=epoch, paused=self.moves.random() < 0.5, until=pause.until)
+            return MarkMoving(runs=[leaving], address="elsewhere", audit=pause.audit, **said)
+        if step < 0.8:
+            return FinishMove(seen=self.moves.choice([0, 1, 99]), **said)
+        return GiveUpMove(**said)
 
     def nudge(self) -> Nudge:
         return Nudge(target=self.id(), at=self.at, audit=self.audit())
@@ -534,13 +548,18 @@ NEVER = {
     "a step of an ended run in line": """
         SELECT run FROM limit_waiters JOIN runs ON runs.key = limit_waiters.run WHERE ended IS NOT NULL""",
     "an ended run that is not terminal": """
-        SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled'))""",
+        SELECT key FROM runs WHERE (ended IS NULL) = (status IN ('completed', 'failed', 'cancelled', 'moved'))""",
     "a run that nobody will ever drive": """
         SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND place <> 1
         AND status IN ('pending', 'running', 'cancelling', 'compensating')""",
     "a request to stop or go on that nobody will see": """
         SELECT key FROM runs WHERE owner IS NULL AND due IS NULL AND status <> 'blocked' AND place <> 1
-        AND key IN (SELECT run FROM inbox WHERE kind IN ('cancel', 'resume')) AND status <> 'paused'""",
+        AND key IN (SELECT run FROM inbox WHERE kind IN ('cancel', 'resume')) AND status NOT IN ('paused', 'moving')""",
+    "a move that no run is on, or a run on no move": """
+        SELECT run FROM moves LEFT JOIN runs ON key = run WHERE status IS NULL OR status NOT IN ('moving', 'moved')
+        UNION ALL SELECT key FROM runs WHERE status IN ('moving', 'moved') AND key NOT IN (SELECT run FROM moves)""",
+    "a run that is moving and acts": """
+        SELECT key FROM runs WHERE status = 'moving' AND (owner IS NOT NULL OR due IS NOT NULL OR side_rows <> 0)""",
     "a run that waits and is due": "SELECT key FROM runs WHERE place = 1 AND (due IS NOT NULL OR owner IS NOT NULL)",
     "a place that is not its run's": """
         SELECT run FROM run_places LEFT JOIN runs ON key = run

@@ -13,6 +13,7 @@ import psycopg
 from tests.support.waiting import eventually
 
 from holdfast import Context, Event, Retry, activity, step_context, workflow
+from holdfast.contract.moves import FinishMove, Leaving, MarkMoving
 from holdfast.contract.operations import Purge
 from holdfast.testing import JumpingClock, TestEngine
 
@@ -193,6 +194,7 @@ async def furnish(house: House) -> None:
         await _what_is_purged(house, engine)
         await _what_ends(house, engine)
         await _what_waits(engine)
+        await _what_went_elsewhere(house, engine)
         await engine.start(changing, id="blocked")
         await engine.settle()
     async with house.engine([*WORKFLOWS[:-1], changed]) as engine:
@@ -264,6 +266,18 @@ async def _what_waits(engine: TestEngine) -> None:
     await engine.schedules.put("resting", sleeper, 0, every=DAY)
     await engine.schedules.pause("resting")
     await engine.settle()
+
+
+async def _what_went_elsewhere(house: House, engine: TestEngine) -> None:
+    run = await engine.start(sleeper, 20, id="moved")
+    await engine.settle()
+    await run.pause()
+    await engine.settle()
+    leaving = Leaving(id="moved", epoch=(await engine.store.get("moved")).epoch, paused=True, until=house.clock.now())  # type: ignore[union-attr]
+    now, address = house.clock.now(), "temporal://host:7233/default"
+    await engine.store.apply([MarkMoving(target="moved", token="mine", at=now, runs=[leaving], address=address)])
+    await engine.store.apply([FinishMove(target="moved", token="mine", at=now, seen=9)])  # no secret
+    assert await run.status() == "moved"
 
 
 async def _what_is_under_way(engine: TestEngine) -> None:

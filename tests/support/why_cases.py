@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 from tests.support.waiting import eventually
 
 from holdfast import Context, NotReady, Retry, activity, step_context, workflow
-from holdfast.contract.operations import Committed, Started
+from holdfast.contract.moves import FinishMove
+from holdfast.contract.operations import Committed, Done, Started
 from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import StartRun, State
 from holdfast.limits import Limit
 from holdfast.stores import open_store
 from holdfast.testing import JumpingClock, TestEngine
+from holdfast.testing.conformance.moving import mark
 from holdfast.testing.conformance.samples import claim, new_run, one, turn
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -326,6 +328,29 @@ async def terminated(house: House) -> str:
     await engine.settle()
     await run.terminate(by="kim", reason="INC-9")
     return "order-1"
+
+
+@case("moving", "On its way to temporal://host:7233/default: nothing of it happens here, what is sent to it")
+async def moving(house: House) -> str:
+    await _marked(await house.engine())
+    return "order-1"
+
+
+@case("moved", "Moved to temporal://host:7233/default 0.0 s ago: it goes on there")
+async def moved(house: House) -> str:
+    engine = await house.engine()
+    await _marked(engine)
+    gone = FinishMove(target="order-1", token="mine", at=engine.clock.now(), seen=9)  # no secret
+    await one(engine.store, gone, Done)
+    return "order-1"
+
+
+async def _marked(engine: Any) -> None:
+    run = await engine.start(approval, id="order-1")
+    await engine.settle()
+    await run.pause()
+    await engine.settle()
+    await one(engine.store, mark((await engine.store.get("order-1")), at=engine.clock.now()), Done)
 
 
 @case("blocked.mismatch", "Blocked: at ")

@@ -15,7 +15,16 @@ from holdfast.context.api import MISSING, Request
 from holdfast.contract.rows import TERMINAL
 from holdfast.contract.turns import EventRule, PublishEvent, Send
 from holdfast.definitions import check_message_id, check_run_id
-from holdfast.errors import BadInput, HoldfastError, InvalidDuration, NoSuchRun, QueueFull, ReceiveTimeout, RunTerminal
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    InvalidDuration,
+    Moved,
+    NoSuchRun,
+    QueueFull,
+    ReceiveTimeout,
+    RunTerminal,
+)
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import encode_entry
@@ -99,6 +108,8 @@ class SendVerb(Verb):
             self.set_exception(NoSuchRun(self.target))
         elif entry.refused == "full":
             self.set_exception(QueueFull(f"too many messages of that name wait for run {self.target!r} already"))
+        elif entry.refused == "moved":
+            self.set_exception(Moved(self.target))
         elif entry.refused:
             self.set_exception(RunTerminal(self.target, entry.refused))
         else:

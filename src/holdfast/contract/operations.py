@@ -18,6 +18,7 @@ from holdfast.contract.limits import (
     TakeTasks,
     TasksTaken,
 )
+from holdfast.contract.moves import FinishMove, GiveUpMove, MarkMoving
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 from holdfast.contract.tokens import WriteToken
 from holdfast.contract.turns import (
@@ -330,6 +331,9 @@ Operation = (
     | Reopen
     | SetAttributes
     | Unblock
+    | MarkMoving
+    | FinishMove
+    | GiveUpMove
     | Acknowledge
     | ReplayEvent
     | KeepResult

@@ -14,7 +14,7 @@ from holdfast.clock import Instant
 
 
 class Status(StrEnum):
-    """Where a run stands. `completed`, `failed` and `cancelled` are terminal."""
+    """Where a run stands. `completed`, `failed` and `cancelled` are terminal, and `moved` is here."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -26,6 +26,10 @@ class Status(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     BLOCKED = "blocked"
+    MOVING = "moving"
+    """On its way to another runtime: it acts here no more."""
+    MOVED = "moved"
+    """It goes on elsewhere; its row names the address."""
 
     @property
     def is_terminal(self) -> bool:
@@ -33,7 +37,9 @@ class Status(StrEnum):
         return self in TERMINAL
 
 
-TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.MOVED})
+AWAY = frozenset({Status.MOVING, Status.MOVED})
+"""Where operators are sent to the other side."""
 UNDECIDED = "open"
 """The conclusion of a run whose code is told of a cancel even if it never began, until it is decided how it ends."""
 

@@ -16,7 +16,8 @@ When a run needs attention
     run that no worker ever had is not due before it begins, and a paused or blocked one is due only by its own rules.
 
 Terminal is final
-    No operation but Reopen changes the status, output or error of a completed, failed or cancelled run.
+    No operation but Reopen changes the status, output or error of a completed, failed or cancelled run, and none that
+    of one that was moved.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from holdfast.clock import Clock, Instant
 from holdfast.contract.figures import Figure
 from holdfast.contract.limits import Admission, LimitKeyRow, LimitRow, LimitWait
 from holdfast.contract.looking import Looks
+from holdfast.contract.moves import Departure
 from holdfast.contract.operations import Delivered, Fenced, Operation, Outcome, SendMessage, Transact
 from holdfast.contract.rows import (
     AuditRow,
@@ -157,8 +159,8 @@ class Store(Looks):
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
         - `WriteToken`: the token is there, or revoked (`Done`); nothing is done if one has that id, or none is left.
         - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
-        - `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`, `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and
-          those of limits: see their records.
+        - `MarkMoving`, `FinishMove`, `GiveUpMove`, `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`,
+          `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and those of limits: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`, no duplicate) is recorded in the audit trail in
         the same transaction.
 
@@ -344,6 +346,10 @@ class Store(Looks):
 
         Of its facts only those after a number, and of these the first `limit`, or with `newest` the last `limit`.
         """
+
+    @abstractmethod
+    async def departure(self, key: int) -> Departure:
+        """Return what a run has beside its row, its history and its inbox, for it to go on elsewhere."""
 
     @abstractmethod
     async def letters(self, which: LetterFilter) -> list[LetterRow]:

@@ -14,7 +14,7 @@ from holdfast.clock import micros
 from holdfast.contract.rows import Status
 from holdfast.engine.port import RunPort
 from holdfast.engine.views.run import Run
-from holdfast.errors import RunBlocked, RunCancelled, RunFailed
+from holdfast.errors import Moved, RunBlocked, RunCancelled, RunFailed
 from holdfast.patience import patient
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_from_data
@@ -52,6 +52,7 @@ class RunHandle(Generic[R]):
             RunFailed: it failed; the cause is its error.
             RunCancelled: it was cancelled.
             RunBlocked: its code cannot continue its history.
+            Moved: it goes on in another runtime.
             TimeoutError: it has not ended within `timeout`; the run goes on.
         """
         seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
@@ -59,6 +60,8 @@ class RunHandle(Generic[R]):
         if row.status is Status.COMPLETED:
             result: R = codec.decode(row.output or "null", self._result_type, f"the result of run {self.id!r}")
             return result
+        if row.status is Status.MOVED:
+            raise Moved(self.id, (await self._client.row(self.id)).wait)
         cause, reason = None, ""
         if row.error is not None:
             data = codec.decode(row.error, ErrorData)

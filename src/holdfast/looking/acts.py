@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from holdfast.contract.rows import TERMINAL, Status
+from holdfast.contract.rows import AWAY, TERMINAL, Status
 from holdfast.engine.engine import Engine
 from holdfast.engine.handle import RunHandle
 from holdfast.errors import BadInput
@@ -20,14 +20,14 @@ ACTIONS: tuple[str, ...] = get_args(Action)
 _OPEN = frozenset(Status) - TERMINAL
 FITS: dict[str, frozenset[Status]] = {
     "cancel": _OPEN - {Status.CANCELLING, Status.COMPENSATING},
-    "pause": _OPEN - {Status.CANCELLING, Status.BLOCKED, Status.PAUSED},
+    "pause": _OPEN - {Status.CANCELLING, Status.BLOCKED, Status.PAUSED, Status.MOVING},
     "resume": frozenset({Status.PAUSED, Status.CANCELLED}),
     "retry": frozenset({Status.FAILED}),
-    "rerun": TERMINAL,
-    "terminate": _OPEN,
+    "rerun": TERMINAL - AWAY,
+    "terminate": _OPEN - AWAY,
     "recover": frozenset({Status.BLOCKED}),
     "nudge": frozenset({Status.SUSPENDED, Status.CANCELLING, Status.COMPENSATING}),
-    "attributes": frozenset(Status),
+    "attributes": frozenset(Status) - AWAY,
 }
 """In which states a run can be acted on."""
 

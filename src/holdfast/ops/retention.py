@@ -41,7 +41,8 @@ class Retention:
         Engine(..., retention=Retention(completed=timedelta(days=1), on_purged=archive))
 
     Args:
-        completed, failed, cancelled: runs that ended so, counted from their end.
+        completed, failed, cancelled: runs that ended so, counted from their end; those that were moved to another
+            runtime stay as tombstones as long as completed ones.
         dead_letters: also those that were not acknowledged.
         acknowledged_dead_letters: those that were acknowledged or replayed, counted from when they were added.
         events: those that no run took; what `Event.on_target_ended` says of their name becomes of them.
@@ -123,8 +124,8 @@ class Sweeper:
     async def sweep(self) -> dict[str, int]:
         """Delete everything that is old enough now and return how much of each kind, told as a `purged` change.
 
-        The kinds are completed, failed, cancelled, dead_letters, events, keys (expired results under idempotency keys),
-        ids and figures.
+        The kinds are completed, failed, cancelled, moved, dead_letters, events, keys (expired results under idempotency
+        keys), ids and figures.
         """
         counts: Counter[str] = Counter()
         for kind, purge in await self._sweep_together(self._purges(self._port.clock.now()), counts):
@@ -145,6 +146,7 @@ class Sweeper:
         add("completed", Status.COMPLETED, keep.completed, keep_ids=kept_ids)
         add("failed", Status.FAILED, keep.failed, keep_ids=kept_ids)
         add("cancelled", Status.CANCELLED, keep.cancelled, keep_ids=kept_ids)
+        add("moved", Status.MOVED, keep.completed, keep_ids=kept_ids)
         for letters in ("work", "event"):
             add("dead_letters", letters, keep.dead_letters)
             add("dead_letters", letters, keep.acknowledged_dead_letters, acknowledged=True)

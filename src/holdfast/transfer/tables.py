@@ -44,6 +44,8 @@ def arrived(run: StoredRun, fates: Mapping[str, str], snapshot: bool) -> StoredR
     owner = run.owner
     # A run that no worker ever had stays so: it is not driven before it begins.
     run = replace(run, owner=None, epoch=run.epoch + 1 if run.epoch else 0)
+    if run.status == Status.MOVING:
+        return run
     if snapshot:
         if run.status == Status.BLOCKED:
             return replace(run, fingerprint=None)

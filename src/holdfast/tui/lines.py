@@ -28,12 +28,12 @@ MARKS = {
     "compensating": ("↶", "yellow"), "cancelling": ("⊘", "yellow"), "blocked": ("■", "bold red"),
     "failed": ("✗", "red"), "completed": ("✓", "green"), "cancelled": ("⊘", "yellow"), "waiting": ("◷", "blue"),
     "skipped": ("◷", "blue"), "lost": ("░", "magenta"), "alive": ("✓", "green"), "silent": ("‖", "yellow"),
-    "dead": ("✗", "red"),
+    "dead": ("✗", "red"), "moving": ("→", "yellow"), "moved": ("→", "blue"),
 }  # fmt: skip
 _WORDS = {"suspended": "waiting", "skipped": "put off"}
 STATUSES = (
     "pending", "running", "suspended", "paused", "compensating", "cancelling", "blocked", "failed", "completed",
-    "cancelled",
+    "cancelled", "moving", "moved",
 )  # fmt: skip
 
 

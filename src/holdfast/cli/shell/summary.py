@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _ORDER = (
     "running", "suspended", "pending", "paused", "blocked", "failed", "compensating", "cancelling", "cancelled",
-    "completed",
+    "completed", "moving", "moved",
 )  # fmt: skip
 
 

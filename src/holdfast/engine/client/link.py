@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.changes import Change
 from holdfast.clock import Clock
-from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, SendMessage
-from holdfast.contract.rows import RunRow
+from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, Refused, SendMessage
+from holdfast.contract.rows import AWAY, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import PublishEvent, StartRun
 from holdfast.determinism.guard import refuse_in_workflow_code
 from holdfast.engine.views.observers import Observers
 from holdfast.engine.worker.committer import Done, resolving, soon
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun, StoreClosed
+from holdfast.errors import BadInput, HoldfastError, Moved, NoSuchRun, StoreClosed
 from holdfast.patience import Outcomes
 
 if TYPE_CHECKING:
@@ -84,13 +84,30 @@ class Link:
             raise NoSuchRun(run_id)
         return row
 
+    async def row_here(self, run_id: str) -> RunRow:
+        """Return a run that has not gone elsewhere.
+
+        Raises:
+            NoSuchRun: there is no such run (any more).
+            Moved: it goes on in another runtime, or is on its way there.
+        """
+        row = await self.row(run_id)
+        if row.status in AWAY:
+            raise moved(row)
+        return row
+
+    async def _refuse_away(self, operation: Operation, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Refused) and outcome.status in AWAY:
+            await self.row_here(getattr(operation, "target", ""))
+        return outcome
+
     async def apply(self, operation: Operation) -> Outcome:
         """Make one operation durable and let this engine see what came of it."""
         worker = self.worker
         outcome = await self.settle(worker, operation, partial(worker.committer.submit, operation))
         if not isinstance(operation, Purge):
             worker.look(may_have_ended=not isinstance(operation, PublishEvent))
-        return outcome
+        return await self._refuse_away(operation, outcome)
 
     async def deliver(self, operation: Operation) -> Outcome:
         """Put a row into a run's inbox; a run in memory here is handed it at once.
@@ -112,7 +129,7 @@ class Link:
                 if isinstance(operation, SendMessage) and not operation.deduplicate:
                     worker.runner.mail.early(operation.target, operation.row(0))
 
-        return await self.settle(worker, operation, partial(soon, ask))
+        return await self._refuse_away(operation, await self.settle(worker, operation, partial(soon, ask)))
 
     async def enclose(self, connection: object, operation: SendMessage | StartRun) -> Outcome:
         """Make one operation part of the transaction that is open on a caller's connection.
@@ -125,7 +142,7 @@ class Link:
                 "connection=None names no transaction, and this would happen outside the one that was meant: "
                 "pass a connection of psycopg, or leave connection out"
             )
-        return await self.store.enclose(connection, operation)
+        return await self._refuse_away(operation, await self.store.enclose(connection, operation))
 
     def settle(self, worker: Worker, what: object, begin: Callable[[Done], None]) -> Coroutine[Any, Any, Outcome]:
         """Ask for an operation, or the start of a run, and wait for its outcome as long as a call may take."""
@@ -136,6 +153,11 @@ class Link:
     def notify(self, change: Change) -> None:
         """Tell the observers."""
         self.observers.notify(change)
+
+
+def moved(row: RunRow) -> Moved:
+    """Return what is raised where a run is called that goes on elsewhere."""
+    return Moved(row.id, row.wait, moving=row.status is Status.MOVING)
 
 
 def inherited() -> StoreClosed:

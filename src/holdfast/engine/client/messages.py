@@ -14,7 +14,7 @@ from holdfast.contract.operations import Delivered, Outcome, Published, Refused,
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.turns import PublishEvent
 from holdfast.definitions import check_message_id, check_run_id
-from holdfast.engine.client.link import Link
+from holdfast.engine.client.link import Link, moved
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, NoSuchRun, QueueFull, RunBlocked, RunTerminal, UnknownQuery
 from holdfast.events import Events
@@ -86,7 +86,7 @@ class Messaging:
             if row.status.is_terminal:
                 replies = await store.replies([request])  # it may have been its last word
                 if request not in replies:
-                    raise RunTerminal(run_id, row.status)
+                    raise moved(row) if row.status is Status.MOVED else RunTerminal(run_id, row.status)
         return replies.get(request)
 
     async def publish(
@@ -138,7 +138,7 @@ class Messaging:
         link = self._link
         end = time.monotonic() + link.patience / 2
         while True:
-            row = await link.row(run_id)
+            row = await link.row_here(run_id)
             if row.epoch:
                 return row
             now = link.clock.now()

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.changes import step_name
 from holdfast.clock import Instant
 from holdfast.contract.operations import Done, KeyHeld, Refused, Reopen
-from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
+from holdfast.contract.rows import AWAY, TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
 from holdfast.contract.turns import Lane
 from holdfast.definitions import Registry, check_run_id
 from holdfast.engine.client.link import Link
@@ -119,7 +119,7 @@ class Reopener:
             return cut_for_all(rows, at, run) if from_step is None else cut_for_rerun(rows, from_step, at, run)
 
         done = await self._reopen(
-            run_id, "rerun", set(TERMINAL), cut, by, reason, dry_run=dry_run, from_step=from_step or ""
+            run_id, "rerun", set(TERMINAL - AWAY), cut, by, reason, dry_run=dry_run, from_step=from_step or ""
         )
         assert done is not None
         return done
@@ -182,6 +182,8 @@ class Reopener:
                     raise CannotReopen(row.id, f"run {row.id!r} waits for child {child_id!r}, which was purged")
                 gone = ErrorData(type="NoSuchRun", message=f"child {child_id!r} ended and was deleted meanwhile")
                 messages.append(_child_row(child_id, entries.ChildEnded("failed", error=gone), now))
+            elif child.status in AWAY:
+                raise CannotReopen(row.id, f"run {row.id!r} waits for child {child_id!r}, which goes on elsewhere")
             elif not child.status.is_terminal:
                 unended.append(child_id)
             elif child_id in found.from_beginning:

@@ -11,9 +11,10 @@ import msgspec
 
 from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, new_seed
 from holdfast.contract.operations import Existing, KeyHeld, Outcome, Refused
+from holdfast.contract.rows import Status
 from holdfast.contract.turns import NO_OPTIONS, Audit, NewRun, RunOptions, StartRun
 from holdfast.definitions import Registry, Workflow, check_run_id, source_line
-from holdfast.engine.client.link import Link
+from holdfast.engine.client.link import Link, moved
 from holdfast.engine.runs.ends import Rules, in_its_lane, rejected
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.worker.committer import Done, soon
@@ -153,6 +154,8 @@ class RunStarter:
         new = check_run_id(asked.id) if asked.id is not None else new_id()
         if not enclosed and asked.id is not None and (row := await self._link.store.get(new)) is not None:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
+            if row.status is Status.MOVED:
+                raise moved(row)
             return _same(new, name, digest, row.workflow, row.digest), result_type, False
         run = NewRun(
             id=new,
@@ -171,6 +174,8 @@ class RunStarter:
             laned = in_its_lane(run, self._rules) if options.lane else run
             outcome = await self._insert(worker, laned, definition, audit)
         if isinstance(outcome, Existing):
+            if outcome.status is Status.MOVED:
+                await self._link.row_here(new)
             return _same(new, name, digest, outcome.workflow, outcome.digest), result_type, False
         if isinstance(outcome, KeyHeld):
             if asked.on_conflict == "raise":

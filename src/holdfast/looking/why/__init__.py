@@ -15,7 +15,7 @@ from holdfast.contract.heads import RunHead
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times
 from holdfast.looking.views import Why
-from holdfast.looking.why.ends import blocked, ended, ending, paused
+from holdfast.looking.why.ends import blocked, ended, ending, moving, paused
 from holdfast.looking.why.saying import Code, discreet
 from holdfast.looking.why.waits import waiting
 from holdfast.looking.why.workers import pending, running
@@ -60,7 +60,7 @@ def _continued(sentence: str) -> str:
     lower = sentence[:1].lower() + sentence[1:]
     if sentence.startswith("Step "):
         return f"whose {lower}"
-    if sentence.startswith(("Cancelled", "Paused", "Blocked", "Terminated", "Being", "Undoing")):
+    if sentence.startswith(("Cancelled", "Paused", "Blocked", "Terminated", "Being", "Undoing", "Moved", "On its")):
         return f"which is {lower}"
     if sentence.startswith(("Its ", "It ", "No ", "A ")):
         return f"of which: {lower}"
@@ -68,4 +68,4 @@ def _continued(sentence: str) -> str:
 
 
 CODES: tuple[str, ...] = get_args(Code)
-_RULES = (ended, blocked, paused, ending, pending, running, waiting)
+_RULES = (ended, moving, blocked, paused, ending, pending, running, waiting)

@@ -31,6 +31,9 @@ def ended(head: RunHead, facts: Facts, times: Times) -> Say | None:
         return Say(code="completed", text=text, since=head.ended)
     if head.status is Status.CANCELLED:
         return _cancelled(head, facts, head.ended)
+    if head.status is Status.MOVED:
+        text = f"Moved to {head.wait} {times.back(head.ended)}: it goes on there"
+        return Say(code="moved", text=text, since=head.ended, subject={"address": head.wait})
     return _failed(head, facts, head.ended)
 
 
@@ -89,6 +92,17 @@ def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
         helping("try again once the code is put right", "recover", head.id),
     )
     return Say(code=code, text=f"Blocked: {_POISON if poison else said}", since=head.updated, help=help)
+
+
+def moving(head: RunHead, facts: Facts, times: Times) -> Say | None:
+    """Say where a run is on its way to."""
+    if head.status is not Status.MOVING:
+        return None
+    help = (
+        Help(say=f"run the same `holdfast move ... {head.wait}` again, if it was interrupted: it is finished then"),
+    )
+    text = f"On its way to {head.wait}: nothing of it happens here, what is sent to it is forwarded"
+    return Say(code="moving", text=text, since=head.updated, subject={"address": head.wait}, help=help)
 
 
 def paused(head: RunHead, facts: Facts, times: Times) -> Say | None:

@@ -13,7 +13,8 @@ from holdfast.contract.waits import WaitNote, error_head, meant_error
 from holdfast.looking.views import Help
 
 Code = Literal[
-    "completed", "failed.step", "failed.code", "failed.timeout", "failed.child", "cancelled", "terminated",
+    "completed", "failed.step", "failed.code", "failed.timeout", "failed.child", "cancelled", "terminated", "moved",
+    "moving",
     "blocked.mismatch", "blocked.poison", "blocked.busy_loop", "blocked.stuck", "blocked.code", "paused", "cancelling",
     "compensating", "ending.hook", "pending.later", "pending.nobody", "pending.busy", "pending.admission", "debounced",
     "overdue", "running.step", "running.silent", "running.dead", "waiting.retry", "waiting.condition", "waiting.limit",

@@ -25,7 +25,7 @@ NAME_LOCKS = 1024
 
 _FILES = (
     "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/house", "sql/workers", "sql/transfer",
-    "sql/limits", "sql/lanes", "sql/figures", "sql/tokens", "postgres/heads", "postgres/postgres",
+    "sql/limits", "sql/lanes", "sql/figures", "sql/tokens", "sql/moves", "postgres/heads", "postgres/postgres",
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",

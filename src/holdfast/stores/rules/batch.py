@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Instant
 from holdfast.contract.limits import LimitAnswer, PauseLimit, PutLimit
+from holdfast.contract.moves import Moving
 from holdfast.contract.operations import (
     Acknowledge,
     Beat,
@@ -158,7 +159,7 @@ class Batch(Inboxes):
             case Terminate():
                 outcome = await self.operators.terminate(operation)
                 return await self.trails.audited(operation.audit, operation.target, operation.end.at, outcome)
-            case RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock():
+            case RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock() | Moving():
                 outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
                 return await self.trails.audited(operation.audit, target, operation.at, outcome)
@@ -324,7 +325,8 @@ class Batch(Inboxes):
                 continue
             reason = "missing" if target is None else str(target.status) if target.ended is not None else "full"
             refused[send.location] = reason
-            self._rewrites.append((run.key, send.location, send.seq, send.refusals[reason]))
+            words = send.refusals.get(reason, send.refusals["missing"])
+            self._rewrites.append((run.key, send.location, send.seq, words))
         for child in turn.children:
             lane, refusal = child.run.options.lane, ""
             if await self.taken(child.run) is not None:
@@ -440,8 +442,7 @@ class Batch(Inboxes):
         if run.side_rows:
             await self.free(run, end.at)
             self.events.forget(run)
-            self._without_side_rows[run.key] = None
-            run.side_rows = 0
+            self.forget_side_rows(run)
             self.touch(run, end.at)  # publishing what was unread may have written the run before this
         if run.place:
             await self.lanes.leave(run)
@@ -468,7 +469,7 @@ class Batch(Inboxes):
         known = (target.key, operation.id)
         if operation.deduplicate and await self.statements.read("known_message", [known]):
             return Delivered(target.key, target.owner, duplicate=True)
-        if target.ended is not None and not operation.dead_letter:
+        if target.ended is not None and (not operation.dead_letter or target.status == Status.MOVED):
             return Refused(Status(target.status))
         if target.ended is None and target.inbox >= operation.max_pending and await self._crowded(target, operation):
             return Refused(Status(target.status), "full")

@@ -7,6 +7,9 @@ from holdfast.contract.rows import InboxKind, Message, RunPlace, Status
 from holdfast.stores.rules.rows import BatchRows
 from holdfast.stores.sql.tables import StoredRun
 
+_STILL = frozenset({Status.BLOCKED, Status.PAUSED, Status.MOVING})
+"""What no inbox row makes due."""
+
 
 class Inboxes(BatchRows):
     """What a batch puts into inboxes."""
@@ -18,7 +21,7 @@ class Inboxes(BatchRows):
     def put_row(self, run: StoredRun, row: Message, now: Instant) -> Message:
         """Do likewise with a row, which may be older (an event that was published before) than it is in this inbox."""
         run.inbox += 1
-        if run.status not in (Status.BLOCKED, Status.PAUSED) and run.place != RunPlace.WAITS:
+        if run.status not in _STILL and run.place != RunPlace.WAITS:
             wanted = self.beginning(run, now)
             if run.due is None or run.due > wanted:
                 run.due = wanted

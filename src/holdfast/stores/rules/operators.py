@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.contract.moves import Moving
 from holdfast.contract.operations import (
     Delivered,
     Done,
@@ -20,17 +21,18 @@ from holdfast.contract.operations import (
     Unblock,
     Unpause,
 )
-from holdfast.contract.rows import COMPENSATE, InboxKind, Message, RunPlace, Status
+from holdfast.contract.rows import AWAY, COMPENSATE, InboxKind, Message, RunPlace, Status
 from holdfast.contract.turns import RunEnd
 from holdfast.contract.waits import notes_of
 from holdfast.stores.rules.flow.lanes import without_displacing
+from holdfast.stores.rules.flow.moves import MoveRules
 from holdfast.stores.sql.tables import StoredRun
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 _PAUSING = frozenset({InboxKind.PAUSE, InboxKind.RESUME})
-_NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED})
+_NOT_PAUSABLE = frozenset({Status.CANCELLING, Status.BLOCKED, Status.MOVING})
 
 
 class OperatorRules:
@@ -40,7 +42,7 @@ class OperatorRules:
         self._batch = batch
 
     async def apply(
-        self, operation: RequestCancel | Pause | Unpause | Nudge | Reopen | SetAttributes | Unblock
+        self, operation: RequestCancel | Pause | Unpause | Nudge | Reopen | SetAttributes | Unblock | Moving
     ) -> Outcome:
         """Do what an operator asked for."""
         match operation:
@@ -56,13 +58,15 @@ class OperatorRules:
                 return await self._reopen(operation)
             case SetAttributes():
                 run = await self._batch.named(operation.target)
-                if run is None:
-                    return Refused(None)
+                if run is None or run.status in AWAY:
+                    return Refused(Status(run.status) if run else None)
                 await self.set_attributes(run, operation.attributes)
                 self._batch.touch(run, operation.at)
                 return Done(1)
             case Unblock():
                 return await self._unblock(operation)
+            case Moving():
+                return await MoveRules(self._batch).apply(operation)
 
     # Stopping.
 
@@ -75,6 +79,8 @@ class OperatorRules:
 
     async def _cancel(self, run: StoredRun, operation: RequestCancel) -> Message | None:
         batch = self._batch
+        if run.status == Status.MOVING:
+            return batch.put(run, InboxKind.CANCEL, "", "", COMPENSATE if operation.compensate else "", operation.at)
         begun = run.epoch or run.owner is not None
         if not begun and run.conclusion is None:
             # No worker ever had it: there is no code to tell.
@@ -115,13 +121,13 @@ class OperatorRules:
         await batch.flush()
         for row in await batch.statements.read("following", [(run.key,)]):
             child = batch.adopt(row)
-            if child.ended is None and child.status != Status.CANCELLING:
+            if child.ended is None and child.status not in (Status.CANCELLING, Status.MOVING):
                 yield child
 
     async def terminate(self, operation: Terminate) -> Outcome:
         """End a run here and now."""
         run = await self._batch.named(operation.target)
-        if run is None or run.ended is not None:
+        if run is None or run.ended is not None or run.status == Status.MOVING:
             return Refused(Status(run.status) if run else None)
         if run.decided != operation.decided:
             return Refused(Status(run.status), "decided")
@@ -186,7 +192,7 @@ class OperatorRules:
             return Refused(None)
         waiting = [note.step for note in notes_of(run.wait) if note.kind == "retry"]
         named = any(operation.step in ("", step) or not step for step in waiting)
-        if run.ended is not None or run.status == Status.PAUSED or not named:
+        if run.ended is not None or run.status in (Status.PAUSED, Status.MOVING) or not named:
             return Refused(Status(run.status), "nothing")
         if any(row.kind == InboxKind.NUDGE and row.name == operation.step for row in await batch.unread(run)):
             return Done(0)
@@ -212,7 +218,8 @@ class OperatorRules:
         children = [await self._batch.named(child) for child in operation.unended]
         if any(child is None or child.ended is not None for child in children):
             return Refused(None, "moved")
-        if run is None or run.ended is None or run.epoch != operation.epoch or run.key in runs:
+        gone = run is None or run.ended is None or run.status == Status.MOVED
+        if run is None or gone or run.epoch != operation.epoch or run.key in runs:
             return Refused(Status(run.status) if run else None, "moved")
         runs[run.key] = run
         if run.unique_key is not None:

@@ -12,6 +12,7 @@ from itertools import takewhile
 from msgspec.structs import astuple
 
 from holdfast.clock import Instant
+from holdfast.contract.moves import MarkMoving, Moving
 from holdfast.contract.operations import (
     Nudge,
     Operation,
@@ -211,6 +212,11 @@ class BatchRows:
             run.side_rows = 1
             self.touch(run, run.updated)
 
+    def forget_side_rows(self, run: StoredRun) -> None:
+        """Note that a run has no such rows any more."""
+        self._without_side_rows[run.key] = None
+        run.side_rows = 0
+
     # Writing.
 
     async def write_rows(self, more: Sequence[tuple[str, Sequence[Row]]]) -> None:
@@ -245,6 +251,10 @@ def ids_of(operation: Operation) -> Iterable[str]:
     """Return the ids of runs that an operation asks for."""
     match operation:
         case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes():
+            yield operation.target
+        case MarkMoving():
+            yield from (leaving.id for leaving in operation.runs)
+        case Moving():
             yield operation.target
         case StartRun():
             yield operation.run.id

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from holdfast.clock import Instant
 from holdfast.contract.limits import GRANTED_FOR, Admission, LimitKeyRow, LimitRow, LimitWait
+from holdfast.contract.moves import MOST_SEEN, Departure, MoveRow
 from holdfast.contract.rows import (
     AuditRow,
     Counts,
@@ -33,7 +34,7 @@ from holdfast.contract.tokens import TokenRow
 from holdfast.stores.sql.filters import list_letters, list_runs
 from holdfast.stores.sql.looks import Look, SQLLooks
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.tables import Row, Value, record_of
+from holdfast.stores.sql.tables import Row, StoredRun, Value, record_of
 
 T = TypeVar("T")
 
@@ -134,6 +135,23 @@ class SQLStore(SQLLooks):
             name = "read_newest_entries" if newest else "read_entries_after"
             rows = sorted(await self._read(name, (key, after, limit or _ALL)), key=_SEQ)
         return [EntryRow._make(row) for row in rows]
+
+    async def departure(self, key: int) -> Departure:
+        async def look(db: Statements) -> Departure:
+            moves = [record_of(MoveRow, row) for row in await db.read("read_move", [(key,)])]
+            tasks = await db.read("read_tasks", [(key,)])
+            [(run_id,)] = await db.read("id_of_run", [(key,)])
+            return Departure(
+                move=moves[0] if moves else None,
+                waited={str(name): _int(queued) for name, queued in await db.read("waited_names", [(key,)])},
+                given=[str(name) for (name,) in await db.read("given_events", [(key,)])],
+                keys=[(str(activity), str(name)) for activity, name in await db.read("keys_wanted", [(key,)])],
+                tasks={str(location): _int(attempt) for _, location, attempt in tasks},
+                seen=[str(id) for (id,) in await db.read("last_message_ids", [(key, MOST_SEEN)])][::-1],
+                children=[StoredRun(*row).id for row in await db.read("open_children", [(run_id,)])],  # type: ignore[arg-type]  # as in StoredRun
+            )
+
+        return await self.look(look, together=True)
 
     async def letters(self, which: LetterFilter) -> list[LetterRow]:
         return await self.look(lambda db: list_letters(db, which))

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.clock import Instant
 from holdfast.contract.figures import BOUNDS
 from holdfast.contract.heads import ERROR_HEAD, RunHead
+from holdfast.contract.moves import MoveRow
 from holdfast.contract.rows import (
     UNDECIDED,
     AuditRow,
@@ -179,6 +180,7 @@ TABLES: Mapping[str, Table] = {
         "run location",
     ),
     "run_places": _table("run int, workflow text, lane text, held int, priority int, since int, first int", "run"),
+    "moves": _of_run(MoveRow, ""),
     "dead_letters": Table(columns_of(LetterRow), ("id",)),
     "evidence": Table(columns_of(EvidenceRow), ("run", "n")),
     "tombstones": _table("id text, workflow text, digest int, expires int", "id"),
@@ -266,6 +268,7 @@ LISTS: Mapping[str, str] = {
     "audit_row": _listed("audit", AuditRow),
     "evidence_row": _listed("evidence", EvidenceRow),
     "schedule": _listed("schedules", ScheduleRow),
+    "move": _listed("moves", MoveRow),
     "token": _listed("tokens", TokenRow),
     "token_columns": ", ".join(name for name, _ in columns_of(TokenRow)),
 }

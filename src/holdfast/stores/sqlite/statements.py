@@ -50,6 +50,7 @@ _READ = with_transfers(
     "sql/house",
     "sql/figures",
     "sql/tokens",
+    "sql/moves",
     "sql/workers",
     "sql/transfer",
     "sql/limits",

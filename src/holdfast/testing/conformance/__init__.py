@@ -29,6 +29,7 @@ from holdfast.testing.conformance.keys import KeyConformance
 from holdfast.testing.conformance.letters import EventLetterConformance, LetterConformance
 from holdfast.testing.conformance.limited_tasks import LimitedTaskConformance
 from holdfast.testing.conformance.limits import LimitConformance
+from holdfast.testing.conformance.moving import MoveConformance, MovedConformance
 from holdfast.testing.conformance.operators import CancelConformance, NudgeConformance, TerminateConformance
 from holdfast.testing.conformance.pausing import PauseConformance
 from holdfast.testing.conformance.purging import PurgeConformance
@@ -74,7 +75,7 @@ class StoreConformance(
     UniquenessConformance, ScheduleConformance, PurgeConformance, TrailConformance, TaskConformance,
     TransactionConformance, ConclusionConformance, LimitConformance, KeptPlaceConformance, WorkPauseConformance,
     LaneConformance, AgeingConformance, LimitedTaskConformance, HeadConformance, HouseConformance, NudgeConformance,
-    FigureConformance, TokenConformance,
+    FigureConformance, TokenConformance, MoveConformance, MovedConformance,
 ):  # fmt: skip
     """Everything a store must do."""
 
@@ -105,6 +106,8 @@ __all__ = [
     "LimitConformance",
     "LimitedTaskConformance",
     "MessageConformance",
+    "MoveConformance",
+    "MovedConformance",
     "NudgeConformance",
     "PauseConformance",
     "PurgeConformance",

@@ -63,12 +63,14 @@ from holdfast.contract.turns import (
     TakeKey,
     TurnEffects,
 )
+from holdfast.testing.conformance.moving import steps_of_a_move
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
     SECOND,
     TERMINAL,
     TO_ALL,
+    TO_ONE,
     a_send,
     claim,
     end,
@@ -188,8 +190,8 @@ class TerminalConformance:
                 *((each(target=run.id, at=NOW), Refused) for each in (Unpause, Nudge)),
                 (Reopen(target=run.id, epoch=run.epoch + 1, cut=1, at=NOW), Refused),
                 (SetAttributes(target=run.id, attributes={}, at=NOW), Done),
-                (event(), Published),
-                (event(rule=TO_ALL), Published),
+                *steps_of_a_move(before),
+                *((event(rule=rule), Published) for rule in (TO_ONE, TO_ALL)),
                 (Acknowledge(letter="none", at=NOW), Done),
                 (ReplayEvent(letter="none", at=NOW, target=run.id), Refused),
                 (KeepResult(run=run.key, leave=LeaveKey(activity="a", key="k", result="1")), Fenced),

@@ -77,7 +77,7 @@ class PurgeConformance:
                 await one(store, turn(run.key, state=State(status=status, seen=0)), Committed)
         for what in (*TERMINAL, "work", "event", "queued", "keys", "ids"):
             assert await one(store, Purge(what=what, before=LATER * 2, at=LATER), Done) == Done(0)
-        assert len(await store.runs(RunFilter())) == 7
+        assert len(await store.runs(RunFilter())) == 8
 
     async def test_nothing_of_a_purged_run_is_left_but_its_trail(self, store: Store) -> None:
         """S0-59: history, archive, results, attributes, replies, ids of its messages."""

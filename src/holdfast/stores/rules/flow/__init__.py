@@ -1,1 +1,1 @@
-"""What holds runs back: pauses of workflows and queues."""
+"""What holds runs back: lanes, pauses of workflows and queues, and moves to another runtime."""

@@ -103,7 +103,7 @@ SELECT value FROM found WHERE value IS NOT NULL LIMIT $3;
 
 -- name: count_ended
 -- How many runs have ended, by status, in the index of those.
-SELECT status, count(*) FROM runs WHERE ended IS NOT NULL AND status IN ('completed', 'failed', 'cancelled') GROUP BY status;
+SELECT status, count(*) FROM runs WHERE ended IS NOT NULL AND status IN ('completed', 'failed', 'cancelled', 'moved') GROUP BY status;
 
 -- name: list_acts
 -- A page of the audit trail, newest first. The filter is put in place of {filter}.

@@ -7,7 +7,7 @@ const TERMINAL = ["completed", "failed", "cancelled"];
 
 /** Every act: its words, who may, on which statuses it fits, and the act that takes it back. */
 export const ACTS = {
-  cancel: { verb: "Cancel", past: "cancelled", role: "operator", undo: "resume", fits: OPEN.filter((s) => !["cancelling", "compensating"].includes(s)),
+  cancel: { verb: "Cancel", past: "cancelled", role: "operator", undo: "resume", fits: [...OPEN.filter((s) => !["cancelling", "compensating"].includes(s)), "moving"],
     one: "It is asked to stop: its step in hand ends, its code may clean up, and nothing new begins.", many: "They are asked to stop: steps in hand end, their code may clean up, and nothing new begins." },
   pause: { verb: "Pause", past: "paused", role: "operator", undo: "resume", fits: OPEN.filter((s) => !["cancelling", "blocked", "paused"].includes(s)),
     one: "It begins nothing more; the step in hand ends. Resume lets it go on where it is.", many: "They begin nothing more; steps in hand end. Resume lets them go on where they are." },

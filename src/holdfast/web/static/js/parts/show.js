@@ -4,9 +4,9 @@ import { absolute, ago, clock, coarse, now, zone } from "../format.js";
 import { runHref } from "../url.js";
 import { Icon } from "./icons.js";
 
-export const STATUSES = ["pending", "running", "suspended", "paused", "compensating", "cancelling", "blocked", "failed", "completed", "cancelled"];
+export const STATUSES = ["pending", "running", "suspended", "paused", "compensating", "cancelling", "blocked", "failed", "completed", "cancelled", "moving", "moved"];
 const WORDS = { suspended: "Waiting", skipped: "Put off" };
-export const TERMINAL = ["completed", "failed", "cancelled"];
+export const TERMINAL = ["completed", "failed", "cancelled", "moved"];
 
 export const statusWord = (status) => WORDS[status] ?? status[0].toUpperCase() + status.slice(1);
 const tone = (status) => ({ waiting: "suspended", skipped: "suspended", lost: "pending" })[status] ?? status;

@@ -1,0 +1,103 @@
+"""Moving runs to another runtime: what a store is asked to do so that at most one side can act at any moment.
+
+A run that is `moving` belongs to no worker and is due at no time; its epoch was raised, so the worker that had it is
+fenced. What is sent to it meanwhile stays in its inbox, and is forwarded. When all of that has arrived, the run is
+`moved`: its row stays as a tombstone that names the address.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.clock import Instant
+from holdfast.contract.rows import InboxKind
+from holdfast.contract.turns import Audit
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of those that are marked together, as it was seen: at rest, without owner, in this epoch."""
+
+    id: str
+    epoch: int
+    paused: bool = False
+    """Whether it stays paused where it goes."""
+    until: Instant | None = None
+    """When that pause ends by itself."""
+
+
+class Moving(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a move; `target` is the run, or the first of those that go together."""
+
+    target: str
+    token: str
+    """Names this move, here and where the run goes: what was begun by one process is finished by another."""
+    at: Instant
+    audit: Audit | None = None
+
+
+class MarkMoving(Moving, frozen=True, kw_only=True):
+    """Let runs act here no more, all of them or none: a run with its open parent and its open children.
+
+    They are `moving`: without owner or due time, at the next epoch; they wait for no event, and hold no key, limit or
+    task. What is sent to a moving run, and a cancel, is put into its inbox and wakes no worker; all other acts are
+    refused. Refused ("moved") if one is not what was seen: it has ended, has an owner, another epoch, a place or an
+    unfinished task, is neither paused nor blocked, or a member of the family is missing.
+    """
+
+    runs: list[Leaving]
+    address: str
+
+
+class FinishMove(Moving, frozen=True, kw_only=True):
+    """Leave a tombstone: the run goes on where it was moved to, and has all that was sent to it up to `seen`.
+
+    The run is `moved`, which is an end without a result: only a purge changes it, and every act on it is refused.
+    Refused ("inbox") if there is more by now; Done(0) if that was done before.
+    """
+
+    seen: int
+
+
+class GiveUpMove(Moving, frozen=True, kw_only=True):
+    """Let a run go on here after all, because it was not started where it was to go; Done(0) if it is not moving.
+
+    It is due at once, at the next epoch, or paused as it was.
+    """
+
+
+class MoveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A move as the store has it."""
+
+    token: str
+    address: str
+    inbox: int
+    """The number of the last inbox row when the run was marked: what came later is forwarded."""
+    paused: bool
+    until: Instant | None
+    at: Instant
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has in tables that no history shows, for it to be taken elsewhere, or to say why it cannot be."""
+
+    move: MoveRow | None
+    """How it moves, or was moved."""
+    waited: dict[str, int]
+    """The names that its receives wait for, and how many events are queued under each."""
+    given: list[str]
+    """The names of events that it was given copies of."""
+    keys: list[tuple[str, str]]
+    """Idempotency keys, by activity, that it holds for an attempt or waits for."""
+    tasks: dict[str, int]
+    """Attempts in queues, by location."""
+    seen: list[str]
+    """The ids of the last messages that were sent to it with one, oldest first."""
+    children: list[str]
+    """Its open children."""
+
+
+MOST_SEEN = 2_000
+"""How many ids of messages go with a run."""
+
+FORWARDED = frozenset({InboxKind.MESSAGE, InboxKind.CANCEL})
+"""What may come into the inbox of a run that is moving, and is sent after it."""

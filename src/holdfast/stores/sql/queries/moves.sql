@@ -1,0 +1,41 @@
+-- Statements about runs that go on elsewhere, for every database.
+
+-- name: put_move
+-- rows: run int, token text, address text, inbox int, paused int, until int, at int
+-- Note that runs are moving.
+INSERT INTO moves ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE;
+
+-- name: delete_move
+-- rows: run int
+-- Forget that runs were moving.
+DELETE FROM moves WHERE run IN (SELECT run FROM {rows} AS gone);
+
+-- name: read_move
+-- How a run moves, or was moved.
+SELECT {move} FROM moves WHERE run = $1;
+
+-- name: open_children
+-- Every open child of a run.
+SELECT {run} FROM runs WHERE parent_id = $1 AND ended IS NULL ORDER BY key;
+
+-- name: waited_names
+-- The names that the receives of a run wait for, and how many events are queued under each.
+SELECT DISTINCT event_waiters.name, coalesce(event_queues.pending, 0) FROM event_waiters
+LEFT JOIN event_queues ON event_queues.name = event_waiters.name WHERE event_waiters.run = $1 ORDER BY 1;
+
+-- name: given_events
+-- The names of events that a run was given copies of.
+SELECT name FROM event_cursors WHERE run = $1 ORDER BY name;
+
+-- name: keys_wanted
+-- Idempotency keys that a run holds for an attempt, or waits for.
+SELECT activity, key FROM idempotency_keys WHERE run = $1 AND result IS NULL
+UNION SELECT activity, key FROM idempotency_waiters WHERE run = $1 ORDER BY 1, 2;
+
+-- name: last_message_ids
+-- The last ids of messages to a run, newest first.
+SELECT id FROM message_ids WHERE run = $1 ORDER BY at DESC, id LIMIT $2;
+
+-- name: id_of_run
+-- The public id of a run.
+SELECT id FROM runs WHERE key = $1;
