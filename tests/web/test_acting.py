@@ -102,7 +102,7 @@ async def test_what_changed_since_it_was_looked_at_is_not_acted_on(page, shop):
         (b"[]", 422, "object"),
         (b'{"reason": "\\ud800"}', 400, "reason"),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 async def test_a_body_that_cannot_be_read_changes_nothing(page, shop, body, status, said):
     await shop.start(approve, id="order-7")

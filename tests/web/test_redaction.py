@@ -5,6 +5,7 @@ Seen failing with `Redaction.shown` returning its argument, and with the desk of
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -113,3 +114,23 @@ async def test_a_marked_path_is_masked_in_every_answer_to_a_reader(shop):
     page = Browser(dashboard(shop, authenticate=lambda request: Principal("kim", "reader")))
     for path, body in (await everything(page, ["order-7"])).items():
         assert CANARY.encode() not in body, path
+
+
+async def test_a_large_answer_is_written_beside_the_loop(shop):
+    """Walking through a payload of megabytes takes longer than the runs and requests of the same process may wait."""
+    threads: dict[int, set[int]] = {}
+
+    def noted(kind: str, path: str, value: Any) -> Any:
+        threads[size].add(threading.get_ident())
+        return value
+
+    page = Browser(dashboard(shop, authenticate=viewer("reader"), redact_with=noted))
+    for size in (10, 10_000):
+        threads[size] = set()
+        run = await shop.start(approve, id=f"order-{size}")
+        await run.send("other", list(range(size)))
+        [message] = (await page.get(f"/api/v1/runs/order-{size}/inbox")).json["items"]
+        assert message["payload"] == list(range(size))
+    assert threads[10] == {threading.get_ident()}
+    assert threading.get_ident() not in threads[10_000]
+    assert threads[10_000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 from tests.support.asgi import Browser, exchange
@@ -190,3 +191,34 @@ async def test_no_header_of_an_answer_is_made_of_what_was_sent(shop: Engine, val
             assert "set-cookie" not in reply.headers
             assert not [each for each in reply.headers.values() if set(each) & set("\r\n\x00\xff")]
             assert reply.status < 500
+
+
+@pytest.mark.speed
+async def test_whatever_is_sent_the_loop_of_the_engine_goes_on(shop):
+    """FACES 10, line 17: 50 ms at most, and 50 MB."""
+    page = Browser(dashboard(shop, authenticate=viewer("admin")))
+    longest, before = 0.0, _memory()
+
+    async def beat() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.002)
+            longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+
+    beating = asyncio.create_task(beat())
+    size = 2 << 20
+    bodies = [
+        b"[" * size,
+        b"{" + b'"same":1,' * 20_000 + b'"last":1}',
+        b'{"a":' * 60_000 + b"1" + b"}" * 60_000,
+        b"[" + b"NaN," * (size // 5) + b"1]",
+        b"9" * size,
+        b'"' + b"\xff" * size + b'"',
+        b'{"workflow": "' + b"<" * size + b'"}',
+    ]
+    for body in bodies:
+        assert 400 <= (await page.send("POST", "/api/v1/runs", body)).status < 500
+    beating.cancel()
+    assert longest < 0.05
+    assert _memory() - before < 50 << 20

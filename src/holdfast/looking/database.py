@@ -18,6 +18,8 @@ class DatabaseView(msgspec.Struct, frozen=True, kw_only=True):
     """How a database is; sizes are in bytes, and only those of a file are known."""
 
     kind: str
+    name: str = ""
+    """Of a server the name of the database, of a file its own without folder and ending."""
     schema_number: int
     durability: str
     size: int | None = None
@@ -42,6 +44,7 @@ async def database_view(store: Store) -> DatabaseView:
     kind = str(getattr(store, "kind", ""))
     return DatabaseView(
         kind=kind,
+        name=str(getattr(store, "name", "")),
         schema_number=newest_schema(kind),
         durability=store.durability,
         size=size,

@@ -21,7 +21,7 @@ from holdfast.looking import Desk, LocalDesk
 from holdfast.looking.acting.tokens import KnownTokens
 from holdfast.web import guard
 from holdfast.web.assets import assets
-from holdfast.web.auth import Authenticate, Bearers, HostSignIn, Principal, SignIn, unauthenticated
+from holdfast.web.auth import ANYONE, Authenticate, Bearers, HostSignIn, Principal, SignIn, unauthenticated
 from holdfast.web.live import Hub, Watched
 from holdfast.web.openapi import openapi
 from holdfast.web.problems import TITLES, Problem, problem_of, written
@@ -31,7 +31,6 @@ from holdfast.web.resources.ready import Readiness
 from holdfast.web.routes import routes
 from holdfast.web.routing import (
     SMALL_BODY,
-    ApiAnswer,
     ApiCall,
     LiveQuery,
     Route,
@@ -95,14 +94,10 @@ def dashboard(
     if authenticate is not None:
         sign_in = HostSignIn(authenticate, bearers if tokens else None)
     elif dangerously_open:
-        sign_in = HostSignIn(_anyone)
+        sign_in = HostSignIn(lambda request: ANYONE)
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
     return Dashboard(desk, sign_in, allowed_hosts, Redaction(redact, redact_with))
-
-
-def _anyone(request: Request) -> Principal:
-    return Principal("anyone", "admin")
 
 
 class Dashboard:
@@ -185,7 +180,12 @@ class Dashboard:
         answer = await route.handler(
             ApiCall(desk, who, found.path, query, body, headers, self._redaction, _root(scope))
         )
-        return _response(answer, self._redaction.shown(answer.value, who))
+        if isinstance(answer.value, AsyncGenerator):
+            return StreamingResponse(answer.value, answer.status, answer.headers, "application/x-ndjson")
+        if answer.value is None:
+            return Response(None, answer.status, answer.headers)
+        shown = await self._redaction.written(answer.value, who)
+        return Response(shown, answer.status, answer.headers, "application/json")
 
     def _live(self, scope: Scope, who: Principal, query: LiveQuery) -> Response:
         """Answer with views as they change."""
@@ -212,7 +212,7 @@ class Dashboard:
 
         async def look() -> msgspec.Raw:
             answer = await route.handler(call)
-            return msgspec.Raw(msgspec.json.encode(self._redaction.shown(answer.value, who)))
+            return msgspec.Raw(await self._redaction.written(answer.value, who))
 
         key = f"{view}\n{query.relative}\n{query.zone}\n{who.may('reader')}"
         return Watched(event, view, key, look)
@@ -337,14 +337,6 @@ async def _body(route: Route, receive: Receive, headers: Mapping[str, str]) -> A
     if len(body) > SMALL_BODY:
         return await asyncio.to_thread(read_body, route.body, body)
     return read_body(route.body, body)
-
-
-def _response(answer: ApiAnswer, shown: Any) -> Response:
-    if isinstance(answer.value, AsyncGenerator):
-        return StreamingResponse(answer.value, answer.status, answer.headers, "application/x-ndjson")
-    if answer.value is None:
-        return Response(None, answer.status, answer.headers)
-    return Response(msgspec.json.encode(shown), answer.status, answer.headers, "application/json")
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

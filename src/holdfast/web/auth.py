@@ -49,6 +49,10 @@ class Principal(msgspec.Struct, frozen=True):
             )
 
 
+ANYONE = Principal("anyone", "admin")
+"""Who asks a dashboard that is open to all: known by being this very one, whatever an application calls its own."""
+
+
 class SignIn(ABC):
     """Knows who asks."""
 

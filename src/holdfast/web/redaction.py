@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -49,6 +50,8 @@ _LOOK_SECRET = (
     "accesskey",
 )
 _SECRET_WORDS = frozenset({"card", "iban", "cvc", "cvv", "pin"})
+_MANY = 5_000
+"""Answers of more values are written in a thread: a page of 50 runs has about 2,000."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 Redactor = Callable[[str, str, Any], Any]
@@ -80,6 +83,14 @@ class Redaction:
             return {name: self.shown(each, who) for name, each in value.items()}
         return value
 
+    async def written(self, value: Any, who: Principal) -> bytes:
+        """Return an answer as this one may see it, as JSON; a large one is written in a thread: the loop goes on."""
+
+        def write() -> bytes:
+            return msgspec.json.encode(self.shown(value, who))
+
+        return await asyncio.to_thread(write) if _is_large(value) else write()
+
     def _struct(self, value: msgspec.Struct, who: Principal) -> dict[str, Any]:
         kind = type(value).__name__
         payloads, values = _PAYLOADS.get(kind, frozenset()), _OPEN_VALUES.get(kind, frozenset())
@@ -109,6 +120,23 @@ class Redaction:
     def hides(self, *path: str) -> bool:
         """Whether no one sees what is at this path."""
         return _looks_secret(path[-1]) or any(_ends_with(path, pattern) for pattern in self._patterns)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether an answer has more values than are walked through in a moment."""
+    left, found = _MANY, [value]
+    while found and left > 0:
+        each = found.pop()
+        left -= 1
+        if isinstance(each, msgspec.Struct):
+            found.extend(getattr(each, field) for field in type(each).__struct_fields__)
+        elif isinstance(each, dict):
+            left -= len(each)
+            found.extend(each.values())
+        elif isinstance(each, list | tuple):
+            left -= len(each)
+            found.extend(each)
+    return left <= 0
 
 
 def _ends_with(path: Sequence[str], pattern: Sequence[str]) -> bool:

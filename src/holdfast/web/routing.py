@@ -24,7 +24,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 SMALL_BODY = 64 << 10
 LARGE_BODY = (2 << 20) + SMALL_BODY
 """How many bytes a body may have: of what carries a payload, that and a little more."""
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++|([\[{])|[\]}]', re.DOTALL)
+"""A text, what lies between, an opening or a closing bracket: each in one piece, however long, and tried once."""
 _PART = re.compile(r"\{(\w+)\}")
 _ID = r"[A-Za-z0-9._:@=+~-]+"
 
@@ -197,8 +198,10 @@ def read_json(body: bytes) -> Any:
     """
     depth = 0
     for match in _BRACKETS.finditer(body):
-        sign = match[0][:1]
-        depth += 1 if sign in b"[{" else -1 if sign in b"]}" else 0
+        if match[1] is not None:
+            depth += 1
+        elif body[match.start()] in b"]}":
+            depth -= 1
         if depth > MAX_DEPTH:
             raise Problem(400, "bad-request", f"the body is nested deeper than {MAX_DEPTH}")
     try:

@@ -58,6 +58,7 @@ class PostgresStore(SQLStore):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
         self._given = url, durability, dialect
         conninfo, self.schema, shown = address_of(url)
+        self.name = shown.rpartition("/")[2]
         self.durability = durability
         self._connections = PostgresConnections(conninfo, shown, dialect_of(dialect), durability)
         self.clock = self._clock = self._connections.clock

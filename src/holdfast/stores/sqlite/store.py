@@ -62,6 +62,7 @@ class SQLiteStore(SQLStore):
         if durability not in ("power", "process"):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
         self.path = os.fspath(path) if os.fspath(path) == MEMORY else os.path.abspath(path)
+        self.name = "" if self.path == MEMORY else Path(self.path).stem
         self.durability = durability
         self._inline_limit = inline_limit
         self._patience = patience.total_seconds()

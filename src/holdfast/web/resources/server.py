@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import __version__
+from holdfast.web.auth import ANYONE
 from holdfast.web.routing import ApiAnswer, ApiCall
 
 
@@ -20,6 +21,10 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     features: list[str] = []
     """What can be done here beside looking: code at hand, acts."""
+    database: str = ""
+    """The name of the database, of a file without its folder and ending."""
+    open: bool = False
+    """Whether anyone who reaches it is let in as an admin: dangerously_open=True."""
 
 
 async def server(call: ApiCall) -> ApiAnswer:
@@ -32,6 +37,8 @@ async def server(call: ApiCall) -> ApiAnswer:
             name=call.who.name,
             role=call.who.role,
             features=["code", "acts", "bulk"],
+            database=database.name,
+            open=call.who is ANYONE,
         )
     )
 
