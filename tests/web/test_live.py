@@ -8,7 +8,7 @@ import pytest
 from tests.support.asgi import Browser
 from tests.support.streams import listening
 from tests.support.waiting import eventually
-from tests.web.shop import approve, house, order, viewer
+from tests.web.shop import approve, fail, house, order, viewer
 
 from holdfast.looking import LocalDesk
 from holdfast.looking.acting.tokens import KnownTokens
@@ -85,6 +85,27 @@ async def test_a_viewer_watches_no_payload(shop):
     assert "4111-canary" not in str(seen)
 
 
+async def test_a_viewer_who_watches_beside_a_reader_sees_no_payload_and_no_text_of_an_error(shop):
+    """The key of a picture has the role, and what a viewer watches is told by a desk that is discreet."""
+    await shop.start(fail, "4111-canary", id="order-7")
+
+    async def failed() -> bool:
+        return (await shop.get("order-7").status()).value == "failed"
+
+    await eventually(failed)
+    page = Browser(dashboard(shop, authenticate=lambda request: Principal("kim", request.headers["x-role"])))
+    path = "/api/v1/live?view=run/order-7&view=runs"
+    async with (
+        listening(page, path, **{"x-role": "reader"}) as one,
+        listening(page, path, **{"x-role": "viewer"}) as other,
+    ):
+        for stream in (one, other):
+            for kind in ("run", "rows"):
+                await stream.hears(lambda name, data, kind=kind: name == kind)
+    assert str(one.events).count("4111-canary") > 1
+    assert "4111-canary" not in str(other.events)
+
+
 async def test_a_session_that_is_closed_ends_its_streams(shop):
     sign_in = SessionSignIn(Bearers(KnownTokens(shop.store)))
     page = Browser(Dashboard(LocalDesk(shop.store, engine=shop), sign_in, None, Redaction()))
@@ -129,3 +150,14 @@ async def test_one_principal_has_so_many_streams(shop, monkeypatch):
     async with listening(page, "/api/v1/live?view=counts") as stream:
         await stream.hears(lambda name, data: name == "counts")
         assert (await page.get("/api/v1/live?view=counts")).status == 429
+
+
+async def test_a_server_has_so_many_streams_of_all(shop, monkeypatch):
+    """live.MOST_STREAMS, however many there are who ask."""
+    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    page = Browser(dashboard(shop, authenticate=lambda request: Principal(request.headers["x-user"])))
+    path = "/api/v1/live?view=counts"
+    async with listening(page, path, **{"x-user": "ada"}) as one, listening(page, path, **{"x-user": "kim"}) as other:
+        for stream in (one, other):
+            await stream.hears(lambda name, data: name == "counts")
+        assert (await page.get(path, x_user="lena")).status == 429

@@ -6,6 +6,7 @@ Each of the tests of what is refused was seen failing with its guard removed; th
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from pathlib import Path
 
@@ -181,3 +182,24 @@ def test_a_token_is_sent_to_another_machine_over_https_only():
         RemoteDesk("http://shop.example.com/workflows", "hf_x")
     for here in ("http://127.0.0.1:7780", "http://localhost:7780", "http://[::1]:7780", "https://shop.example.com"):
         RemoteDesk(here, "hf_x")
+
+
+async def test_a_token_and_the_cookie_of_its_session_are_told_to_no_one(shop, page, caplog, monkeypatch):
+    """Not in a log, an answer, an error, a defect or the page, whatever is asked with them, rightly or not."""
+    caplog.set_level(logging.DEBUG)
+    right, revoked = await made(shop, "admin"), await made(shop)
+    await shop.tokens.revoke(revoked.id)
+    opened = await page.post("/api/v1/session", {"token": right.token})
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    answers = []
+    for program in (bearing(page, right.token), bearing(page, revoked.token), Browser(page.app, {"cookie": cookie})):
+        for path in ("/", "/runs", "/api/v1/", "/api/v1/tokens", "/api/v1/audit", "/api/v1/nothing", "/api/v1/docs"):
+            answers.append(await program.get(path))
+        for body in (b'{"token": "' + right.token.encode() + b'x"}', right.token.encode(), b'{"tokens": 1}'):
+            answers.append(await program.send("POST", "/api/v1/session", body))
+    monkeypatch.setattr(shop.store, "heads", None)  # a defect
+    answers.append(await bearing(page, right.token).get("/api/v1/runs"))
+    assert answers[-1].status == 500
+    said = "\n".join(f"{each.body!r} {each.headers}" for each in answers) + caplog.text
+    for secret in (right.token, revoked.token, cookie.partition("=")[2]):
+        assert secret.rpartition("_")[2] not in said
