@@ -41,6 +41,9 @@ async def test_dead_letters_are_listed_and_grouped(page, shop):
     assert (letter["run"], letter["step"], letter["error"]["type"]) == ("order-7", "break_down", "ValueError")
     assert await items(page, "/letters?seen=true") == []
     assert len(await items(page, "/letters?seen=all")) == 1
+    assert await items(page, f"/letters?before={letter['id']}") == []
+    assert await items(page, "/letters?workflow=other") == []
+    assert len(await items(page, "/letters?workflow=fail&before=~")) == 1
     assert [(group["step"], group["count"]) for group in await items(page, "/letters/groups")] == [("break_down", 1)]
 
 

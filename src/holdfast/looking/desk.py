@@ -273,8 +273,13 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
-        """Return dead letters, newest first: those that no person has seen, those that were, or (None) all."""
+    async def letters(
+        self, *, limit: int = 50, seen: bool | None = False, workflow: str | None = None, before: str | None = None
+    ) -> list[LetterView]:
+        """Return dead letters, newest first: those that no person has seen, those that were, or (None) all.
+
+        `before` is the id of the last of the page before.
+        """
 
     @abstractmethod
     async def letter(self, letter_id: str) -> LetterDetail:

@@ -107,11 +107,14 @@ class LocalHouse(Desk):
     def _now(self) -> Instant:
         return self._store.clock.now()
 
-    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[LetterView]:
+    async def letters(
+        self, *, limit: int = 50, seen: bool | None = False, workflow: str | None = None, before: str | None = None
+    ) -> list[LetterView]:
         from holdfast.looking.letters import letter_view
 
         _check_limit(limit)
-        return [letter_view(row) for row in await self._store.letters(LetterFilter(acknowledged=seen, limit=limit))]
+        which = LetterFilter(acknowledged=seen, limit=limit, workflow=workflow, before=before)
+        return [letter_view(row) for row in await self._store.letters(which)]
 
     async def letter(self, letter_id: str) -> LetterDetail:
         from holdfast.looking.letters import letter_detail

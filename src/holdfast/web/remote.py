@@ -262,9 +262,12 @@ class RemoteDesk(Asking, Desk):
 
     # The house.
 
-    async def letters(self, *, limit: int = 50, seen: bool | None = False) -> list[views.LetterView]:
+    async def letters(
+        self, *, limit: int = 50, seen: bool | None = False, workflow: str | None = None, before: str | None = None
+    ) -> list[views.LetterView]:
         wanted = {False: "false", True: "true", None: "all"}[seen]
-        return await self._items("/letters", views.LetterView, limit=limit, seen=wanted)
+        which = {"limit": limit, "seen": wanted, "workflow": workflow, "before": before}
+        return await self._items("/letters", views.LetterView, **which)
 
     async def letter(self, letter_id: str) -> views.LetterDetail:
         return await self._get(f"/letters/{_part(letter_id)}", views.LetterDetail)

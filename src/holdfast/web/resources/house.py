@@ -27,6 +27,9 @@ class LettersQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     limit: int = 50
     seen: Literal["false", "true", "all"] = "false"
     """Those that no person has seen, those that were seen, or all."""
+    workflow: str | None = None
+    before: str | None = None
+    """The id of the last of the page before."""
 
 
 class EventsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +113,9 @@ class ChainQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 async def letters(call: ApiCall) -> ApiAnswer:
     seen = {"false": False, "true": True, "all": None}[call.query.seen]
-    return ApiAnswer(ListView[LetterView](await call.desk.letters(limit=call.query.limit, seen=seen)))
+    which = call.query
+    found = await call.desk.letters(limit=which.limit, seen=seen, workflow=which.workflow, before=which.before)
+    return ApiAnswer(ListView[LetterView](found))
 
 
 async def letter_groups(call: ApiCall) -> ApiAnswer:
