@@ -1,7 +1,7 @@
 // Requests to the server: problems as errors, and the last picture of everything that was read.
-import { signal, useEffect, useState, useRef, useCallback } from "./base.js";
+import { parsed, signal, useEffect, useState, useRef, useCallback } from "./base.js";
 import { ROOT } from "./url.js";
-import { heard, zoneName } from "./format.js";
+import { answered, heard, zoneName } from "./format.js";
 
 const API = ROOT + "/api/v1";
 
@@ -51,7 +51,7 @@ export async function ask(method, path, { body, params, signal: abort, sentences
   const text = await answer.text();
   let value = null;
   try {
-    value = text ? JSON.parse(text) : null;
+    value = text ? parsed(text) : null;
   } catch {
     value = { detail: text.slice(0, 300) };
   }
@@ -60,6 +60,7 @@ export async function ask(method, path, { body, params, signal: abort, sentences
     throw new Problem(answer.status, value ?? {}, path);
   }
   if (value?.as_of) heard(value.as_of);
+  else answered(answer.headers.get("Date"));
   return whole ? { value, status: answer.status, location: answer.headers.get("Location") } : value;
 }
 
@@ -98,8 +99,9 @@ function remember(key, picture) {
 /** Read something and keep its last picture: {data, problem, at, loading, reload, put}.
  *
  * A picture that was read before under the same key is shown at once, and read again. After a problem that passes it is
- * tried again by itself; what was shown stays. A new key keeps the old picture in sight until its own is there. */
-export function usePicture(key, read) {
+ * tried again by itself; what was shown stays. A new key keeps the old picture in sight until its own is there. What stays
+ * as it is under its key is read `once`. */
+export function usePicture(key, read, { once = false } = {}) {
   const [, again] = useState(0);
   const state = useRef({ key: null, problem: null, loading: false, timer: 0, abort: null, shown: null });
   const reader = useRef(read);
@@ -135,7 +137,7 @@ export function usePicture(key, read) {
     mine.problem = null;
   }
   useEffect(() => {
-    if (key !== null) load();
+    if (key !== null && !(once && pictures.has(key))) load();
     return () => {
       mine.abort?.abort();
       clearTimeout(mine.timer);

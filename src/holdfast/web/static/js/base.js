@@ -8,6 +8,12 @@ export const html = htm.bind(h);
 export { h, render, Fragment, useEffect, useLayoutEffect, useMemo, useRef, useState, useCallback };
 export { signal, computed, effect, batch };
 
+/** JSON as a value. A whole number that a float cannot hold stays as it is written: it is shown, and sent, to the digit. */
+export function parsed(text) {
+  if (!JSON.rawJSON || !/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (name, value, about) => (typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(about.source) ? JSON.rawJSON(about.source) : value));
+}
+
 /** What was kept under a name in this browser, or `other`. @param {string} name @param {any} other */
 export function kept(name, other) {
   try {

@@ -24,6 +24,14 @@ export function heard(text) {
   }
 }
 
+/** When the server answered, by its own clock, where nothing has said it better: the clock of this machine may be wrong. */
+export function answered(date) {
+  const at = Date.parse(date);
+  if (told.peek() || Number.isNaN(at) || Math.abs(at - Date.now() - apart) < 5_000) return;
+  apart = at - Date.now();
+  now.value = at;
+}
+
 export function setZone(name) {
   zone.value = name;
   keep("zone", name);

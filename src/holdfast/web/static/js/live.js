@@ -1,6 +1,6 @@
 // Live views: one stream of what changed, opened again by itself, closed while the tab is hidden. While there is none,
 // because the server is away or a proxy cuts streams, views are read again every few seconds.
-import { signal, useEffect, useRef } from "./base.js";
+import { parsed, signal, useEffect, useRef } from "./base.js";
 import { ROOT } from "./url.js";
 import { heard, zoneName } from "./format.js";
 
@@ -56,7 +56,7 @@ function refresh() {
     mine.addEventListener(name, (event) => {
       say("live");
       let data;
-      try { data = JSON.parse(event.data); } catch { return; }
+      try { data = parsed(event.data); } catch { return; }
       if (data.value?.as_of) heard(data.value.as_of);
       if (name === "bye") { source = null; mine.close(); opened = ""; retry = setTimeout(refresh, 50); return; }
       for (const each of listeners.get(data.view) ?? []) each(name, data);

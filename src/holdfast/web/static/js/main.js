@@ -41,7 +41,7 @@ function Connection() {
   const behind = state === "lost" ? coarse(now.value - since) : "";
   const words = { live: "live", connecting: "connecting", off: "not live", lost: `no live stream for ${behind}, retrying: ${reason}` }[state];
   const dot = { live: "pulse", connecting: "off", off: "off", lost: "lost" }[state];
-  return html`<span class=${"store" + (state === "lost" ? " bad" : "")} data-live=${state} title=${words}><i class=${"dot " + dot}></i>${state === "lost" ? "not live" : { sqlite: "SQLite", postgres: "PostgreSQL" }[about.store] ?? about.store}<span class="vh" role="status">${words}</span></span>`;
+  return html`<span class=${"store" + (state === "lost" ? " bad" : "")} data-live=${state} title=${words}><i class=${"dot " + dot}></i>${state === "lost" ? "not live" : html`<span class="db">${about.database && about.database + " · "}${{ sqlite: "SQLite", postgres: "PostgreSQL" }[about.store] ?? about.store}</span>`}<span class="vh" role="status">${words}</span></span>`;
 }
 
 function Search() {

@@ -1,5 +1,5 @@
 // Sheets: what an act will do, on how many, why, and the same as a command; beside what they are about.
-import { html, signal, useEffect, useRef, useState, kept, keep, quoted } from "../base.js";
+import { html, parsed, signal, useEffect, useRef, useState, kept, keep, quoted } from "../base.js";
 import { ask, get, may, post, Problem } from "../api.js";
 import { number, plural } from "../format.js";
 import { useKeys } from "../keys.js";
@@ -196,7 +196,7 @@ function Send({ id, names }) {
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   let payload, wrong = "";
-  try { payload = given.payload.trim() ? JSON.parse(given.payload) : null; } catch (error) { wrong = error.message; }
+  try { payload = given.payload.trim() ? parsed(given.payload) : null; } catch (error) { wrong = error.message; }
   const confirm = async () => {
     setBusy(true);
     setProblem(null);
@@ -229,7 +229,7 @@ function Attributes({ id, values }) {
   const [busy, setBusy] = useState(false);
   let wanted, wrong = "";
   try {
-    wanted = JSON.parse(text);
+    wanted = parsed(text);
     if (wanted === null || typeof wanted !== "object" || Array.isArray(wanted)) wrong = "It must be an object: names and values";
   } catch (error) { wrong = error.message; }
   const patch = {};

@@ -29,8 +29,11 @@ export function Time({ at, millis, both, short }) {
 const FAILS = /^(failed|waiting\.retry|blocked\.(code|stuck|poison))/;
 const WARNS = /^(pending\.nobody|overdue|waiting\.queue\.nobody|running\.(silent|dead))/;
 
+/** The id of a worker, of which the first half is enough to know it by. */
+const LONG_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
 export function coded(text, key) {
-  return text.split(/`([^`]*)`/).map((part, i) => (i % 2 ? html`<code key=${key + i}>${part}</code>` : part));
+  return text.split(/`([^`]*)`/).map((part, i) => (i % 2 ? (LONG_ID.test(part) ? html`<code key=${key + i} title=${part}>${part.slice(0, 13)}</code>` : html`<code key=${key + i}>${part}</code>`) : part));
 }
 
 /** Times in a sentence go on while it is looked at: "in 38 s" is counted down to `until`, "since" up from `since`. */
@@ -44,7 +47,8 @@ function ticking(sentence, why, live) {
 
 /** The sentence that says why a run is where it is. */
 export function Sentence({ why, live = true }) {
-  const said = ticking(why.sentence, why, live);
+  let said = ticking(why.sentence, why, live);
+  if (why.code.startsWith("blocked")) said = said.replace(/'([^'`]+)'/g, "`$1`"); // errors name things in quotes
   const at = said.search(/: (?=[^`]*(`[^`]*`[^`]*)*$)/);
   if (at > 0 && FAILS.test(why.code)) {
     const cause = said.slice(at + 2);
@@ -63,6 +67,7 @@ const LONGEST = 20_000;
 function shown(value, depth, out, room) {
   const pad = "  ".repeat(depth);
   if (value === null || typeof value === "boolean") out.push(html`<span class="k">${String(value)}</span>`);
+  else if (JSON.isRawJSON?.(value)) out.push(html`<span class="n">${value.rawJSON}</span>`);
   else if (typeof value === "number") out.push(html`<span class="n">${String(value)}</span>`);
   else if (typeof value === "string") out.push(html`<span class="str">${JSON.stringify(value)}</span>`);
   else {
@@ -70,7 +75,7 @@ function shown(value, depth, out, room) {
     const entries = list ? value.map((each) => [null, each]) : Object.entries(value);
     const flat = JSON.stringify(value);
     if (!entries.length) { out.push(list ? "[]" : "{}"); return; }
-    const inline = flat.length < 36 && entries.every(([, each]) => each === null || typeof each !== "object");
+    const inline = flat.length < 36 && entries.every(([, each]) => each === null || typeof each !== "object" || JSON.isRawJSON?.(each));
     out.push(list ? "[" : "{");
     entries.forEach(([name, each], i) => {
       if (room.left-- < 0) { if (room.left === -2) out.push(" …"); return; }

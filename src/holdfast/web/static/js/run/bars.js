@@ -69,7 +69,7 @@ export function rowsOf(entries, head = null) {
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "message" && known) {
       close(known, at, "wait");
-      known.marks.push({ at, what: list[0], source: list[3] });
+      known.marks.push({ at, what: list[0], payload: list[2] });
       Object.assign(known, { status: "completed", ended: at });
     } else if (kind === "child") {
       const each = row(path, "child", at);

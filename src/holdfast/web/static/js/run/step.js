@@ -46,7 +46,7 @@ export function Code({ place }) {
 /** The code around where a run waits, or around an error of it: read where the server has the files, unchanged. */
 export function usePlaces(id, step, stamp) {
   const wanted = may("reader") && stamp;
-  const places = usePicture(wanted ? `places ${id} ${step ?? ""} ${stamp}` : null, (signal) => get(`/runs/${encodeURIComponent(id)}/frames`, { params: { step }, signal }));
+  const places = usePicture(wanted ? `places ${id} ${step ?? ""} ${stamp}` : null, (signal) => get(`/runs/${encodeURIComponent(id)}/frames`, { params: { step }, signal }), { once: true });
   return (wanted && places.fresh && places.data?.items) || [];
 }
 
@@ -76,6 +76,20 @@ function Attempts({ row, worker }) {
     ${row.next && html`<tr><td class="dim">${row.attempts + 1}</td><td>${clock(row.next, { millis: true })}</td><td class="dim">${row.next > now.value ? "in " + coarse(row.next - now.value) : "now"}</td><td class="s-suspended">planned</td></tr>`}</tbody></table>`;
 }
 
+/** The first clause of what the server says, as a sentence. */
+const first = (text) => { const said = text.split(": ")[0]; return said[0].toUpperCase() + said.slice(1) + "."; };
+
+/** What a step was called with: as it was recorded, or found by replaying the run where the server has its code. */
+function Arguments({ row, head }) {
+  const recorded = row.arguments !== undefined && row.arguments !== null;
+  const found = usePicture(recorded || !may("reader") ? null : `arguments ${head.id} ${row.path}`, (signal) => get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path }, signal }), { once: true });
+  const value = recorded ? row.arguments : found.fresh ? found.data?.arguments : undefined;
+  const there = value !== undefined && value !== null;
+  return html`<h3>Arguments ${there && html`<span class="end"><${Copy} text=${JSON.stringify(value)} what="Arguments">copy<//></span>`}</h3>
+    ${there ? html`<${Json} value=${value} label="Arguments" />` : html`<p class="dim">${!may("reader") ? "hidden" : found.data?.said ? html`<span title=${found.data.said}>${first(found.data.said)}</span>` : (found.loading ? "Reading…" : html`Not recorded; <code>@activity(record_arguments=True)</code> records them.`)}</p>`}
+    ${there && !recorded && found.data?.source === "replayed" && html`<p class="note">found by replaying the run with the code of this server</p>`}`;
+}
+
 export function StepPanel({ row, step, head }) {
   const status = step?.status ?? row.status;
   const waits = ["waiting", "skipped"].includes(status) && !head.ended_at;
@@ -89,11 +103,11 @@ export function StepPanel({ row, step, head }) {
     <div class="two"><div>
       ${row.kind === "step" ? html`<h3>Attempts</h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
       ${step?.progress !== null && step?.progress !== undefined && html`<h3>Progress ${step.heartbeat_at && html`<span class="end"><${Time} at=${step.heartbeat_at} short /></span>`}</h3><${Json} value=${step.progress} label="Progress" />`}
-      ${row.kind === "step" && html`<h3>Arguments ${row.arguments && html`<span class="end"><${Copy} text=${JSON.stringify(row.arguments)} what="Arguments">copy<//></span>`}</h3>${row.arguments ? html`<${Json} value=${row.arguments} label="Arguments" />` : html`<p class="dim">Not recorded; <code>@activity(record_arguments=True)</code> records them.</p>`}`}
+      ${row.kind === "step" && html`<${Arguments} row=${row} head=${head} />`}
     </div><div>
       ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} run=${head.id} step=${row.path} />` : null}
       ${status === "completed" && row.kind === "step" && html`<h3>Result <span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span></h3><${Json} value=${step?.result ?? null} label="Result" />`}
-      ${row.marks.length > 0 && html`<h3>Message</h3><p>${row.marks.map((mark) => html`<code>${mark.what}</code> at ${clock(mark.at, { millis: true })}`)}</p>`}
+      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" />`}`)}
       ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}
     </div></div></section>`;
 }

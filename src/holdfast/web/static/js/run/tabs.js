@@ -22,7 +22,7 @@ export function Part({ picture, empty, children }) {
 export function Steps({ steps, rows }) {
   if (!steps.length) return html`<p class="empty">It has called no step yet. <code>await ctx.step(activity, ...)</code> does.</p>`;
   return html`<${Wide}><table class="tbl"><caption class="vh">Steps</caption><thead><tr><th scope="col">Status</th><th scope="col">Step</th><th scope="col" class="n">Attempts</th><th scope="col">Began</th><th scope="col" class="n">Took</th><th scope="col">Result or error</th></tr></thead><tbody>
-    ${steps.slice(0, 500).map((step) => html`<tr><td><${Status} status=${step.status} /></td><td><a href=${here({ tab: null, step: step.path })}><code>${step.path}</code></a>${step.compensation && html`<span class="small">undoes</span>`}</td><td class="n">${step.attempts}</td><td><${Time} at=${step.started_at} /></td>
+    ${steps.slice(0, 500).map((step) => html`<tr><td><${Status} status=${step.status} /></td><td><a href=${here({ tab: null, step: step.path })}><code>${step.path.split(/(?<=[/_])/).map((part) => html`${part}<wbr />`)}</code></a>${step.compensation && html`<span class="small">undoes</span>`}</td><td class="n">${step.attempts}</td><td><${Time} at=${step.started_at} /></td>
       <td class="n">${step.started_at && step.finished_at ? span(Date.parse(step.finished_at) - Date.parse(step.started_at)) : ""}</td>
       <td>${step.error && step.status !== "completed" ? html`<span class="s-failed">${typeName(step.error.type)}: ${step.error.message}</span>` : step.status === "completed" ? html`<code>${cut(plain(step.result ?? null))}</code>` : step.reason}</td></tr>`)}</tbody></table><//>
     ${steps.length > 500 && html`<p class="empty">The first 500 of ${number(steps.length)} steps; History has all.</p>`}`;
@@ -31,6 +31,30 @@ export function Steps({ steps, rows }) {
 const cut = (text, most = 90) => (text.length > most ? text.slice(0, most) + "…" : text);
 const ROW = 34, WINDOW = 40, PAGE = 500;
 const FAILED = /failed|lost|cancel/;
+
+const problemOf = (error) => (error?.type ? typeName(error.type) + (error.message ? ": " + error.message : "") : plain(error ?? null));
+
+/** What a fact says, in words where it is of a usual kind; its data as they are recorded are a click away. */
+function told({ kind, data }) {
+  const list = Array.isArray(data) ? data : null;
+  if (!list) return plain(data ?? null);
+  const until = (value) => (typeof value === "number" ? `, until ${clock(value / 1000)}` : "");
+  const said = {
+    step: () => (list[1] > 1 ? `attempt ${list[1]}` : ""),
+    attempt: () => `attempt ${list[0]}`,
+    "step completed": () => plain(list[1] ?? null),
+    "step failed": () => problemOf(list[1]),
+    "attempt failed": () => problemOf(list[1]) + (typeof list[2] === "number" ? `; next at ${clock(list[2] / 1000)}` : ""),
+    "attempt lost": () => plain(list[1] ?? ""),
+    receive: () => [list[0]].flat().join(" or ") + until(list[1]),
+    message: () => `${list[0]}: ${plain(list[2] ?? null)}`,
+    sleep: () => (typeof list[0] === "number" ? `until ${clock(list[0] / 1000)}` : ""),
+    compensation: () => `${list[1]}, if it fails`,
+    join: () => [list[0]].flat().join(", "),
+    race: () => [list[0]].flat().join(", "),
+  }[kind];
+  return said ? said() : JSON.stringify(data);
+}
 
 export function History({ id, total }) {
   const [items, set] = useState([]);
@@ -67,7 +91,7 @@ export function History({ id, total }) {
   return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => type(e.target.value)} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => only(e.target.checked)} /> failed only</label><span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
     <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
       <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
-        ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(JSON.stringify(each.data), 160)}</span></button>`)}</div></div></div>
+        ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(told(each), 160)}</span></button>`)}</div></div></div>
     ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" /></div>`}`;
 }
 
@@ -79,7 +103,7 @@ export function Messages({ id, rows, waits, ended }) {
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
     <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
-    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td></tr>`)}</tbody></table><//>`}
+    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
     ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
 }
 

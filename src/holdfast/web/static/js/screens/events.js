@@ -1,5 +1,5 @@
 // Events: what is queued under each name, which runs wait for it, and a form to publish one.
-import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { html, parsed, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { get, may, post, usePicture, Problem } from "../api.js";
 import { useLive } from "../live.js";
 import { here, settled } from "../url.js";
@@ -18,7 +18,7 @@ function Publish({ name: given }) {
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   let payload, wrong = "";
-  try { payload = text.trim() ? JSON.parse(text) : null; } catch (error) { wrong = error.message; }
+  try { payload = text.trim() ? parsed(text) : null; } catch (error) { wrong = error.message; }
   const confirm = async () => {
     setBusy(true);
     setProblem(null);

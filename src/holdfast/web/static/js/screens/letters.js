@@ -1,5 +1,5 @@
 // Dead letters: what was given up, by its cause; a group is replayed, or one of it is tried first.
-import { html, useEffect, useLayoutEffect, useState } from "../base.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
 import { useLive } from "../live.js";
 import { go, here, href, runHref, settled } from "../url.js";
@@ -18,6 +18,18 @@ const LETTER_ACTS = {
   remove: { verb: "Remove", past: "removed", says: "The letter is removed. Its run stays as it is." },
 };
 
+const PAGE = 200;
+
+/** The letters of a group, newest first, page by page: there may be thousands. */
+async function* lettersOf(group) {
+  for (let before = null; ; ) {
+    const { items } = await get("/letters", { params: { limit: PAGE, workflow: group.workflow, before } });
+    if (!items.length) return;
+    yield* items.filter((each) => same(each, group));
+    before = items.at(-1).id;
+  }
+}
+
 async function actOn(action, letter, reason) {
   if (action === "remove") return ask("DELETE", "/letters/" + encodeURIComponent(letter.id), { params: { reason } });
   return post(`/letters/${encodeURIComponent(letter.id)}/${action}`, { reason });
@@ -27,45 +39,55 @@ function LetterSheet({ action, letters, group }) {
   const act = LETTER_ACTS[action];
   const [reason, setReason] = useState(sessionStorage.getItem("holdfast-reason") ?? "");
   const [state, setState] = useState({ done: 0, wrong: [], busy: false, stop: false });
-  const many = letters.length > 1;
-  const run = async (list) => {
+  const stopped = useRef(false);
+  useEffect(() => () => { stopped.current = true; }, []);
+  const count = group?.count ?? letters.length;
+  const many = count > 1;
+  const run = async (one) => {
     sessionStorage.setItem("holdfast-reason", reason);
     const wrong = [];
     let done = 0;
+    stopped.current = false;
     setState({ done, wrong, busy: true });
-    for (const letter of list) {
-      try {
-        await actOn(action, letter, reason);
-        done++;
-      } catch (error) {
-        if (!(error instanceof Problem)) throw error;
-        wrong.push([letter.run, error.message]);
-        if (error.passing) break;
+    try {
+      for await (const letter of one || !group ? letters.slice(0, one ? 1 : undefined) : lettersOf(group)) {
+        if (stopped.current) break;
+        try {
+          await actOn(action, letter, reason);
+          done++;
+        } catch (error) {
+          if (!(error instanceof Problem)) throw error;
+          wrong.push([letter.run, error.message]);
+          if (error.passing) break;
+        }
+        setState({ done, wrong, busy: true });
       }
-      setState({ done, wrong, busy: true });
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      wrong.push(["", error.message]); // the next page could not be read
     }
     changed.value++;
     setState({ done, wrong, busy: false });
     toast(`${plural(done, "letter")} ${act.past}${wrong.length ? `, ${number(wrong.length)} went wrong` : ""}`, { icon: wrong.length ? "failed" : "completed" });
-    if (!wrong.length && list.length === letters.length) close();
+    if (!wrong.length && !one && !stopped.current) close();
   };
-  const title = many ? `${act.verb} ${plural(letters.length, "letter")}` : `${act.verb} ${letters[0].run}`;
+  const title = many ? `${act.verb} ${plural(count, "letter")}` : `${act.verb} ${letters[0].run}`;
   const word = action === "acknowledge" ? "ack" : action;
-  return html`<${Frame} title=${title} confirm=${() => run(letters)} confirmWord=${many ? `${act.verb} ${number(letters.length)}` : act.verb} busy=${state.busy} disabled=${many && !reason.trim()} danger=${action === "remove"}
-      extra=${many && action === "replay" && html`<button type="button" class="btn" disabled=${state.busy} onClick=${() => run(letters.slice(0, 1))}>Try one first</button>`}>
+  return html`<${Frame} title=${title} confirm=${() => run(false)} confirmWord=${many ? `${act.verb} ${number(count)}` : act.verb} busy=${state.busy} disabled=${many && !reason.trim()} danger=${action === "remove"}
+      extra=${state.busy ? html`<button type="button" class="btn" onClick=${() => { stopped.current = true; }}>Stop</button>` : many && action === "replay" && html`<button type="button" class="btn" onClick=${() => run(true)}>Try one first</button>`}>
     <p>${act.says}</p>
-    ${group && html`<div class="plan" data-plan><${Icon} name="completed" /><div><b>${plural(letters.length, "letter")}</b> of <code>${group.workflow}</code>, step <code>${group.step}</code>, <span class="s-failed">${typeName(group.error)}</span>${group.count > letters.length && html`: the newest of ${number(group.count)}`}</div></div>`}
-    ${state.busy && html`<div class="meter" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax=${letters.length} aria-valuenow=${state.done}><i style=${{ width: (100 * state.done) / letters.length + "%" }} /></div>`}
+    ${group && html`<div class="plan" data-plan><${Icon} name="completed" /><div><b>${plural(count, "letter")}</b> of <code>${group.workflow}</code>, step <code>${group.step}</code>, <span class="s-failed">${typeName(group.error)}</span></div></div>`}
+    ${state.busy && html`<div class="meter" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax=${count} aria-valuenow=${state.done}><i style=${{ width: Math.min(100, (100 * state.done) / count) + "%" }} /></div>`}
     ${state.wrong.slice(0, 5).map(([run, why]) => html`<div class="plan bad" role="alert"><${Icon} name="failed" /><div class="wrap"><code>${run}</code>: ${why}</div></div>`)}
     <${Reason} value=${reason} set=${setReason} required=${many} />
-    <${Command} spellings=${{ cli: `holdfast letters ${word} ${letters.slice(0, 3).map((each) => each.id).join(" ")}${letters.length > 3 ? " ..." : ""}` }} />
+    <${Command} spellings=${{ cli: `holdfast letters ${word} ${letters.slice(0, 3).map((each) => each.id).join(" ")}${count > 3 ? " ..." : ""}` }} />
   <//>`;
 }
 addKind("letters", LetterSheet);
 
 function Buttons({ letters, group }) {
   const may_ = may("operator");
-  return Object.entries(LETTER_ACTS).map(([action, act]) => html`<button class=${"btn small" + (action === "replay" ? "" : " quiet")} disabled=${!may_ || !letters.length} title=${may_ ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "letters", action, letters, group, id: letters.map((each) => each.id).join() })}>${action === "replay" && html`<${Icon} name="retry" />`}${act.verb}${letters.length > 1 ? ` ${number(letters.length)}` : ""}…</button>`);
+  return Object.entries(LETTER_ACTS).map(([action, act]) => html`<button class=${"btn small" + (action === "replay" ? "" : " quiet")} disabled=${!may_ || !letters.length} title=${may_ ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "letters", action, letters, group, id: letters.map((each) => each.id).join() })}>${action === "replay" && html`<${Icon} name="retry" />`}${act.verb}${(group?.count ?? 1) > 1 ? ` ${number(group.count)}` : ""}…</button>`);
 }
 
 export function Letters({ params }) {

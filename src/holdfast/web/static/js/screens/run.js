@@ -81,12 +81,18 @@ function helping(why, head, waits, steps) {
   return null;
 }
 
+/** What a command that helps does, and to which run: the page itself shows a run, and has a button for each act on it. */
+function aboutOf(command) {
+  const found = command.match(/^holdfast (\w+) ([^\s'-][^\s']*)/);
+  return found ? { verb: found[1], run: found[2] } : {};
+}
+
 function Banner({ why, head, waits, steps }) {
   const source = why.source;
-  const help = (why.help ?? []).filter((each) => each.command);
+  const help = (why.help ?? []).filter((each) => each.command).map((each) => ({ ...each, ...aboutOf(each.command) })).filter((each) => !(each.run === head.id && (ACTS[each.verb] || ["show", "why", "send"].includes(each.verb))));
   return html`<section class=${"panel whybox w-" + head.status} aria-label="Why it is where it is"><span class="lead"><span class=${"s-" + head.status}><${Icon} name=${head.status} /></span><span class="vh">Why</span></span>
     <p><${Sentence} why=${why} /></p>
-    <span class="src">${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${help.map((each) => html`<span class="help">${each.say}: <button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button></span>`)}</span>
+    <span class="src">${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${help.map((each) => html`<span class="help">${each.say}: ${each.run && ["show", "why"].includes(each.verb) ? html`<a href=${runHref(each.run)}><code>${each.run}</code></a>` : html`<button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button>`}</span>`)}</span>
     <span class="do">${helping(why, head, waits, steps)}</span></section>`;
 }
 

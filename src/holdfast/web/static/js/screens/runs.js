@@ -54,17 +54,36 @@ function Row({ head, columns, here: is, chosen, gone, toggle }) {
   </tr>`;
 }
 
-/** How many there are of each status: of all, or of those that a filter leaves. */
-function Strip({ q }) {
+/** Counts of statuses as one, which says no more than the first 10,000 exactly. */
+function together(counts) {
+  const n = counts.reduce((sum, each) => sum + each.n, 0);
+  return { n: Math.min(n, 10_000), exact: n <= 10_000 && counts.every((each) => each.exact) };
+}
+
+function useCounts(q) {
   const rest = without(q, "status").trim();
   const counts = usePicture("counts " + rest, (signal) => get("/counts", { params: rest ? { q: rest, zone: zoneName() } : {}, signal }));
   useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.value) counts.put(data.value); else counts.reload(); });
   useEffect(() => { if (changed.value) counts.reload(); }, [changed.value]);
+  return counts;
+}
+
+/** Beside the title: how many runs there are, or fit, and how many of them are open. */
+function Total({ q, counts }) {
+  const items = counts.data?.items;
+  if (!items?.length || !counts.fresh) return null;
+  const open = together(items.filter((each) => !TERMINAL.includes(each.status)));
+  return html`<span class="count num">${counted(together(items))} ${without(q, "status").trim() ? "fit" : "in all"}, ${counted(open)} open</span>`;
+}
+
+/** How many there are of each status: of all, or of those that a filter leaves. */
+function Strip({ q, counts }) {
+  const rest = without(q, "status").trim();
   const by = Object.fromEntries((counts.data?.items ?? []).map((each) => [each.status, each]));
   const chosen = tokensOf(q).find((each) => each.startsWith("status:"))?.slice(7).split(",") ?? [];
   const to = (status) => here({ q: (rest + (status ? " status:" + status : "")).trim(), cursor: null, from: null });
   const known = Object.keys(by).length > 0;
-  const all = known && { n: Math.min(Object.values(by).reduce((n, each) => n + each.n, 0), 10_000), exact: Object.values(by).every((each) => each.exact) && Object.values(by).reduce((n, each) => n + each.n, 0) <= 10_000 };
+  const all = known && together(counts.data.items);
   const shown = STATUSES.filter((each) => each !== "cancelling" || by.cancelling?.n);
   return html`<div class=${"stat" + (counts.problem ? " stale" : "")} role="group" aria-label="By status" tabindex="0">
     <a href=${to("")} aria-current=${chosen.length ? undefined : "true"}><span class="st">All</span><b>${all ? counted(all) : "…"}</b></a>
@@ -195,6 +214,7 @@ export function Runs({ params }) {
   const cursor = params.get("cursor");
   const from = Number(params.get("from") ?? 0) || 0;
   const columns = useMemo(() => { const given = params.get("cols"); return given === "none" ? [] : (given ?? USUAL).split(",").filter((each) => COLUMNS[each] || each.startsWith("=")); }, [params.get("cols")]);
+  const counts = useCounts(q);
   const page = usePicture(`runs ${q} ${cursor ?? ""} ${zoneName()}`, async (signal) => {
     const begun = performance.now();
     const found = await get("/runs", { params: { q, limit: PAGE, cursor }, sentences: true, signal });
@@ -248,9 +268,9 @@ export function Runs({ params }) {
   const data = page.data;
   const away = page.problem && page.problem.passing && data;
   return html`<main id="main" tabindex="-1" class="s-runs">
-    <div class="head"><h1>Runs</h1>
+    <div class="head"><h1>Runs</h1><${Total} q=${q} counts=${counts} />
       <div class="end"><${Copies} command=${command} path="/runs" params=${{ q, limit: PAGE }} python=${`await LocalDesk(engine.store).heads(${JSON.stringify(q)})`} /><button class="btn quiet" onClick=${() => open({ kind: "view", q })}>Save view</button><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
-    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} /><${Hist} q=${q} span=${SPANS[params.get("span")] ? params.get("span") : "24h"} /></section>
+    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} counts=${counts} /><${Hist} q=${q} span=${SPANS[params.get("span")] ? params.get("span") : "24h"} /></section>
     ${page.problem && !away && html`<div class="gap"><${Trouble} problem=${page.problem} retry=${page.reload} /></div>`}
     ${away && html`<p class="lost" role="status">${page.problem.message} This is the picture of ${coarse(now.value - page.at)} ago.</p>`}
     ${!(page.problem && !away) && html`<section class=${"panel list" + (away || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>

@@ -1,5 +1,5 @@
 // Starting a run: a form from the JSON Schema of what the workflow takes, or the arguments as JSON.
-import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { html, parsed, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { get, may, post, usePicture, Problem } from "../api.js";
 import { go, here, href, runHref, settled } from "../url.js";
 import { zoneName } from "../format.js";
@@ -47,9 +47,9 @@ function valueOf(schema, text, required) {
   if (schema.enum || schema.type === "boolean") return [JSON.parse(text), ""];
   if (schema.type === "string") return [text, ""];
   try {
-    const value = JSON.parse(text);
-    if (schema.type === "integer" && !Number.isInteger(value)) return [undefined, "It must be a whole number"];
-    if (schema.type === "number" && typeof value !== "number") return [undefined, "It must be a number"];
+    const value = parsed(text);
+    if (schema.type === "integer" && !Number.isInteger(value) && !JSON.isRawJSON?.(value)) return [undefined, "It must be a whole number"];
+    if (schema.type === "number" && typeof value !== "number" && !JSON.isRawJSON?.(value)) return [undefined, "It must be a number"];
     return [value, ""];
   } catch (error) {
     return [undefined, error.message];
@@ -80,7 +80,7 @@ function Form({ about }) {
   const wrong = {};
   let args = {};
   if (raw) {
-    try { args = json.trim() ? JSON.parse(json) : {}; if (args === null || typeof args !== "object" || Array.isArray(args)) wrong.json = "It must be an object: arguments by name"; } catch (error) { wrong.json = error.message; }
+    try { args = json.trim() ? parsed(json) : {}; if (args === null || typeof args !== "object" || Array.isArray(args)) wrong.json = "It must be an object: arguments by name"; } catch (error) { wrong.json = error.message; }
   } else {
     for (const [name, each] of properties) {
       const [value, said] = valueOf(plainSchema(each, defs), texts[name] ?? "", needed.has(name));
@@ -89,7 +89,7 @@ function Form({ about }) {
     }
   }
   let attributes;
-  try { attributes = given.attributes.trim() ? JSON.parse(given.attributes) : undefined; } catch (error) { wrong.attributes = error.message; }
+  try { attributes = given.attributes.trim() ? parsed(given.attributes) : undefined; } catch (error) { wrong.attributes = error.message; }
   const delay = given.delay && durationOf(given.delay);
   if (given.delay && !delay) wrong.delay = "As 30s, 10min, 2h, 1d";
   if (given.priority && !/^-?\d{1,3}$/.test(given.priority)) wrong.priority = "A whole number from -100 to 100";

@@ -1,0 +1,130 @@
+"""Small things of a page that are easily wrong: digits, words that lie over each other, what is found by replaying."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import expect
+from tests.support.waiting import eventually
+from tests.web.browser import shop as shops
+from tests.web.browser.conftest import served
+
+from holdfast.contract.rows import Status
+from holdfast.looking import LocalDesk
+from holdfast.web.auth import ANYONE
+
+pytestmark = pytest.mark.web
+
+LARGE = 9_007_199_254_740_993  # what a float of a browser takes for another number
+
+
+async def test_whole_numbers_are_shown_and_sent_to_the_digit(shop, site, looker):
+    await shop.engine.start(shops.quick, {"order": "o-1", "account": LARGE}, id="order-1")
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.open("/runs/order-1")
+    shown = await (await looker.sees('.side [aria-label="Input"]')).text_content()
+    assert json.loads(shown or "")["order"]["account"] == LARGE
+    await looker.page.get_by_role("tab", name="History").click()
+    await (await looker.sees(".fact")).click()
+    [fact] = [each for each in (await LocalDesk(shop.engine.store).history("order-1")).items if each.kind == "step"]
+    assert json.loads(await (await looker.sees(".raw pre")).text_content() or "") == fact.data
+    await looker.open("/runs/order-88391")
+    await looker.sees(".whybox")
+    await looker.press("s")
+    sheet = await looker.sees(".sheet")
+    await sheet.get_by_label("Payload").fill(json.dumps({"account": LARGE}))
+    await sheet.get_by_role("button", name="Send", exact=True).click()
+    await shop.until("order-88391", lambda head: "approved" not in (head.wait or ""))
+    facts = (await LocalDesk(shop.engine.store).history("order-88391")).items
+    assert [each.data[2] for each in facts if each.kind == "message"] == [{"account": LARGE}]
+
+
+async def test_what_a_step_was_called_with_is_found_by_replaying(shop, site, looker):
+    await shops.the_order(shop)
+    await looker.open("/runs/order-88405?step=book_carrier")
+    shown = await (await looker.sees('.step [aria-label="Arguments"]')).text_content()
+    assert json.loads(shown or "") == {"parcel": {"order": "o-88405", "kg": 2.4, "to": "Kantstr. 1"}}
+
+
+@pytest.mark.parametrize("width", [420, 1440])
+async def test_no_words_of_a_timeline_lie_over_each_other(blocked_shop, looker, width):
+    await shops.fill(blocked_shop)
+    await looker.page.set_viewport_size({"width": width, "height": 900})
+    async with served(blocked_shop) as site:
+        looker.site.port = site.port
+        for run_id in ("order-88412", "order-88405", "order-88409", "moving-204", "order-88377"):
+            await looker.open(f"/runs/{run_id}")
+            await looker.sees(".tl .axis text")
+            wrong = await looker.page.evaluate(OVERLAPS)
+            assert wrong == [], run_id
+        await looker.page.goto("about:blank")
+
+
+OVERLAPS = """() => {
+  const wrong = [];
+  const box = (each) => each.getBoundingClientRect();
+  const said = [...document.querySelectorAll(".tl .axis svg text, .tl .axis .nowbox")];
+  const axis = said.filter((each) => each.textContent !== "now");
+  const right = box(document.querySelector(".tl")).right;
+  axis.forEach((one, i) => axis.slice(i + 1).forEach((other) => {
+    const [a, b] = [box(one), box(other)];
+    if (a.left < b.right && b.left < a.right) wrong.push(`${one.textContent} over ${other.textContent}`);
+  }));
+  for (const row of document.querySelectorAll(".row")) for (const text of row.querySelectorAll("svg text")) {
+    const { left, right: end } = box(text);
+    const over = left < box(row.querySelector(".name")).right - 1 || end > right;
+    if (over) wrong.push(`${text.textContent} of ${row.textContent}`);
+  }
+  return wrong;
+}"""
+
+
+async def test_a_group_of_more_letters_than_a_page_has_is_acted_on_whole(shop, site, looker):
+    for number in range(7):
+        await shops.order(shop, number, -1)
+    await shop.settle()
+    for _ in range(5):
+        await shop.engine.advance(20 * shops.SECOND)
+    await shop.until("order-6", lambda head: head.status is Status.FAILED)
+    await looker.page.route(
+        "**/letters?limit=200*", lambda route: route.continue_(url=route.request.url.replace("=200", "=3"))
+    )
+    await looker.open("/letters")
+    await (await looker.sees("button", "Acknowledge 7…")).click()
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.locator("[data-plan]")).to_contain_text("7 letters of fulfil, step charge, CardDeclined")
+    await sheet.get_by_label("Reason").fill("a test of the bank")
+    await sheet.get_by_label("Reason").press("Enter")
+    await expect(looker(".toast").first).to_contain_text("7 letters acknowledged")
+    assert await LocalDesk(shop.engine.store).letter_groups() == []
+
+
+async def test_a_dashboard_that_is_open_to_all_says_so_on_every_page(shop, site, looker):
+    await looker.open("/runs")
+    await looker.sees(".notice")
+    await expect(looker(".openbar")).to_have_count(0)
+    site.who = ANYONE
+    await looker.open("/runs")
+    await expect(await looker.sees(".openbar")).to_contain_text("dangerously_open=True")
+
+
+async def test_a_tab_asks_once_for_what_it_shows(shop, site, looker):
+    """FACES 10, line 3."""
+    await shops.the_order(shop)
+    await looker.open("/runs/order-88405")
+    await looker.sees('.step [aria-label="Arguments"]')
+    await looker.sees('[data-live="live"]')
+    await looker.page.wait_for_load_state("networkidle")
+    for tab, most in (("Steps", 0), ("History", 1), ("Messages", 1), ("Children", 1), ("Timeline", 0)):
+        before = len(looker.asked)
+        await looker.page.get_by_role("tab", name=tab).click()
+        await expect(looker.page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
+
+        async def shown() -> bool:
+            return not await looker("#tabpanel [aria-busy]").count()
+
+        await eventually(shown)
+        asked = [url for url in looker.asked[before:] if "/api/" in url and "/live" not in url]
+        assert len(asked) <= most, (tab, asked)
