@@ -65,7 +65,7 @@ async def site(shop: shops.Shop) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def served(shop: shops.Shop, port: int = 0) -> AsyncIterator[Site]:
+async def served(shop: Any, port: int = 0, hosts: list[str] | None = None) -> AsyncIterator[Site]:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -73,7 +73,8 @@ async def served(shop: shops.Shop, port: int = 0) -> AsyncIterator[Site]:
     from holdfast.web import Principal, dashboard
 
     site = Site(Principal("kim", "admin"))
-    app = Starlette(routes=[Mount("/workflows", dashboard(shop.engine, authenticate=lambda request: site.who))])
+    page = dashboard(shop.engine, authenticate=lambda request: site.who, allowed_hosts=hosts)
+    app = Starlette(routes=[Mount("/workflows", page)])
     listening = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
