@@ -11,6 +11,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright
 from tests.support.paths import ROOT
@@ -42,7 +43,14 @@ SCREENS = {
     "keys": ("/runs", 760),
 }
 """Where each screen is, and how high a picture of it is."""
-LOOKS = {"light": ("light", 1440), "dark": ("dark", 1440), "narrow": ("light", 420)}
+LOOKS: dict[str, tuple[int, dict[str, Any]]] = {
+    "light": (1440, {"color_scheme": "light"}),
+    "dark": (1440, {"color_scheme": "dark"}),
+    "narrow": (420, {"color_scheme": "light"}),
+    "forced": (1440, {"color_scheme": "light", "forced_colors": "active"}),
+    "zoom": (720, {"color_scheme": "light", "device_scale_factor": 2}),
+}
+"""How wide a window is, and what its browser is like; at 200 % zoom a window of 1,440 is laid out as one of 720."""
 DOCUMENTED = ["overview-light", "runs-light", "runs-narrow", "run-dark", "sheet-light"]
 
 
@@ -55,11 +63,13 @@ async def main(folder: Path, wanted: list[str] | None, part: str) -> None:
             site = await stack.enter_async_context(served(shop))
             playwright = await stack.enter_async_context(async_playwright())
             browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            for look, (theme, width) in LOOKS.items():
-                page = await opened(browser, site.root, theme, width)
+            for look, (width, media) in LOOKS.items():
+                if not any(part in f"{name}-{look}" for name in SCREENS):
+                    continue
+                page = await opened(browser, site.root, width, media)
                 for name, (path, height) in SCREENS.items():
                     if part in f"{name}-{look}" and (wanted is None or f"{name}-{look}" in wanted):
-                        await page.set_viewport_size({"width": width, "height": height if width > 420 else 860})
+                        await page.set_viewport_size({"width": width, "height": height if width > 720 else 860})
                         await picture(page, site.root + path, folder / f"{name}-{look}.png")
                 await page.context.close()
             await browser.close()
@@ -81,12 +91,9 @@ async def furnish(shop: shops.Shop) -> None:
         await shops.count(shop, timedelta(minutes=10 * (144 - slot)), round(busy - bad), round(bad + slot % 3 / 4))
 
 
-async def opened(browser: Browser, root: str, theme: str, width: int) -> Page:
+async def opened(browser: Browser, root: str, width: int, media: dict[str, Any]) -> Page:
     context = await browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if theme == "dark" else "light",
-        timezone_id="Europe/Berlin",
-        reduced_motion="reduce",
+        viewport={"width": width, "height": 900}, timezone_id="Europe/Berlin", reduced_motion="reduce", **media
     )
     context.set_default_timeout(PATIENCE)
     await context.add_init_script(COLLECTOR)
