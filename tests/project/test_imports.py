@@ -68,6 +68,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kv": (*GROUND, *REPLAY, *CONTEXT, *BODIES),
     "declarative": (*GROUND, *REPLAY, *CONTEXT),
     "stores": (*GROUND, *CONTRACT),
+    # The whole engine on a key-value store: of `kv` it knows the contract of drivers, and those that addresses name.
+    "stores.keyvalue.space": (*GROUND, *CONTRACT, "kv.driver"),
+    "stores.keyvalue.connections": (*GROUND, *CONTRACT, "kv.driver"),
+    "stores.keyvalue.store": (*GROUND, *CONTRACT, "kv.driver"),
+    "stores.keyvalue.addresses": (*GROUND, *CONTRACT, "kv.driver", "kv.drivers.*"),
+    "stores.keyvalue.looking": (*GROUND, *CONTRACT, "kv.driver", "kv.drivers.segments", "kv.drivers"),
     "ops": (*GROUND, *CONTRACT),
     "transfer": (*GROUND, *CONTRACT, "stores", "stores.*"),
     # "stores" is the package's __init__, which opens a store by its URL: no engine module knows a particular store.

@@ -199,7 +199,9 @@ class Store(Looks):
                 such transactions; nothing was written.
             StoreError: of the store's own doing; whether it was written is not known.
         """
-        raise DefinitionError(f"{type(self).__name__} has no transactions for steps")
+        raise DefinitionError(
+            f"transaction=True needs SQLite or PostgreSQL: {type(self).__name__} has no transactions for steps"
+        )
 
     async def enclose(self, connection: object, operation: StartRun | SendMessage) -> Outcome:
         """Start a run or send a message inside the transaction that the caller has open on a connection of their own.

@@ -76,8 +76,8 @@ class Engine(StartsRuns, Looking, HasLimits):
     engine on that database. Several engines, in one process or many, may share a database.
 
     Args:
-        database: `sqlite:///path`, a path, `:memory:`, or `postgresql://user@host/database`; as in SQLAlchemy a driver
-            may be named (`postgresql+psycopg://`), and is not used.
+        database: `sqlite:///path`, a path, `:memory:`, `postgresql://user@host/database`, or a key-value store
+            (`kv+dir:///path`); as in SQLAlchemy a driver may be named (`postgresql+psycopg://`), and is not used.
         workflows: the definitions this engine can run.
         activities: functions that compensations of runs may name though the workflow's code does not any more, and
             those that this engine runs for the queues it serves though none of its workflows refers to them.

@@ -14,6 +14,8 @@ __all__ = ["open_store"]
 
 _SCHEME = re.compile(r"(postgresql|postgres|sqlite)(?:\+(\w+))?:", re.IGNORECASE)
 """As SQLAlchemy writes it, a driver may be named: `postgresql+asyncpg`, `sqlite+aiosqlite`. Ours is the same anyway."""
+_KEY_SPACE = re.compile(r"kv\+(\w+):", re.IGNORECASE)
+_NOT_A_SERVER = "dialect= says how to reach a PostgreSQL server: it is for postgresql://..."
 _LOOKS_SECRET = re.compile(r":[^/]*@|password\s*=", re.IGNORECASE)
 
 
@@ -23,6 +25,13 @@ def open_store(database: str | os.PathLike[str], durability: str = "power", dial
     Raises:
         BadInput: the address names no database we know. It never shows the address, which may have a password in it.
     """
+    key_space = _KEY_SPACE.match(_text(database))
+    if key_space is not None:
+        if dialect is not None:
+            raise BadInput(_NOT_A_SERVER)
+        from holdfast.stores.keyvalue.addresses import open_key_space
+
+        return open_key_space(key_space[1], _text(database)[key_space.end() :])
     kind, address = read_address(database)
     if durability not in ("power", "process"):
         raise BadInput(f"durability is 'power' or 'process', not {durability!r}")
@@ -33,7 +42,7 @@ def open_store(database: str | os.PathLike[str], durability: str = "power", dial
             raise MissingExtra("PostgreSQL", "postgres") from error
         return PostgresStore(address, durability=durability, dialect=dialect)
     if dialect is not None:
-        raise BadInput("dialect= says how to reach a PostgreSQL server: it is for postgresql://...")
+        raise BadInput(_NOT_A_SERVER)
     from holdfast.stores.sqlite.store import SQLiteStore
 
     return SQLiteStore(address, durability=durability)
@@ -88,7 +97,9 @@ def _plain_path(text: str) -> str:
     if "://" in text:
         scheme = re.match(r"[A-Za-z][\w+.-]{0,30}(?=://)", text)
         said = f"what {scheme[0]}:// is" if scheme is not None else "what the address of the database is"
-        raise BadInput(f"cannot tell {said}; write sqlite:///path, postgresql://..., a path, or :memory:")
+        raise BadInput(
+            f"cannot tell {said}; write sqlite:///path, postgresql://..., kv+dir:///path, a path, or :memory:"
+        )
     if _LOOKS_SECRET.search(text):
         raise BadInput(
             "the address of the database looks like neither a path nor an address; "

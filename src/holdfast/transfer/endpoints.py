@@ -12,7 +12,6 @@ from holdfast.stores.sql.files import migrations
 from holdfast.stores.sql.looks import Look
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.store import SQLStore
-from holdfast.stores.sqlite.file import MEMORY
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.transfer.tables import ExportedWorker
 
@@ -42,7 +41,7 @@ class Endpoint:
 
     async def look(self, work: Look[T]) -> T:
         """Read in one transaction, however long that takes, while other processes go on."""
-        if isinstance(self._store, SQLiteStore) and self._store.path != MEMORY:
+        if isinstance(self._store, SQLiteStore) and not self._store.in_memory:
             # In a thread and through a store of its own: neither the event loop nor any commit waits for a long look.
             return await asyncio.to_thread(asyncio.run, _look_beside(self._store, work))
         return await self._store.look(work, together=True, patient=True)

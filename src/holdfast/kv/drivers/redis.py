@@ -71,6 +71,7 @@ class RedisDriver(Driver):
             raise MissingExtra("RedisDriver", "redis") from error
         self._errors: Any = redis.exceptions
         self._client = client
+        self._own = False
         self.name = name
         # The braces keep all of them on one server of a cluster.
         self._order, self._values, self._alarm, self._made = (
@@ -93,6 +94,28 @@ class RedisDriver(Driver):
         if said.get("appendonly") == "yes" and said.get("appendfsync") == "always":
             driver.durability = "disk"
         return driver
+
+    @classmethod
+    async def connect(cls, url: str, name: str) -> RedisDriver:
+        """Return a driver with a connection of its own to the server of an address, closed with the driver."""
+        try:
+            import redis.asyncio
+        except ImportError as error:
+            raise MissingExtra("RedisDriver", "redis") from error
+        # A batch whose answer was lost must not be sent again by the client: the caller has to know of it.
+        client: Any = redis.asyncio.Redis.from_url(url, retry=None)
+        try:
+            driver = await cls.open(client, name)
+        except BaseException:
+            await client.aclose()
+            raise
+        driver._own = True
+        return driver
+
+    async def close(self) -> None:
+        """Close the connection, if it is this driver's own."""
+        if self._own:
+            await self._client.aclose()
 
     async def get(self, key: bytes) -> bytes | None:
         found: bytes | None = await self._ask(self._client.hget(self._values, key))

@@ -50,6 +50,8 @@ class SQLiteStore(SQLStore):
     """
 
     kind = "sqlite"
+    in_memory: bool
+    """Whether there is no file that other processes could open."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class SQLiteStore(SQLStore):
             raise ValueError(f"durability is 'power' or 'process', not {durability!r}")
         self.path = os.fspath(path) if os.fspath(path) == MEMORY else os.path.abspath(path)
         self.name = "" if self.path == MEMORY else Path(self.path).stem
+        self.in_memory = self.path == MEMORY
         self.durability = durability
         self._inline_limit = inline_limit
         self._patience = patience.total_seconds()
@@ -73,7 +76,7 @@ class SQLiteStore(SQLStore):
         return _BootClock()
 
     async def open(self, *, look_only: bool = False) -> None:
-        if not self._connections.is_open and self.path != MEMORY:
+        if not self._connections.is_open and not self.in_memory:
             made = LookOnlyConnections if look_only else SQLiteConnections
             expected, self._connections = self._connections.expected, made(self.path, self.durability, self._patience)
             self._connections.expected = expected
@@ -194,7 +197,7 @@ class SQLiteStore(SQLStore):
 
     async def join(self, worker: str, lease: timedelta, about: str = "{}") -> None:
         self._connections.ready()
-        lock = None if self.path == MEMORY else WorkerLock(self.path, worker)
+        lock = None if self.in_memory else WorkerLock(self.path, worker)
         name = Path(lock.path).name if lock is not None and lock.effective else ""
         try:
             await self._connections.write(lambda db: sqlite_workers.join(db, worker, micros(lease), name, about))
@@ -207,7 +210,7 @@ class SQLiteStore(SQLStore):
             await self._connections.read(lambda db: remove_strays(self.path, lambda: sqlite_workers.locks(db)))
 
     def renew(self, worker: str, load: str = "{}") -> bool:
-        if self.path == MEMORY:
+        if self.in_memory:
             self._connections.ready()
             return worker in self._connections.locks
         return self._connections.renew(lambda db: sqlite_workers.renew(db, worker, load))
@@ -234,7 +237,7 @@ class SQLiteStore(SQLStore):
 
     async def fates(self) -> dict[str, Fate]:
         self._connections.ready()
-        if self.path == MEMORY:
+        if self.in_memory:
             return {}  # there are no other processes, and no lease is renewed
         return await self._connections.read(lambda db: sqlite_workers.fates(db, Path(self.path).parent))
 

@@ -1,0 +1,351 @@
+"""The key-value store by itself: what is stored, by whom, and what becomes of it when a batch goes wrong."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+from tests.support.key_spaces import Killed, OddDriver
+
+from holdfast import Context, workflow
+from holdfast.contract.operations import Started
+from holdfast.contract.turns import StartRun
+from holdfast.errors import BadInput, NotOurDatabase, OutcomeUnknown, SchemaTooNew, StoreBusy, StoreError, StoreReplaced
+from holdfast.kv import MemoryDriver, drive
+from holdfast.stores.keyvalue import KeyValueStore, space
+from holdfast.stores.keyvalue.rows import ChangedRows, everything, tables_of
+from holdfast.stores.keyvalue.space import ABOUT, OWNER
+from holdfast.stores.sql.files import migrations
+from holdfast.stores.sqlite.file import connect_memory
+from holdfast.testing import TestEngine
+from holdfast.testing.conformance import LEASE, NOW, new_run, one, row
+
+RAN: list[int] = []
+
+
+async def count(n: int) -> int:
+    RAN.append(n)
+    return n
+
+
+@workflow
+async def approved(ctx: Context, n: int) -> list[int]:
+    first = await ctx.step(count, n)
+    await ctx.sleep(timedelta(hours=1))
+    added: int = await ctx.receive("approved")
+    return [first, await ctx.step(count, n + added)]
+
+
+async def test_a_run_goes_on_in_the_next_process_and_no_step_runs_again():
+    """S0-10, S0-40, S0-41, G3: everything that the second engine knows it read from the driver."""
+    RAN.clear()
+    driver = MemoryDriver()
+    async with TestEngine(store=KeyValueStore(driver), workflows=[approved]) as engine:
+        run = await engine.start(approved, 7, id="order-1")
+        await run.send("approved", 3)
+    async with TestEngine(store=KeyValueStore(driver), workflows=[approved]) as engine:
+        assert await engine.get("order-1").result() == [7, 10]
+    assert RAN == [7, 10]
+
+
+# What is stored.
+
+
+def test_every_change_of_every_table_is_seen():
+    """S0-41: a table that the hook does not see would be lost with the process."""
+    db = connect_memory()
+    tables = tables_of(db)
+    assert len(tables) > 30
+    changes, marks, stored = ChangedRows(tables), {}, dict(everything(db))
+    db.preupdate_hook(changes.note, id="test")
+
+    def follow() -> None:
+        puts, deletes = changes.take(marks)
+        stored.update(puts)
+        for key in deletes:
+            del stored[key]
+        assert stored == dict(everything(db))
+
+    for table in tables.values():
+        columns = db.execute("SELECT name, type, pk FROM pragma_table_info(?)", (table.name,)).fetchall()
+        assert table.identity, f"{table.name} has no primary key"
+        rows = [[n if kind == "INTEGER" else f"{name}-{n}" for name, kind, _ in columns] for n in (1, 2, 3)]
+        values = ", ".join("?" * table.width)
+        db.executemany(f"INSERT INTO {table.name} VALUES ({values})", rows)
+        follow()
+        db.execute(f"INSERT OR REPLACE INTO {table.name} VALUES ({values})", rows[0])
+        follow()
+        changing = next((name for name, kind, pk in columns if not pk and kind == "TEXT"), None)
+        if changing is not None:
+            db.execute(f"UPDATE {table.name} SET {changing} = {changing} || 'x'")
+            follow()
+        moved = next(name for name, _, pk in columns if pk)
+        db.execute(f"UPDATE {table.name} SET {moved} = {moved} || '0'")
+        follow()
+        db.execute(f"DELETE FROM {table.name}")
+        follow()
+
+
+def test_the_schema_has_nothing_but_tables_that_the_hook_sees():
+    """S0-41: no virtual table, and no trigger, which could change rows of its own."""
+    db = connect_memory()
+    assert not db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' OR sql LIKE '%VIRTUAL%'").fetchall()
+    numbered = {name for name, table in tables_of(db).items() if table.numbered}
+    assert numbered == {"runs", "events"}
+
+
+def start(id: str, **fields: Any) -> StartRun:
+    return StartRun(run=new_run(id, **fields))
+
+
+async def opened(driver) -> KeyValueStore:
+    store = KeyValueStore(driver)
+    await store.open()
+    return store
+
+
+async def test_numbers_that_were_given_out_are_not_given_out_again():
+    """S0-41, S2-18: the run that had the highest key may be gone."""
+    driver = MemoryDriver()
+    store = await opened(driver)
+    first = await one(store, start("a"), Started)
+    await store._connections.write(lambda db: db.execute("DELETE FROM runs").fetchall())
+    await store.close()
+    store = await opened(driver)
+    assert (await one(store, start("b"), Started)).key > first.key
+    await store.close()
+
+
+class SmallDriver(OddDriver):
+    max_value = 1024
+    max_batch = 16
+
+
+async def test_values_that_are_longer_than_the_driver_takes_are_kept_in_parts():
+    driver = SmallDriver()
+    for size in (10_000, 900, 5_000):
+        store = await opened(driver)
+        await store._connections.write(
+            lambda db, size=size: db.execute("INSERT OR REPLACE INTO inputs VALUES (1, ?)", ("x" * size,)).fetchall()
+        )
+        assert max(map(len, driver.stored().values())) <= 1024
+        await store.close()
+        store = await opened(driver)
+        assert await store._connections.read(lambda db: db.execute("SELECT length(input) FROM inputs").get) == size
+        await store._connections.write(lambda db: db.execute("UPDATE inputs SET input = 'y'").fetchall())
+        await store.close()
+    assert len([key for key in driver.stored() if key.startswith(b"Erinputs")]) == 1
+
+
+async def test_a_driver_that_takes_too_little_is_refused():
+    driver = SmallDriver()
+    driver.max_value = 100
+    with pytest.raises(BadInput, match="1024"):
+        await opened(driver)
+    assert driver.stored() == {}
+
+
+# A batch that goes wrong.
+
+
+async def test_nothing_is_seen_of_a_batch_that_failed():
+    """G1: what the driver did not take is not in memory either, and the next batch is made as if nothing had been."""
+    driver = OddDriver()
+    store = await opened(driver)
+    driver.do("fail")
+    with pytest.raises(StoreError, match="no batch today"):
+        await store.apply([start("a")])
+    assert await store.get("a") is None
+    await one(store, start("a"), Started)
+    await store.close()
+    store = await opened(driver)
+    assert (await row(store, "a")).id == "a"
+    await store.close()
+
+
+@pytest.mark.parametrize(("how", "kept"), [("lose", False), ("lost", True)])
+async def test_everything_is_read_back_when_the_answer_of_a_batch_was_lost(how, kept):
+    """G1, G3: whatever became of it, what is answered afterwards is what is stored."""
+    driver = OddDriver()
+    store = await opened(driver)
+    await store.join("w", LEASE)
+    driver.do(how)
+    with pytest.raises(OutcomeUnknown):
+        await store.apply([start("a", owner="w")])
+    assert store.apply_now([start("b")]) is None  # it has to read first
+    assert (await store.get("a") is not None) is kept
+    await one(store, start("b"), Started)
+    assert store.renew("w")
+    await store.close()
+
+
+async def test_a_process_that_is_killed_in_a_batch_leaves_all_of_it_or_nothing():
+    """S0-40, G1"""
+    for how, kept in (("kill", False), ("killed", True)):
+        driver = OddDriver()
+        store = await opened(driver)
+        driver.do(how)
+        with pytest.raises(Killed):
+            await store.apply([start("a")])
+        store._connections.space.abandon()
+        again = await opened(driver)
+        assert (await again.get("a") is not None) is kept
+        await again.close()
+        await store.close()
+
+
+async def test_a_change_that_is_too_large_for_one_batch_is_made_whole_or_not_at_all():
+    """G1: a process dies before and after each of its batches, and the next one finds all of it or nothing."""
+    runs = [start(f"run-{n}") for n in range(40)]
+    outcomes = set()
+    for number in range(200):
+        for how in ("kill", "killed", "fail", "lost"):
+            driver = SmallDriver()
+            store = await opened(driver)
+            driver.do(how, after=number)
+            try:
+                await store.apply(runs)
+            except (Killed, StoreError):
+                pass
+            driver.then.clear()
+            if how in ("kill", "killed"):
+                store._connections.space.abandon()
+                await store.close()
+                store = await opened(driver)
+            found = [await store.get(start.run.id) is not None for start in runs]
+            assert all(found) or not any(found), (how, number)
+            outcomes.add(all(found))
+            await store.close()
+            assert not [key for key in driver.stored() if key.startswith((b"Ej", b"Ec"))] or not any(found)
+        if not driver.happened:
+            break
+    assert outcomes == {True, False}
+    assert number > 10
+
+
+# Whose it is.
+
+
+async def test_a_second_store_is_refused_while_the_first_has_the_key_space():
+    """S0-41: one process at a time."""
+    driver = MemoryDriver()
+    store = await opened(driver)
+    with pytest.raises(StoreBusy, match="this process has it open"):
+        await opened(driver)
+    await one(store, start("a"), Started)
+    await store.close()
+    assert OWNER not in dict(driver.list(b""))
+    await (await opened(driver)).close()
+
+
+async def test_a_process_that_may_still_run_elsewhere_is_fenced(monkeypatch):
+    """G5: what it writes is refused, and so is what it asks."""
+    driver = MemoryDriver()
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    first = await opened(driver)
+    await first.join("w", LEASE)
+    monkeypatch.setattr(space, "_ours", set())  # as in another process
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    careful = KeyValueStore(driver)
+    careful.fences = False
+    with pytest.raises(StoreBusy, match="elsewhere"):
+        await careful.open()
+    second = await opened(driver)
+    [taken] = await second.take_over(NOW)
+    assert (taken.worker, taken.lost) == ("w", "lapse")  # it may have been alive: no step is blamed
+    with pytest.raises(StoreReplaced, match="another process"):
+        await first.take_over(NOW)
+    with pytest.raises(StoreReplaced, match="another process"):
+        await first.apply([start("a")])
+    with pytest.raises(StoreReplaced):
+        first.renew("w")
+    await one(second, start("a"), Started)
+    await first.close()
+    await second.close()
+
+
+async def test_what_a_killed_process_was_running_is_known_as_lost():
+    driver = MemoryDriver()
+    store = await opened(driver)
+    await store.join("w", LEASE)
+    await one(store, start("a", owner="w"), Started)
+    store._connections.space.abandon()
+    again = await opened(driver)
+    [taken] = await again.take_over(NOW)
+    assert (taken.worker, taken.lost) == ("w", "crash")
+    await again.close()
+    await store.close()
+
+
+# What is not ours.
+
+
+async def test_keys_of_another_program_are_refused_and_left_alone():
+    driver = OddDriver()
+    driver.batch({b"session:17": b"x"})
+    with pytest.raises(NotOurDatabase, match="session:17"):
+        await opened(driver)
+    assert driver.stored() == {b"session:17": b"x"}
+    driver = OddDriver()
+    await (await opened(driver)).close()
+    driver.batch({b"session:17": b"x"})
+    before = driver.stored()
+    with pytest.raises(NotOurDatabase, match="session:17"):
+        await opened(driver)
+    assert driver.stored() == before
+
+
+async def test_the_key_space_of_a_single_run_and_that_of_an_engine_are_not_mistaken_for_each_other():
+    @workflow
+    async def short(ctx: Context) -> int:
+        return await ctx.step(count, 1)
+
+    driver = OddDriver()
+    await drive(driver, short)
+    before = driver.stored()
+    with pytest.raises(NotOurDatabase, match="single run"):
+        await opened(driver)
+    assert driver.stored() == before
+    driver = OddDriver()
+    await (await opened(driver)).close()
+    before = driver.stored()
+    with pytest.raises(NotOurDatabase):
+        await drive(driver, short)
+    assert driver.stored() == before
+
+
+@pytest.mark.parametrize("newer", [{"format": 2, "schema": 19}, {"format": 1, "schema": 9999}])
+async def test_what_a_newer_holdfast_wrote_is_refused_and_left_alone(newer):
+    driver = OddDriver()
+    await (await opened(driver)).close()
+    driver.batch({ABOUT: msgspec.json.encode(newer)})
+    before = driver.stored()
+    with pytest.raises(SchemaTooNew):
+        await opened(driver)
+    assert driver.stored() == before
+
+
+async def test_rows_of_an_older_schema_are_brought_up_to_date_whole_or_not_at_all():
+    """S0-41: as the tables of an SQL database are."""
+    [*older, _] = migrations("sqlite")
+    db = apsw.Connection(":memory:")
+    for _, script in older:
+        db.execute(script)
+    db.execute("INSERT INTO inputs VALUES (1, 'kept')")
+    old = dict(everything(db)) | {ABOUT: msgspec.json.encode({"format": 1, "schema": older[-1][0]})}
+    for how in ("kill", "killed", ""):
+        driver = OddDriver()
+        driver.batch(old)
+        if how:
+            driver.do(how, after=1)  # the first makes this process the owner
+            with pytest.raises(Killed):
+                await opened(driver)
+        store = await opened(driver)
+        assert await store._connections.read(lambda db: db.execute("SELECT input FROM inputs").get) == "kept"
+        assert await store.secret("selections")
+        assert msgspec.json.decode(driver.stored()[ABOUT])["schema"] == migrations("sqlite")[-1][0]
+        await store.close()
