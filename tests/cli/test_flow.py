@@ -40,8 +40,17 @@ def test_a_schedule_that_is_not_there_names_the_nearest(shop, run):
     assert (unknown.code, "Europe/Nowhere" in unknown.err) == (2, True)
 
 
+def test_a_group_of_commands_alone_says_what_there_is(shop, run):
+    for group in ("limits", "audit", "letters", "schedules", "db", "token"):
+        alone = run(group)
+        assert (alone.code, alone.out) == (2, "")
+        lines = alone.err.splitlines()
+        assert lines[0] == f"Usage: holdfast {group} [OPTIONS] COMMAND [ARGS]..."
+        assert "Commands:" in lines
+
+
 def test_queues_limits_and_events_are_listed(shop, run):
-    assert run("queues").out.splitlines()[1].split()[:5] == ["ok", "gpu", "train", "1", "0"]
+    assert run("queues").out.splitlines()[1].split()[:6] == ["unserved", "gpu", "train", "1", "0", "0"]
     assert run("pause", "--queue", "gpu").code == 0
     assert run("queues").out.splitlines()[1].startswith("paused")
     assert run("limits", "list").out.splitlines()[1].split()[:4] == ["ok", "openai", "0", "0"]

@@ -60,7 +60,7 @@ def test_runs_are_listed_with_why_they_wait(shop, run):
         ["failed", "order-9", "order"], ["suspended", "order-10", "approval"], ["suspended", "order-8", "sleeper"],
         ["completed", "order-7", "order"],
     ]  # fmt: skip
-    assert "Step `bank` gave up: ValueError: the bank is closed for \\x1b[31mlamp" in lines[1]
+    assert "Step `bank` gave up after 1 attempt: ValueError: the bank is closed for \\x1b[31mlamp" in lines[1]
     assert "Waits for message `approval` since" in lines[2]
     assert "Sleeps until" in lines[3]
     assert "\x1b" not in found.out  # colours are for terminals, and what runs say never steers one

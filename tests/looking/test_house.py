@@ -128,6 +128,11 @@ async def test_a_worker_is_shown_with_what_it_serves_and_carries(path):
         [view] = await desk.workers()
         assert (view.queues, view.workflows, view.steps, view.runs) == (["default", "gpu"], {"slowly": "7"}, 1, 1)
         assert view.holdfast
+        [head] = (await desk.heads("order-1")).items
+        assert (head.why.subject["step"], head.why.sentence.startswith("Step `slow`, attempt 1, since ")) == (
+            "slow",
+            True,
+        )
         go.set()
         await run.result()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -188,7 +190,7 @@ async def test_a_key_that_is_held_names_its_holder(engine):
     assert sentence.startswith(begin)
     code, sentence = await told(engine, "first")
     assert code == "running.step"
-    assert sentence.startswith("Step `keyed`, attempt 1, since 0.0 s on `")
+    assert sentence.startswith(f"Step `keyed`, attempt 1, since 0.0 s on `{socket.gethostname()}:{os.getpid()}`;")
     assert '"61 %"' in sentence
 
 

@@ -66,7 +66,7 @@ def known(draw) -> Facts:
         admissions=draw(st.dictionaries(st.integers(1, 9), admission, max_size=2)),
         published=draw(st.dictionaries(names, st.just(0), max_size=2)),
         steps=draw(st.dictionaries(names, step, max_size=2)),
-        unread=draw(st.dictionaries(names, st.just(("aa", "order-8")), max_size=2)),
+        unread=draw(st.dictionaries(st.integers(1, 9), st.just(("aa", "order-8")), max_size=2)),
     )
 
 

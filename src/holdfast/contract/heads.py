@@ -13,6 +13,8 @@ SCAN_BUDGET = 50_000
 """How many rows one question about many runs may look at: then it answers with what was found, and how far it came."""
 MOST_COUNTED = 10_000
 """How far runs are counted unless it is said otherwise."""
+MOST_UNREAD = 100
+"""How many rows of an inbox are looked at for the names of what was not received."""
 ERROR_HEAD = 300
 """How many characters of an error's message are part of a head."""
 

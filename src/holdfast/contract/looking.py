@@ -66,6 +66,21 @@ class Looks(ABC):
         """Return since when runs, by their keys, wait in their oldest receive."""
 
     @abstractmethod
+    async def unread_names(self, keys: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Return the names of messages and events that runs, by their keys, have not received, oldest first.
+
+        Of each run the newest MOST_UNREAD rows of its inbox are looked at; those that have none are left out.
+        """
+
+    @abstractmethod
+    async def attempts_given_up(self, steps: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Return how often steps were tried, by run and path, as their newest dead letters say."""
+
+    @abstractmethod
+    async def takers(self, places: Sequence[tuple[int, str]]) -> dict[tuple[int, str], str]:
+        """Return the workers that took an attempt of runs, by their keys, from queues; of those that were taken."""
+
+    @abstractmethod
     async def queues(self) -> list[QueueRow]:
         """Return the attempts that wait in queues or were taken from them, by queue and activity."""
 

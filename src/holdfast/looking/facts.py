@@ -11,7 +11,7 @@ import msgspec
 from holdfast.clock import Instant, from_datetime
 from holdfast.contract.heads import HeadFilter, RunHead, WorkerRow
 from holdfast.contract.limits import Admission, LimitSpec
-from holdfast.contract.rows import AuditRow, InboxKind, LetterFilter, RunPlace, Status
+from holdfast.contract.rows import AuditRow, RunPlace, Status
 from holdfast.contract.store import Store
 from holdfast.contract.waits import WaitNote, notes_of
 from holdfast.errors import BadInput
@@ -21,7 +21,6 @@ from holdfast.payloads import codec
 if TYPE_CHECKING:
     from holdfast.engine.views.steps import Step
 
-_MESSAGES = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE})
 _DEEPEST = 10
 _KEYS = 20
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
@@ -81,11 +80,17 @@ class Facts:
     """How runs wait to be begun, by their keys."""
     published: dict[str, int] = field(default_factory=dict)
     """Names under which events were queued, and how many wait there."""
-    # What only the question about one run asks for:
+    unread: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Names of messages that runs, by their keys, have not received."""
+    attempts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How often the step was tried whose failure ended a run, by run and path."""
+    queued: dict[str, int] = field(default_factory=dict)
+    """How many attempts wait in queues."""
+    takers: dict[tuple[int, str], str] = field(default_factory=dict)
+    """The workers that took attempts of runs from queues."""
     steps: dict[str, RunningStep] = field(default_factory=dict)
-    unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)
-    """How often the step was tried whose failure ended a run."""
+    """The steps that runs are at: as their workers told last, and of one run by itself as its history says."""
+    # What only the question about one run asks for:
     undone: dict[str, int] = field(default_factory=dict)
     """How many steps were undone of runs that undo what they have done."""
     ahead: dict[str, str] = field(default_factory=dict)
@@ -95,6 +100,15 @@ class Facts:
     def alive(self) -> list[str]:
         """Workers that may take runs."""
         return [worker.id for worker in self.workers.values() if worker.state == "alive"]
+
+    def worker(self, worker_id: str) -> str:
+        """Return where a worker is: its host and process, which a person finds, or its id where that is not known."""
+        worker = self.workers.get(worker_id)
+        return f"{worker.host}:{worker.pid}" if worker is not None and worker.host else worker_id
+
+    def serving(self, queue: str) -> int:
+        """Return how many workers that are alive serve a queue, as far as they told."""
+        return sum(queue in worker.about.queues for worker in self.workers.values() if worker.state == "alive")
 
     def none_has(self, workflow: str) -> bool:
         """Whether every worker that is alive has told what it serves, and none of them this workflow."""
@@ -113,6 +127,7 @@ async def gather(store: Store, heads: Sequence[RunHead], depth: int = 1) -> Fact
     if any(head.ended is None for head in heads):
         facts.workers = {worker.id: worker for worker in await store.workers()}
         facts.paused = {(row.kind, row.name): row.since for row in await store.paused()}
+        facts.steps = _carried(facts.workers.values())
     frontier = list(heads)
     for _ in range(min(depth, _DEEPEST)):
         await _about(store, frontier, facts)
@@ -129,20 +144,19 @@ async def gather(store: Store, heads: Sequence[RunHead], depth: int = 1) -> Fact
 
 async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
     """Ask what only the sentence of a single run is worth."""
-    waits = notes_of(head.wait)
-    if any(wait.kind == "message" for wait in waits):
-        rows = (await store.inboxes({head.key: 0}))[head.key]
-        facts.unread[head.id] = tuple(dict.fromkeys(row.name for row in rows if row.kind in _MESSAGES))
-    if head.status is Status.FAILED and head.failed_step:
-        letters = await store.letters(LetterFilter(run=head.id, kind="work", limit=1))
-        if letters and letters[0].attempts:
-            facts.attempts[head.id] = letters[0].attempts
     if head.status in _DRIVEN:
         await _steps(store, head, facts)
     if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
         n, exact, _ = await store.count(which)
         facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
+
+
+def _carried(workers: Iterable[WorkerRow]) -> dict[str, RunningStep]:
+    """Return the steps that runs are at as their workers told last, of each run the one that began last."""
+    bodies = [body for worker in workers if worker.state == "alive" for body in worker.load.bodies]
+    bodies.sort(key=lambda body: body.since)
+    return {body.run: RunningStep(body.step, body.attempt, body.since) for body in bodies}
 
 
 async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
@@ -174,6 +188,11 @@ async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
     receiving = [key for key, notes in waits.items() if any(note.kind == "message" for note in notes)]
     if receiving:
         facts.since |= await store.waiting_since(receiving)
+        facts.unread |= await store.unread_names(receiving)
+    failed = [(head.id, head.failed_step) for head in heads if head.status is Status.FAILED and head.failed_step]
+    if failed:
+        facts.attempts |= await store.attempts_given_up(failed)
+    await _about_queues(store, waits, facts)
     keys = {(note.activity, note.key) for note in _all(waits, "key") if note.key}
     if keys:
         facts.holders |= await store.key_holders(sorted(keys))
@@ -186,6 +205,17 @@ async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
     in_lanes = [head.key for head in heads if head.place == RunPlace.WAITS]
     if in_lanes:
         facts.admissions |= await store.admissions(in_lanes)
+
+
+async def _about_queues(store: Store, waits: Mapping[int, list[WaitNote]], facts: Facts) -> None:
+    """Ask which attempts were taken from queues, and how many wait there."""
+    places = {(key, note.queue) for key, notes in waits.items() for note in notes if note.kind == "queue"}
+    if not places:
+        return
+    facts.takers |= await store.takers(sorted(places))
+    if not facts.queued:
+        for row in await store.queues():
+            facts.queued[row.queue] = facts.queued.get(row.queue, 0) + row.waiting
 
 
 def _all(waits: Mapping[int, list[WaitNote]], kind: str) -> Iterable[WaitNote]:

@@ -69,7 +69,7 @@ def _failed(head: RunHead, facts: Facts, ended: Instant) -> Say:
         text = f"Its child failed{f': {head.error_message}' if head.error_message else ''}"
         return Say(code="failed.child", text=text, since=ended, subject={"child": step}, help=help)
     if step:
-        attempts = facts.attempts.get(head.id)
+        attempts = facts.attempts.get((head.id, step))
         after = f" after {attempts} attempt{'s' if attempts != 1 else ''}" if attempts else ""
         text = f"Step `{step}` gave up{after}: {error_of(head)}"
         return Say(code="failed.step", text=text, since=ended, subject={"step": step}, help=help)

@@ -81,7 +81,7 @@ def _message(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     kind = "event" if all(events) else "message or event" if any(events) else "message"
     names = " or ".join(f"`{name}`" for name in wait.names)
     then = f"; gives up {times.ahead(wait.until)}" if wait.until is not None else ""
-    similar = next(_similar(wait.names, facts.unread.get(head.id, ())), None)
+    similar = next(_similar(wait.names, facts.unread.get(head.key, ())), None)
     subject = {"event" if kind == "event" else "message": ",".join(wait.names)}
     code: Code = "waiting.event" if kind == "event" else "waiting.message"
     help = [helping("send it", "send", head.id, wait.names[0], "{}")]
@@ -164,7 +164,15 @@ def _queue(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
         )
         text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and no worker that is alive serves it"
         return Say(code="waiting.queue.nobody", text=text, since=head.updated, subject=subject, help=help)
-    text = f"Step `{wait.step}` waits in queue `{wait.queue}`, or runs on the worker that took it"
+    taker = facts.takers.get((head.key, wait.queue))
+    if taker is not None:
+        text = f"Step `{wait.step}` was taken from queue `{wait.queue}` by worker `{facts.worker(taker)}`"
+        subject |= {"worker": taker}
+        return Say(code="waiting.queue", text=text, since=head.updated, subject=subject)
+    serving, others = facts.serving(wait.queue), facts.queued.get(wait.queue, 1) - 1
+    behind = f", where {others:,} other{'s wait' if others != 1 else ' waits'}, too" if others > 0 else ""
+    workers = f"; {serving} worker{'s serve' if serving != 1 else ' serves'} it" if serving else ""
+    text = f"Step `{wait.step}` waits in queue `{wait.queue}`{behind}{workers}"
     return Say(code="waiting.queue", text=text, since=head.updated, subject=subject)
 
 

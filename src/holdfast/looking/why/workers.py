@@ -53,7 +53,7 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
     late = f"was due {times.back(due)}" if due <= times.now else f"is due {times.ahead(due)}"
     if not facts.alive:
         dead = max(facts.workers.values(), key=lambda worker: worker.heard, default=None)
-        last = f"; `{dead.id}` was last heard of {times.back(dead.heard)}" if dead is not None else ""
+        last = f"; `{facts.worker(dead.id)}` was last heard of {times.back(dead.heard)}" if dead is not None else ""
         help = (Help(say="start a worker: a process with Engine(..., workflows=[...])"),)
         if times.now - due > MINUTE:
             text = f"It {late} and no worker took it: none is alive{last}"
@@ -88,15 +88,15 @@ def lost(head: RunHead, facts: Facts, times: Times) -> Say | None:
     """Say that the worker of a run is dead or silent."""
     if head.owner is None:
         return None
-    worker, subject = facts.workers.get(head.owner), {"worker": head.owner}
+    worker, subject, name = facts.workers.get(head.owner), {"worker": head.owner}, facts.worker(head.owner)
     others = [name for name in facts.alive if name != head.owner]
     then = "another takes over as soon as it looks" if others else "no other worker is alive to take over"
     if worker is None or worker.state == "dead":
         heard = f" was last heard of {times.back(worker.heard)} and" if worker is not None else ""
-        text = f"Its worker `{head.owner}`{heard} is dead; {then}"
+        text = f"Its worker `{name}`{heard} is dead; {then}"
         return Say(code="running.dead", text=text, since=head.updated, subject=subject)
     if worker.state == "silent":
-        text = f"Its worker `{head.owner}` was last heard of {times.back(worker.heard)}, longer than its lease; {then}"
+        text = f"Its worker `{name}` was last heard of {times.back(worker.heard)}, longer than its lease; {then}"
         return Say(code="running.silent", text=text, since=worker.heard, subject=subject)
     return None
 
@@ -105,9 +105,9 @@ def _at_work(head: RunHead, facts: Facts, times: Times) -> Say:
     assert head.owner is not None
     step = facts.steps.get(head.id)
     if step is None:
-        text = f"Runs on worker `{head.owner}` {times.ago(head.updated)}"
+        text = f"Runs on worker `{facts.worker(head.owner)}` {times.ago(head.updated)}"
         return Say(code="running.step", text=text, since=head.updated, subject={"worker": head.owner})
     progress = f": {step.progress}" if step.progress and not times.discreet else ""
     beat = f"; heartbeat {times.back(step.beat)}{progress}" if step.beat else ""
-    text = f"Step `{step.path}`, attempt {step.attempt}, {times.ago(step.began)} on `{head.owner}`{beat}"
+    text = f"Step `{step.path}`, attempt {step.attempt}, {times.ago(step.began)} on `{facts.worker(head.owner)}`{beat}"
     return Say(code="running.step", text=text, since=step.began, subject={"step": step.path, "worker": head.owner})

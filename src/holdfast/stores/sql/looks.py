@@ -13,6 +13,7 @@ from holdfast.clock import Instant
 from holdfast.contract.figures import FigureFilter, FigurePage
 from holdfast.contract.heads import (
     MOST_COUNTED,
+    MOST_UNREAD,
     Counted,
     HeadFilter,
     HeadPage,
@@ -122,6 +123,21 @@ class SQLLooks(Store):
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
         return {_int(run): _int(since) for run, since in rows}
+
+    async def unread_names(self, keys: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        rows = await self._read("unread_names", *((key, MOST_UNREAD) for key in keys)) if keys else []
+        found: dict[int, tuple[str, ...]] = {}
+        for run, name, _ in rows:
+            found[_int(run)] = (*found.get(_int(run), ()), str(name))
+        return found
+
+    async def attempts_given_up(self, steps: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        rows = await self._read("attempts_given_up", *steps) if steps else []
+        return {(str(run), str(step)): _int(attempts) for run, step, attempts in rows}
+
+    async def takers(self, places: Sequence[tuple[int, str]]) -> dict[tuple[int, str], str]:
+        rows = await self._read("takers", *places) if places else []
+        return {(_int(run), str(queue)): str(owner) for run, queue, owner in rows if owner is not None}
 
     async def event_queues(self, names: Sequence[str]) -> dict[str, int]:
         rows = await self._read("pending_of", *((name,) for name in names)) if names else []

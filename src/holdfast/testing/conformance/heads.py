@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 
 from holdfast.contract.heads import HeadFilter, RunHead
-from holdfast.contract.operations import Committed, Published, SetAttributes
+from holdfast.contract.operations import Committed, Delivered, Published, SetAttributes
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import Audit, State, TakeKey
+from holdfast.contract.turns import Audit, NewLetter, State, TakeKey
 from holdfast.contract.waits import WaitNote, write_wait
 from holdfast.errors import ReadOnly
 from holdfast.testing.conformance.samples import (
@@ -143,9 +143,18 @@ class HeadConformance:
         await one(store, event(name="stock"), Published)
         assert await store.event_queues(["stock", "none"]) == {"stock": 1}
         assert not await store.event_queues([])
+        for name in ("aproved", "aproved", "other"):
+            await one(store, message(holder.id, name=name), Delivered)
+        assert await store.unread_names([paused.key, holder.key]) == {holder.key: ("aproved", "other")}
+        letters = [NewLetter(id=f"l{n}", step=step, attempts=n, error="") for n, step in enumerate(["a", "b", "b"], 1)]
+        await one(store, extra(holder.key, letters=letters), Committed)
+        steps = [(holder.id, "a"), (holder.id, "b"), (holder.id, "c"), (paused.id, "a")]
+        assert await store.attempts_given_up(steps) == {(holder.id, "a"): 1, (holder.id, "b"): 3}
         assert not await store.admissions([paused.key])
         assert not await store.admissions([])
         assert not await store.last_acts([])
+        assert not await store.unread_names([])
+        assert not await store.attempts_given_up([])
         assert not await store.key_holders([])
         assert not await store.waiting_since([])
 

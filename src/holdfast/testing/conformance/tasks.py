@@ -88,6 +88,12 @@ class TaskConformance:
         [history] = await store.load([run.key])
         assert history.tasks == {"a0": 1}
 
+    async def test_it_is_told_which_worker_took_an_attempt_of_a_run_from_a_queue(self, store: Store) -> None:
+        run = await handed_out(store, a_task("a0"), a_task("a1"), a_task("a2", queue="cpu"))
+        assert await store.takers([(run.key, "gpu")]) == await store.takers([]) == {}
+        await take(store, limit=1)
+        assert await store.takers([(run.key, "cpu"), (run.key, "gpu")]) == {(run.key, "gpu"): "v"}
+
     async def test_only_named_activities_of_named_queues_are_taken(self, store: Store) -> None:
         await handed_out(store, a_task("a0"), a_task("a1", queue="cpu"), a_task("a2", activity="mail"))
         assert await take(store, names=()) == []

@@ -40,6 +40,26 @@ SELECT idempotency_keys.activity, idempotency_keys.key, runs.id FROM {rows} AS w
 SELECT event_waiters.run, min(event_waiters.since) FROM {rows} AS wanted
 {join} event_waiters ON event_waiters.run = wanted.run GROUP BY event_waiters.run;
 
+-- name: unread_names
+-- rows: run int, most int
+-- Names of what runs have not received, of the last so many rows of their inboxes, and where each is first.
+SELECT inbox.run, inbox.name, min(inbox.n) FROM {rows} AS wanted
+{join} inbox ON inbox.run = wanted.run AND inbox.n > (SELECT max(last.n) FROM inbox AS last WHERE last.run = wanted.run) - wanted.most
+WHERE inbox.kind IN ('message', 'event', 'notice') GROUP BY inbox.run, inbox.name ORDER BY min(inbox.n);
+
+-- name: attempts_given_up
+-- rows: run text, step text
+-- How often steps were tried that were given up, by their newest dead letters.
+SELECT wanted.run, wanted.step, dead_letters.attempts FROM {rows} AS wanted
+{join} dead_letters ON dead_letters.id = (SELECT max(given_up.id) FROM dead_letters AS given_up
+    WHERE given_up.run = wanted.run AND given_up.step = wanted.step AND given_up.kind = 'work');
+
+-- name: takers
+-- rows: run int, queue text
+-- The workers that took attempts of runs from queues.
+SELECT wanted.run, wanted.queue, (SELECT tasks.owner FROM tasks
+    WHERE tasks.run = wanted.run AND tasks.queue = wanted.queue AND tasks.owner > '' LIMIT 1) FROM {rows} AS wanted;
+
 -- name: admissions_of
 -- rows: run int
 -- How runs wait for their turn or for a place.
