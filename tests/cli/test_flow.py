@@ -88,7 +88,8 @@ def test_the_same_is_seen_on_postgresql(run, empty_database, monkeypatch):
     monkeypatch.setenv("HOLDFAST_URL", empty_database)
     furnished(empty_database)
     for command, begins in (
-        (("schedules", "list"), "ok"), (("queues",), "ok"), (("limits", "list"), "ok"), (("steps", "done"), "keep"),
+        (("schedules", "list"), "ok"), (("queues",), "unserved"), (("limits", "list"), "ok"),
+        (("steps", "done"), "keep"),
     ):  # fmt: skip
         assert run(*command).out.splitlines()[1].startswith(begins)
     assert run("audit", "verify").code == 0

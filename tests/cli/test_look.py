@@ -6,15 +6,19 @@ import asyncio
 import gzip
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
+from tests.support.why_cases import steps
 
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
-from holdfast.testing import JumpingClock
+from holdfast.testing import JumpingClock, TestEngine
+
+carried = steps["book_carrier"]
 
 COMMANDS = [
     ("list",), ("list", "is:open"), ("list", "--count"), ("why", "order-8"), ("show", "order-7"), ("show", "order-9"),
@@ -82,6 +86,9 @@ def test_one_run_is_shown_with_its_steps(shop, run):
     assert shown.code == 0
     assert "Step `bank` gave up after 1 attempt: ValueError" in shown.out
     assert "input       {" in shown.out
+    assert "transfer_cases.py:41 in bank   raise ValueError(f" in shown.out
+    assert "transfer_cases.py:99 in order   return await ctx.step(bank, name)" in shown.out
+    assert "replay/verbs.py" not in shown.out, "lines of holdfast are left out"
     assert [line.split()[:2] for line in shown.out.splitlines()[-3:]] == [
         ["keep", "completed"], ["bank", "failed"], ["undo#0/undo", "completed"],
     ]  # fmt: skip
@@ -90,6 +97,28 @@ def test_one_run_is_shown_with_its_steps(shop, run):
     rest = run("history", "order-7", "--after", history.err.split()[-1])
     assert "step completed" in rest.out
     assert "keep" in rest.out + history.out
+
+
+def test_a_step_that_is_tried_again_is_shown_with_its_error_and_with_runs_that_wait_for_the_same(shop, run):
+    async def fill() -> None:
+        async with TestEngine("sqlite:///holdfast.db", workflows=[carried], clock=shop.clock) as engine:
+            for number in range(3):
+                await engine.start(carried, id=f"parcel-{number}")
+            await engine.settle()
+
+    asyncio.run(fill())
+    why = run("why", "parcel-1").out
+    assert " · 2 other runs wait to try this step again\n" in why
+    assert "holdfast show parcel-1   # see the whole error" in why
+    [pause] = [line for line in why.splitlines() if "holdfast pause" in line]
+    assert "holdfast pause --where 'workflow:book_carrier waiting:\"step book_carrier\"' --reason ..." in pause
+    paused = run("pause", "--where", shlex.split(pause)[3], "--dry-run")
+    assert paused.out.startswith("3 runs match: 3 can be paused.")
+    shown = run("show", "parcel-1").out
+    assert "error       CardDeclinedError: 503 (step book_carrier, attempt 1)" in shown
+    assert "why_cases.py:" in shown
+    assert "in book_carrier   raise CardDeclinedError" in shown
+    assert "holdfast show" not in shown, "that is what is shown"
 
 
 def test_why_says_what_would_move_it(shop, run):

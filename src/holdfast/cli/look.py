@@ -11,12 +11,15 @@ import click
 from holdfast.cli import output
 from holdfast.cli.database import app_option, json_option, looking, url_option, zone
 from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
+from holdfast.cli.runs.errors import shown_errors
 from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.clock import from_datetime
 from holdfast.looking import Desk
 from holdfast.looking.times import span
 from holdfast.looking.views import Head, HistoryPage, Page, RunView, StepView, Why, WorkerView
 from holdfast.texts import printable
+
+_INDENT = 6
 
 
 @click.command("list", cls=FilterCommand, short_help="List runs, newest first, each with why it is where it is.")
@@ -103,17 +106,26 @@ def why_command(run_id: str, app: str | None, as_json: bool, url: str | None) ->
     _why(why)
 
 
-def _why(why: Why) -> None:
+def _why(why: Why, *, shown: bool = False) -> None:
     say_wrapped(why.sentence)
     if why.source is not None:
         say(f"  {why.source.file}:{why.source.line}   {why.source.text}")
     for below in why.chain:
         say_wrapped(f"  {below.run}: {below.sentence}")
+    facts = [why.code]
     if why.since is not None:
-        say(f"  {why.code} · since {why.since.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
-    for number, help in enumerate(why.help):
+        facts.append(f"since {why.since.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
+    if why.others is not None and why.others.n:
+        others, more = why.others.n, "" if why.others.exact else "+"
+        facts.append(f"{others:,}{more} other run{'s wait' if others != 1 else ' waits'} to try this step again")
+    say_wrapped(f"  {' · '.join(facts)}")
+    here = f"holdfast show {shlex.quote(why.run)}" if shown else None
+    for number, help in enumerate(help for help in why.help if help.command != here):
         what = f"{help.command}   # {help.say}" if help.command else help.say
-        say(f"{'Try:' if number == 0 else '    '}  {what}")
+        if help.command and len(what) + _INDENT > output.width():
+            say(f"{'Try:' if number == 0 else '':<{_INDENT}}# {help.say}:")  # a command is never broken
+            number, what = 1, help.command
+        say(f"{'Try:' if number == 0 else '':<{_INDENT}}{what}")
 
 
 @click.command("show", short_help="Show one run: why it is where it is, its input, its result, its steps.")
@@ -138,16 +150,15 @@ def _show(view: RunView) -> None:
     click.echo(
         f"{printable(head.id)}  {printable(head.workflow)} v{printable(head.version)}  {output.status(head.status)}"
     )
-    _why(head.why)
+    _why(head.why, shown=True)
     say()
     for name, value in _facts(view):
         say_wrapped(f"{name:<12}{value}", hang=12)
-    if view.error is not None:
-        error = f"{view.error.get('type')}: {view.error.get('message')}"
-        say_wrapped(f"{'error':<12}{error}", hang=12)
-        lines = str(view.error.get("traceback") or "").rstrip().removesuffix(error).rstrip().split("\n")
-        for line in lines[-6:] if any(lines) else []:
-            say_wrapped(f"            {line}")
+    for said, places in shown_errors(view):
+        if said:
+            say_wrapped(f"{'error':<12}{said}", hang=12)
+        for place in places:
+            say_wrapped(f"{'':12}{place}", hang=14)
     if view.steps:
         say()
         table(
@@ -245,7 +256,19 @@ def workers_command(as_json: bool, url: str | None) -> None:
         say("no worker is there; a process with Engine(..., workflows=[...]) is one", err=True)
         return
     rows = [
-        (each.state, each.id, f"{each.host}:{each.pid}", f"{each.heard_at.astimezone(zone()):%Y-%m-%d %H:%M:%S}")
+        (
+            each.state, f"{each.host}:{each.pid}", f"{each.heard_at.astimezone(zone()):%Y-%m-%d %H:%M:%S}",
+            str(each.runs), f"{each.steps} of {each.max_steps}" if each.max_steps else str(each.steps),
+            each.holdfast, each.id, _serves(each),
+        )
         for each in workers
-    ]
-    table(("STATE", "WORKER", "PROCESS", "LAST HEARD OF"), rows)
+    ]  # fmt: skip
+    titles = ("STATE", "PROCESS", "LAST HEARD OF", "RUNS", "STEPS", "HOLDFAST", "WORKER", "SERVES")
+    table(titles, rows, spare=(6, 5))
+
+
+def _serves(worker: WorkerView) -> str:
+    """Return the queues and workflows of a worker, in words."""
+    queues = f"queue{'s' if len(worker.queues) != 1 else ''} {', '.join(worker.queues)}" if worker.queues else ""
+    flows = ", ".join(f"{name} v{version}" for name, version in sorted(worker.workflows.items()))
+    return "; ".join(each for each in (queues, flows) if each)

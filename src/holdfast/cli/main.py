@@ -156,6 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
     except click.exceptions.Exit as end:
         return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "holdfast"
         said = error.format_message().rstrip(".")

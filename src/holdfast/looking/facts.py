@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import Instant, from_datetime
-from holdfast.contract.heads import HeadFilter, RunHead, WorkerRow
+from holdfast.contract.heads import Counted, HeadFilter, RunHead, WorkerRow
 from holdfast.contract.limits import Admission, LimitSpec
 from holdfast.contract.rows import AuditRow, RunPlace, Status
 from holdfast.contract.store import Store
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 10
 _KEYS = 20
+_OTHERS = 10_000
+"""How many rows are looked at to count the runs that wait for the same."""
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
 
 
@@ -93,6 +95,8 @@ class Facts:
     # What only the question about one run asks for:
     undone: dict[str, int] = field(default_factory=dict)
     """How many steps were undone of runs that undo what they have done."""
+    others: dict[str, Counted] = field(default_factory=dict)
+    """How many runs wait to try a step again that a run waits to try again, this one among them."""
     ahead: dict[str, str] = field(default_factory=dict)
     """How many runs that no worker has taken were due before a run, in words."""
 
@@ -144,12 +148,21 @@ async def gather(store: Store, heads: Sequence[RunHead], depth: int = 1) -> Fact
 
 async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
     """Ask what only the sentence of a single run is worth."""
+    waits = notes_of(head.wait)
+    if len(waits) == 1 and (path := _tried_again(waits[0])):
+        which = HeadFilter(statuses=(head.status,), workflows=(head.workflow,), waiting=path, budget=_OTHERS)
+        facts.others[head.id] = await store.count(which)
     if head.status in _DRIVEN:
         await _steps(store, head, facts)
     if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
         n, exact, _ = await store.count(which)
         facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
+
+
+def _tried_again(wait: WaitNote) -> str:
+    """Return how runs are found whose step waits to be tried again, too."""
+    return f"step {wait.step}" if wait.kind == "retry" and wait.step and not wait.skipped and not wait.limit else ""
 
 
 def _carried(workers: Iterable[WorkerRow]) -> dict[str, RunningStep]:

@@ -200,6 +200,7 @@ class LocalHouse(Desk):
 
     async def queues(self) -> list[QueueView]:
         paused = {row.name for row in await self._store.paused() if row.kind == "queue"}
+        alive = [worker.about.queues for worker in await self._store.workers() if worker.state == "alive"]
         return [
             QueueView(
                 queue=row.queue,
@@ -208,6 +209,7 @@ class LocalHouse(Desk):
                 taken=row.taken,
                 oldest=moment(row.oldest),
                 paused=row.queue in paused,
+                workers=sum(row.queue in queues for queues in alive),
             )
             for row in await self._store.queues()
         ]

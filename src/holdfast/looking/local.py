@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 MOST = 200
 """How many runs a page may have."""
 _MOST_ENTRIES = 1_000
+_MOST_TRACEBACK = 4_000
 _NAMED = 3
 _OVER = frozenset({*TERMINAL, Status.BLOCKED})
 """What a caller that waits for a result does not wait on for."""
@@ -415,6 +416,7 @@ def _step(step: Any) -> StepView:
         progress=step.progress,
         result=step.result,
         error=ErrorHead(type=error.type, message=error.message) if error is not None else None,
+        traceback=error.traceback[-_MOST_TRACEBACK:] if error is not None and step.status != "completed" else "",
         reason=step.reason,
         compensation=step.compensation,
         idempotency_key=step.idempotency_key,

@@ -18,6 +18,13 @@ class Help(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs there are, or, if it is not exact, that there are at least so many."""
+
+    n: int
+    exact: bool
+
+
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     """The line of workflow code at which a run waits."""
 
@@ -40,6 +47,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run goes on that this one waits for: a child, or the holder of a key."""
     source: SourceLine | None = None
     help: list[Help] = []
+    others: Count | None = None
+    """Of a run whose step is tried again, asked for by itself: how many other runs wait to try that step again."""
 
 
 class ErrorHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +100,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     searched_to: datetime | None = None
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """How many runs there are, or, if it is not exact, that there are at least so many."""
-
-    n: int
-    exact: bool
-
-
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a run."""
 
@@ -113,6 +115,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     progress: Any = None
     result: Any = None
     error: ErrorHead | None = None
+    traceback: str = ""
+    """Of the error of a step that is not completed: its end, where it is long."""
     reason: str = ""
     compensation: bool = False
     idempotency_key: str = ""
@@ -347,6 +351,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     oldest: datetime | None = None
     """Since when the one that waits longest does."""
     paused: bool = False
+    workers: int = 0
+    """How many workers that are alive serve the queue."""
 
 
 class EventNameView(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ MASKED = "\u2022" * 6
 
 _PAYLOADS: dict[str, frozenset[str]] = {
     "RunView": frozenset({"input", "output", "error", "compensation"}),
-    "StepView": frozenset({"progress", "result", "reason"}),
+    "StepView": frozenset({"progress", "result", "reason", "traceback"}),
     "ArgumentsView": frozenset({"arguments", "said"}),
     "ResultView": frozenset({"output", "error"}),
     "Answer": frozenset({"answer"}),

@@ -30,11 +30,18 @@ def queues_command(as_json: bool, url: str | None) -> None:
         emit("holdfast.queues/1", found)
         return
     rows = [
-        ("paused" if each.paused else "ok", each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}",
+        (_state(each), each.queue, each.activity, f"{each.waiting:,}", f"{each.taken:,}", str(each.workers),
          local_time(each.oldest))
         for each in found
     ]  # fmt: skip
-    listed(("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "OLDEST SINCE"), rows, "no step waits in a queue")
+    titles = ("STATE", "QUEUE", "ACTIVITY", "WAIT", "TAKEN", "WORKERS", "OLDEST SINCE")
+    listed(titles, rows, "no step waits in a queue")
+
+
+def _state(queue: QueueView) -> str:
+    if queue.paused:
+        return "paused"
+    return "ok" if queue.workers or not queue.waiting else "unserved"
 
 
 @click.group("limits", short_help="Limits that workers share: list, show, why.")

@@ -84,6 +84,8 @@ def _show(where: str, summary: Summary) -> None:
     say(f"{name}  {kind}, schema {summary.schema_number}, durability {summary.durability}{size}")
     say(", ".join([_workers(summary.workers), _overdue(summary.overdue)]))
     counts = [f"{output.status(name)} {_said(summary.runs[name])}" for name in _ORDER if name in summary.runs]
+    if summary.letters.n:
+        counts.append(f"dead letters {_said(summary.letters)}")
     click.echo("   ".join(counts) if counts else "there are no runs yet", color=output.coloured())
     if summary.attention:
         say("Needs attention")

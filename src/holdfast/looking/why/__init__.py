@@ -14,7 +14,7 @@ from holdfast.clock import to_datetime
 from holdfast.contract.heads import RunHead
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times
-from holdfast.looking.views import Why
+from holdfast.looking.views import Count, Why
 from holdfast.looking.why.ends import blocked, ended, ending, moving, paused
 from holdfast.looking.why.saying import Code, discreet
 from holdfast.looking.why.waits import waiting
@@ -52,7 +52,13 @@ def _explained(head: RunHead, facts: Facts, times: Times, depth: int, above: tup
         subject=said.subject,
         chain=chain[:DEPTH],
         help=list(said.help),
+        others=_others(head, facts),
     )
+
+
+def _others(head: RunHead, facts: Facts) -> Count | None:
+    counted = facts.others.get(head.id)
+    return Count(n=max(counted.n - 1, 0), exact=counted.exact) if counted is not None else None
 
 
 def _continued(sentence: str) -> str:

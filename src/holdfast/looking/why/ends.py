@@ -59,7 +59,10 @@ def _by(act: Act | None, *actions: str) -> str:
 
 
 def _failed(head: RunHead, facts: Facts, ended: Instant) -> Say:
-    help = (helping("try again from the step that failed", "retry", head.id),)
+    help = (
+        helping("see the whole error", "show", head.id),
+        helping("try again from the step that failed", "retry", head.id),
+    )
     kind = (head.error_type or "").rpartition(".")[2]
     step = head.failed_step or ""
     if kind == "RunTimeout":

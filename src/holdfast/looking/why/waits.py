@@ -131,6 +131,10 @@ def _retry(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     help = [helping("try it now", "nudge", head.id)] if wait.step else []
     if wait.step and not wait.skipped:
         help.append(helping("see the whole error", "show", head.id))
+    many = facts.others.get(head.id)
+    if many is not None and many.n > 1:
+        which = f'workflow:{head.workflow} waiting:"step {wait.step}"'
+        help.append(helping("let none try until they are resumed", "pause", "--where", which, "--reason", "..."))
     if wait.skipped:
         reason = f', "{wait.error}",' if wait.error else ""
         text = f"Step `{wait.step}` is put off{reason} and asked again {again}"
