@@ -379,6 +379,44 @@ async def test_a_client_follows_a_run_of_another_engine_to_its_end(make_engine):
     assert kinds == ["message.received", "step.started", "step.completed"]
 
 
+async def test_a_follower_reads_only_what_was_recorded_since(make_engine, monkeypatch):
+    body = Flaky()
+
+    @workflow
+    async def order(ctx: Context) -> str:
+        for number in range(20):
+            await ctx.step(f"pick-{number}", body.body, "pick")
+        await ctx.receive("word")
+        return await ctx.step("pack", body.body, "pack")
+
+    worker = await make_engine(order)
+    client = await make_engine(run_workflows=False, clock=worker.jumping)
+    run = await worker.start(order, id="r")
+    await worker.settle()
+    read: list[int] = []
+    history = client.store.history
+
+    async def counted(*given, **more):
+        rows = await history(*given, **more)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(client.store, "history", counted)
+    told = Told()
+
+    async def follow() -> None:
+        async for change in client.get("r").watch():
+            told(change)
+
+    following = asyncio.create_task(follow())
+    await eventually(lambda: bool(told))
+    await run.send("word")
+    await asyncio.wait_for(following, LONG)
+    assert [change.step for change in told if change.type == "step.completed"] == ["pack"]
+    assert read[0] >= 40
+    assert sum(read[1:]) < 20, "what is read later is what is new"
+
+
 async def test_following_a_run_that_has_ended_says_so_and_ends(make_engine):
     """S0-45 And one that does not exist is an error."""
     engine = await make_engine(waits)

@@ -28,7 +28,7 @@ from holdfast.looking import LocalDesk
 from holdfast.stores import open_store
 from holdfast.testing import TestEngine
 
-LOOK, COUNT = 7, 24
+LOOK, COUNT = 8, 24
 """How many statements a look asks, and how many more at most every fifth: statuses, workers, figures."""
 
 

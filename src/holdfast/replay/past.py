@@ -127,9 +127,9 @@ NOTHING_LEFT = Past()
 """The past of every run that has none left: only read, never written."""
 
 
-def names_of(rows: Iterable[EntryRow]) -> Names:
-    """Return the names a history gives to its locations."""
-    names = Names()
+def names_of(rows: Iterable[EntryRow], known: Names | None = None) -> Names:
+    """Return the names a history gives to its locations, after those of its beginning that are known."""
+    names = Names() if known is None else known
     for row in rows:
         if row.kind == entries.Name.kind:
             names.add(decode_entry(row.kind, row.data).name)

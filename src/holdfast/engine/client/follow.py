@@ -21,8 +21,13 @@ _Seen = tuple[str, str, int, int]
 
 
 async def follow(store: Store, observers: Observers, news: NewsWaiters, run_id: str) -> AsyncIterator[Change]:
-    """Yield the changes of a run from now on: where it stands first, its end last."""
-    row, rows = await _read(store, run_id)
+    """Yield the changes of a run from now on: where it stands first, its end last.
+
+    Only what was recorded since is read, unless another history has begun: a run may have very many facts.
+    """
+    row = await _row(store, run_id)
+    rows = await store.history(row.key)
+    names = names_of(rows)
     unsubscribe = observers.subscribe(lambda change: news.wake(run_id), run_id)
     try:
         yield _status(row)
@@ -30,35 +35,39 @@ async def follow(store: Store, observers: Observers, news: NewsWaiters, run_id: 
         while not row.status.is_terminal:
 
             async def look(seen: _Seen = seen, last: int = last) -> tuple[RunRow, list[EntryRow]] | None:
-                row, rows = await _read(store, run_id)
-                return (row, rows) if _seen(row) != seen or _last(rows) != last else None
+                row = await _row(store, run_id)
+                rows = await store.history(row.key, after=last if seen[2:] == _seen(row)[2:] else 0)
+                return (row, rows) if _seen(row) != seen or _last(rows, last) != last else None
 
-            row, rows = await news.until(run_id, look)
+            row, fresh = await news.until(run_id, look)
             if seen[2:] != _seen(row)[2:]:
+                names, rows = names_of(fresh), fresh
                 last = _kept(rows, seen[2] != row.generation)
-            fresh = [entry for entry in rows if entry.seq > last]
-            for change in changes_of(run_id, row.workflow, names_of(rows), fresh):
+                fresh = [entry for entry in rows if entry.seq > last]
+            else:
+                names = names_of(fresh, names)
+            for change in changes_of(run_id, row.workflow, names, fresh):
                 yield change
             if _seen(row) != seen:
                 yield _status(row)
-            seen, last = _seen(row), _last(rows)
+            seen, last = _seen(row), _last(fresh, last)
     finally:
         unsubscribe()
 
 
-async def _read(store: Store, run_id: str) -> tuple[RunRow, list[EntryRow]]:
+async def _row(store: Store, run_id: str) -> RunRow:
     row = await store.get(run_id)
     if row is None:
         raise NoSuchRun(run_id)
-    return row, await store.history(row.key)
+    return row
 
 
 def _seen(row: RunRow) -> _Seen:
     return row.status, row.wait, row.generation, row.reopens
 
 
-def _last(rows: list[EntryRow]) -> int:
-    return rows[-1].seq if rows else 0
+def _last(rows: list[EntryRow], before: int = 0) -> int:
+    return rows[-1].seq if rows else before
 
 
 def _kept(rows: list[EntryRow], renewed: bool) -> int:
