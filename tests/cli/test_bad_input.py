@@ -56,6 +56,13 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("list", 'waiting:"a'), 2, "a quotation mark is not closed"),
     (("list", "status:failed", "--cursor", "CURSOR"), 2, "the cursor belongs to another filter"),
     (("purge", "completed"), 2, "--older-than"),
+    (
+        ("purge", "--older-than", "30d"),
+        2,
+        "Missing argument 'KIND...'. Choose from: completed, failed, cancelled, letters,",
+    ),
+    (("set", "sleeps"), 2, "name what to set: name=value"),
+    (("set", "--where", "is:open", "size"), 2, "set size: write name=value"),
     (("purge", "everything", "--older-than", "30d"), 2, "everything"),
     (("letters", "purge"), 2, "--older-than"),
     (("retry", "--where", "is:attention", "--yes", "--expect", "1"), 2, "needs a filter"),

@@ -68,6 +68,8 @@ def test_runs_are_listed_with_why_they_wait(shop, run):
     assert "Waits for message `approval` since" in lines[2]
     assert "Sleeps until" in lines[3]
     assert "\x1b" not in found.out  # colours are for terminals, and what runs say never steers one
+    assert "did you mean status:paused?" in run("list", "paused").err
+    assert run("list", "nothing").err == "no run fits\n"
     assert run("ls", "status:completed").out.splitlines()[1].startswith("completed  order-7  order")
 
 

@@ -75,9 +75,29 @@ def test_attributes_are_set_and_taken_away_on_record(shop, run):
     assert run("set", "sleeps", "customer=null").code == 0
     assert run("list", "customer=c-7", "--count").out == "0\n"
     assert run("set", "sleeps", "customer").code == 2
+    assert run("set", "sleeps", "size=4", "--dry-run").out == "sleeps would have size=4\n"
+    assert run("list", "size=4", "--count").out == "0\n"
     assert run("set", "nobody", "customer=c-7").code == 3
     [last, first] = json.loads(run("audit", "list", "--target", "sleeps", "--json").out)["items"]
     assert (first["actor"], first["detail"]["reason"], last["action"]) == ("kim", "INC-1", "set attributes")
+
+
+def test_attributes_of_many_runs_are_set_as_a_dry_run_counted_them(shop, run):
+    many = run("set", "--where", "is:open", "region=eu", "--dry-run").out
+    number = many.split()[0]
+    assert many.startswith(f"{number} runs match: {number} can be changed.\nThey are found by the attributes")
+    done = run("set", "--where", "is:open", "region=eu", "--yes", "--expect", number)
+    assert (done.code, done.out.endswith(f"changed {number}\n")) == (0, True)
+    assert run("list", "region=eu", "--count").out == f"{number}\n"
+
+
+def test_a_start_warns_where_workers_are_alive_and_none_knows_the_workflow(shop, run):
+    assert run("start", "ordr", "-i", "name=lamp").err == "", "a worker that knows it may come"
+    with working(DATABASE):
+        warned = run("start", "ordr", "-i", "name=lamp", "--id", "order-9")
+        assert run("start", "order", "-i", "name=lamp").err == ""
+    assert (warned.code, warned.out) == (0, "order-9\n")
+    assert warned.err == "no worker that is alive knows workflow 'ordr'; did you mean order?\n"
 
 
 def test_a_run_is_watched_until_it_has_ended(shop, run):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.support.paths import ROOT
 from holdfast.cli import output
 from holdfast.cli.main import _failed, commands
 from holdfast.cli.shell.schemas import records, schema_of
+from holdfast.errors import BadInput
 
 SNAPSHOT = Path(__file__).with_name("schemas.json")
 APP = "tests.support.command_cases:WORKFLOWS"
@@ -242,6 +245,19 @@ def test_a_narrow_terminal_gets_the_last_column_below_the_others(capsys, monkeyp
         assert len(lines[0].split()) == kept
         assert (len(lines) > 2) is below
         assert " ".join(lines).count("word") == 12
+
+
+def test_a_table_longer_than_the_terminal_goes_through_the_pager(capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 4)))
+    monkeypatch.setenv("HOLDFAST_PAGER", f"{sys.executable} -c \"import sys; print('paged', len([*sys.stdin]))\"")
+    output.table(("A", "B"), [("a", "b")] * 2)
+    assert "paged" not in capfd.readouterr().out, "it fits"
+    output.table(("A", "B"), [("a", "b")] * 9)
+    assert capfd.readouterr().out == "paged 10\n"
+    monkeypatch.setenv("HOLDFAST_PAGER", str(tmp_path / "none"))
+    with pytest.raises(BadInput, match=r"HOLDFAST_PAGER=.*none cannot be run"):
+        output.table(("A", "B"), [("a", "b")] * 9)
 
 
 def test_a_sentence_is_broken_between_words_at_a_terminal_only(capsys, monkeypatch):

@@ -205,6 +205,7 @@ async def test_what_people_did_is_named_with_the_reason(engine):
     await waits(engine, "order-1")
     await waits(engine, "order-2")
     await paused.pause(by="lena", reason="bank down, INC-7")
+    await paused.set_attributes({"size": 3}, by="mia")
     await cancelled.cancel(by="kim", reason="ordered twice")
     await eventually(lambda: _is_over(cancelled))
     await eventually(lambda: _has_status(paused, "paused"))

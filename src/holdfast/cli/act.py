@@ -41,12 +41,21 @@ def shared(command: F) -> F:
     return command
 
 
-def _on_runs(command: F) -> F:
-    """Give a command what chooses runs."""
+def chosen(command: F) -> F:
+    """Give a command what an act on several runs takes."""
     for option in (
         click.option("--expect", type=int, help="With --yes: how many runs a dry run has shown."),
         click.option("--yes", is_flag=True, help="Do not ask; needs --expect where it is more than one run."),
         click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+    ):
+        command = option(command)
+    return command
+
+
+def _on_runs(command: F) -> F:
+    """Give a command what chooses runs."""
+    command = chosen(command)
+    for option in (
         click.option("--where", metavar="FILTER", type=FILTER, help="Act on the runs that fit, as in `holdfast list`."),
         click.argument("run_ids", nargs=-1, metavar="[ID]...", type=RUN),
     ):

@@ -80,7 +80,14 @@ def _list(page: Page, text: str) -> None:
     elif page.next is not None:
         say(f"{len(page.items)} shown, older: {asked} --cursor {page.next}", err=True)
     elif not page.items:
-        say("no run fits" if text else "there are no runs yet", err=True)
+        say(f"no run fits{_meant(text)}" if text else "there are no runs yet", err=True)
+
+
+def _meant(text: str) -> str:
+    """Return the filter that a word alone may have stood for, which is no id and no workflow here."""
+    from holdfast.contract.rows import Status
+
+    return f"; did you mean status:{text}?" if text in [*Status] else ""
 
 
 def _row(head: Head, now: datetime) -> tuple[str, ...]:

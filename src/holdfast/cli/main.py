@@ -192,7 +192,7 @@ def _failed(message: str, given: Sequence[str], code: int) -> int:
     from holdfast.cli.output import say_wrapped
     from holdfast.texts import masked, passwords
 
-    one_line = " ".join(message.split("\n"))
+    one_line = " ".join(line.strip() for line in message.split("\n"))  # click gives each choice a line of its own
     secrets = [*passwords(given), *passwords([os.environ.get("HOLDFAST_URL", "")])]
     say_wrapped(f"holdfast: {masked(one_line, secrets)}", err=True)
     return code

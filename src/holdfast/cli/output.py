@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -76,6 +77,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
     for each in spare:
         if below and _taken([widths[n] for n in kept]) > room:
             kept.remove(each)
+    written: list[str] = []
     for number, line in enumerate(lines):
         if not any(line):
             continue  # a table without titles
@@ -86,12 +88,28 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
             cells = [click.style(cell, bold=True) if number == 0 else _tinted(cell) for cell in cells]
             last = click.style(last, bold=True) if number == 0 else last
         if not below:
-            click.echo("  ".join([*cells, last]).rstrip(), color=coloured())
+            written.append("  ".join([*cells, last]).rstrip())
             continue
-        click.echo("  ".join(cells).rstrip(), color=coloured())
+        written.append("  ".join(cells).rstrip())
         if number and last:
-            for part in _folded(last, room, "    ", "    "):
-                click.echo(part)
+            written += _folded(last, room, "    ", "    ")
+    _write(written)
+
+
+def _write(lines: Sequence[str]) -> None:
+    """Write lines, through the program of HOLDFAST_PAGER where a terminal has no room for all of them."""
+    pager = os.environ.get("HOLDFAST_PAGER")
+    if pager and sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines:
+        import subprocess
+
+        text = "".join(f"{line}\n" for line in lines)
+        try:
+            subprocess.run(shlex.split(pager), input=text.encode(), check=False)  # noqa: S603  # a setting of the user
+        except (OSError, ValueError) as error:
+            raise BadInput(f"HOLDFAST_PAGER={pager} cannot be run: {error}") from None
+        return
+    for line in lines:
+        click.echo(line, color=coloured())
 
 
 def listed(titles: Sequence[str], rows: Sequence[Sequence[str]], otherwise: str, spare: Sequence[int] = ()) -> None:

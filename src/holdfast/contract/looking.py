@@ -54,8 +54,8 @@ class Looks(ABC):
         """Return the workers that there are, and those that died of late, by id."""
 
     @abstractmethod
-    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
-        """Return what was done last to each of some targets, as the audit trail has it."""
+    async def last_acts(self, targets: Sequence[str], actions: Sequence[str]) -> dict[str, AuditRow]:
+        """Return which of some acts was done last to each of some targets, as the audit trail has it."""
 
     @abstractmethod
     async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.engine.views.steps import Step
 
 _DEEPEST = 10
+_STOPPING = ("pause", "resume", "cancel", "terminate", "retry", "rerun")
+"""Acts that stop a run, or let it go on; others say nothing of why it stands."""
 _KEYS = 20
 _OTHERS = 10_000
 """How many rows are looked at to count the runs that wait for the same."""
@@ -196,7 +198,7 @@ async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
     stopped = (Status.PAUSED, Status.CANCELLED, Status.CANCELLING)
     acted = [head.id for head in heads if head.status in stopped]
     if acted:
-        facts.acts |= {target: _act(row) for target, row in (await store.last_acts(acted)).items()}
+        facts.acts |= {target: _act(row) for target, row in (await store.last_acts(acted, _STOPPING)).items()}
     waits = {head.key: notes_of(head.wait) for head in heads if head.wait}
     receiving = [key for key, notes in waits.items() if any(note.kind == "message" for note in notes)]
     if receiving:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.act import duration_of, json_of, shared, told
+from holdfast.cli.act import chosen, duration_of, json_of, shared, told
 from holdfast.cli.database import acting, app_option, code_at_hand, looking, url_option, who
-from holdfast.cli.output import emit, harmless, say
-from holdfast.cli.shell.names import RUN, WORKFLOW
+from holdfast.cli.output import emit, harmless, say, say_wrapped
+from holdfast.cli.runs.many import act_on_many
+from holdfast.cli.shell.names import FILTER, RUN, WORKFLOW
 from holdfast.errors import BadInput
-from holdfast.looking.views import Answer, ResultView
+from holdfast.looking.views import Acted, Answer, ResultView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
@@ -60,12 +61,31 @@ def start_command(workflow: str, payload: str | None, **given: Any) -> int:
         attributes=_pairs("--attribute", given["attributes"]) or None,
     )
     actor, code = who(given["by"]), code_at_hand(given["app"], needed=False)
-    acted = acting(given["url"], lambda desk: desk.start(request, by=actor, reason=given["reason"]), code)
+
+    async def work(desk: Desk) -> tuple[Acted, str]:
+        acted = await desk.start(request, by=actor, reason=given["reason"])
+        return acted, await _not_known(desk, workflow)
+
+    acted, warning = acting(given["url"], work, code)
     if given["as_json"]:
         emit("holdfast.acted/1", acted)
     else:
         say(acted.run)
+    if warning:
+        say_wrapped(warning, err=True)
     return 0
+
+
+async def _not_known(desk: Desk, workflow: str) -> str:
+    """Return a warning if workers are alive, all have told what they know, and none of them knows a workflow."""
+    alive = [worker for worker in await desk.workers() if worker.state == "alive"]
+    known = sorted({name for worker in alive for name in worker.workflows})
+    if workflow in known or not alive or not all(worker.holdfast for worker in alive):
+        return ""
+    from difflib import get_close_matches
+
+    near = get_close_matches(workflow, known, 1)
+    return f"no worker that is alive knows workflow {workflow!r}{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def arguments_of(payload: str | None, inputs: Sequence[str]) -> dict[str, Any]:
@@ -181,21 +201,26 @@ def _answered(answer: Answer, as_json: bool) -> None:
         click.echo(harmless(msgspec.json.encode(answer.answer)))
 
 
-@click.command("set", short_help="Give a run attributes, by which it is found.")
-@click.argument("run_id", metavar="ID", type=RUN)
-@click.argument("attributes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.command("set", short_help="Give runs attributes, by which they are found.")
+@click.argument("words", nargs=-1, metavar="[ID] NAME=VALUE...", type=RUN)
+@click.option("--where", metavar="FILTER", type=FILTER, help="Instead of an ID: the runs that fit.")
+@chosen
 @shared
-def set_command(
-    run_id: str, attributes: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None
-) -> int:
-    """Give a run attributes, by which it is found; null takes one away. It is on record who did it.
+def set_command(words: tuple[str, ...], where: str | None, **given: Any) -> int:
+    """Give a run, or runs that fit a filter, attributes by which they are found; null takes one away.
 
     \b
     Example: holdfast set order-88405 customer=c-2210 size=3
     """
     from holdfast.looking.acts import Options
 
-    wanted = _pairs("set", attributes)
-    options = Options(by=who(by), reason=reason, attributes=wanted)
-    acted = acting(url, lambda desk: desk.act("attributes", run_id, options))
-    return told(acted, f"{run_id} has {', '.join(f'{name}={value}' for name, value in wanted.items())}", as_json)
+    ids, pairs = ([], words) if where else (list(words[:1]), words[1:])
+    if not pairs:
+        raise click.UsageError("name what to set: name=value")
+    wanted = _pairs("set", pairs)
+    options = Options(by=who(given["by"]), reason=given["reason"], dry_run=given["dry_run"], attributes=wanted)
+    if where:
+        return act_on_many("attributes", [], options, {**given, "where": where})
+    said = f"{ids[0]} {'would have' if options.dry_run else 'has'} {', '.join(pairs)}"
+    acted = acting(given["url"], lambda desk: desk.act("attributes", ids[0], options))
+    return told(msgspec.structs.replace(acted, changed=True) if options.dry_run else acted, said, given["as_json"])

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 PAST = {
     "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
-    "terminate": "terminated", "recover": "recovered", "nudge": "nudged",
+    "terminate": "terminated", "recover": "recovered", "nudge": "nudged", "attributes": "changed",
 }  # fmt: skip
 """What has been done to a run, by the act."""
 _DOING = {
     "cancel": "cancelling", "pause": "pausing", "resume": "resuming", "retry": "retrying", "rerun": "running again",
-    "terminate": "terminating", "recover": "recovering", "nudge": "nudging",
+    "terminate": "terminating", "recover": "recovering", "nudge": "nudging", "attributes": "changing",
 }  # fmt: skip
 _MEANS = {
     "cancel": "Their code is told to stop, and may clean up.",
@@ -41,6 +41,7 @@ _MEANS = {
     "terminate": "They end here and now: their code is not told, and nothing is undone.",
     "recover": "They are tried again with the code that workers have now.",
     "nudge": "Steps that wait to be tried again are tried now.",
+    "attributes": "They are found by the attributes that are named; others that they have stay.",
 }
 
 
@@ -79,7 +80,8 @@ def _confirm(plan: SelectionView, given: dict[str, Any]) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(f"there is no terminal to ask at: look with --dry-run, then say --yes --expect {count}")
     runs = f"{count:,}{'' if plan.exact else '+'} run{'' if count == 1 else 's'}"
-    if not click.confirm(f"{plan.action.capitalize()} {runs}?", err=True):
+    act = {"attributes": "Change attributes of"}.get(plan.action, plan.action.capitalize())
+    if not click.confirm(f"{act} {runs}?", err=True):
         raise click.Abort
 
 

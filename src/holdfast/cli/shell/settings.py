@@ -50,6 +50,7 @@ def settings(url: str | None, app: str | None) -> list[SettingView]:
         ("actor", _environment("HOLDFAST_ACTOR", Setting(who(None), "the login name"))),
         ("time zone", _environment("HOLDFAST_TZ", Setting("", "this machine"))),
         ("colours", _colours()),
+        ("pager", _environment("HOLDFAST_PAGER", Setting("", "nothing: long tables are written as they are"))),
     ]
     zone()  # one that does not exist is refused
     return [

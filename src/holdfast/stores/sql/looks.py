@@ -112,9 +112,11 @@ class SQLLooks(Store):
             )
         return found
 
-    async def last_acts(self, targets: Sequence[str]) -> dict[str, AuditRow]:
-        rows = await self._read("last_acts", *((target,) for target in targets)) if targets else []
-        return {act.target: act for act in (record_of(AuditRow, row) for row in rows)}
+    async def last_acts(self, targets: Sequence[str], actions: Sequence[str]) -> dict[str, AuditRow]:
+        wanted = [(target, action) for target in targets for action in actions]
+        rows = await self._read("last_acts", *wanted) if wanted else []
+        acts = sorted((record_of(AuditRow, row) for row in rows), key=lambda act: act.n)
+        return {act.target: act for act in acts}
 
     async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
         rows = await self._read("key_holders", *keys) if keys else []

@@ -133,11 +133,12 @@ class HeadConformance:
         holder = await started(store)
         key = TakeKey(activity="pay", key="acct-17", digest=1, location="a0")
         await one(store, extra(holder.key, takes=[key]), Committed)
-        for actor in ("kim", "lena"):
-            audit = Audit(actor=actor, action="set attributes", detail="")
+        for actor, action in (("kim", "pause"), ("lena", "resume"), ("mia", "set attributes")):
+            audit = Audit(actor=actor, action=action, detail="")
             await store.apply([SetAttributes(target=paused.id, attributes={}, at=NOW, audit=audit)])
-        acts = await store.last_acts([paused.id, holder.id])
+        acts = await store.last_acts([paused.id, holder.id], ["pause", "resume"])
         assert {target: act.actor for target, act in acts.items()} == {paused.id: "lena"}
+        assert (await store.last_acts([paused.id], ["pause"]))[paused.id].actor == "kim"
         assert await store.key_holders([("pay", "acct-17"), ("pay", "none")]) == {("pay", "acct-17"): holder.id}
         assert await store.waiting_since([paused.key, holder.key]) == {paused.key: NOW - 5 * SECOND}
         await one(store, event(name="stock"), Published)
@@ -152,7 +153,7 @@ class HeadConformance:
         assert await store.attempts_given_up(steps) == {(holder.id, "a"): 1, (holder.id, "b"): 3}
         assert not await store.admissions([paused.key])
         assert not await store.admissions([])
-        assert not await store.last_acts([])
+        assert not await store.last_acts([], ["pause"])
         assert not await store.unread_names([])
         assert not await store.attempts_given_up([])
         assert not await store.key_holders([])

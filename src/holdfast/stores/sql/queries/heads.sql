@@ -22,10 +22,10 @@ SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq DESC LIMIT 
 SELECT id, state, host, pid, lease, lease_until - lease, joined, about, load FROM workers ORDER BY id;
 
 -- name: last_acts
--- rows: target text
--- The last row of the audit trail about each of some targets.
+-- rows: target text, action text
+-- The last row of the audit trail about each of some targets and acts.
 SELECT {audit_row} FROM {rows} AS wanted
-{join} audit ON audit.n = (SELECT max(audit.n) FROM audit WHERE audit.target = wanted.target);
+{join} audit ON audit.n = (SELECT max(last.n) FROM audit AS last WHERE last.target = wanted.target AND last.action = wanted.action);
 
 -- name: key_holders
 -- rows: activity text, key text
