@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.definitions import NotReady, activity, workflow
     from holdfast.engine.engine import Engine
     from holdfast.engine.handle import RunHandle
+    from holdfast.engine.runtime import Runtime
     from holdfast.engine.views.run import Run
     from holdfast.errors import (
         ChildFailed,
@@ -64,6 +65,7 @@ __all__ = [
     "RunFailed",
     "RunHandle",
     "RunTerminal",
+    "Runtime",
     "Status",
     "StepFailed",
     "StepTimeout",
@@ -99,6 +101,7 @@ _PLACES = {
     "RunFailed": "holdfast.errors",
     "RunHandle": "holdfast.engine.handle",
     "RunTerminal": "holdfast.errors",
+    "Runtime": "holdfast.engine.runtime",
     "Status": "holdfast.contract.rows",
     "StepFailed": "holdfast.errors",
     "StepTimeout": "holdfast.errors",

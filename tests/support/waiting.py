@@ -15,9 +15,13 @@ LONG = 60.0
 async def eventually(check: Callable[[], Any], within: float = LONG) -> Any:
     """Wait until something is true, or a coroutine returns something that is, letting other tasks run; return it."""
     async with asyncio.timeout(within):
-        while not (await done if inspect.isawaitable(done := check()) else done):  # noqa: ASYNC110
+        while True:
+            done = check()
+            if inspect.isawaitable(done):
+                done = await done
+            if done:
+                return done
             await asyncio.sleep(0.002)
-    return done
 
 
 def soon(check: Callable[[], bool], within: float = LONG) -> bool:

@@ -180,6 +180,22 @@ async def saga(ctx: Context, fail: bool) -> str:
     return await ctx.receive("never", str)
 
 
+@activity(retry=Retry.never)
+async def noted_boom() -> None:
+    note("boom")
+    raise ValueError("boom")
+
+
+async def noted_add(a: int, b: int) -> int:
+    note(f"kid {a}")
+    return a + b
+
+
+@workflow
+async def noted_kid(ctx: Context, n: int) -> int:
+    return await ctx.step(noted_add, n, 100)
+
+
 @workflow
 async def everything(ctx: Context, fail: bool) -> list[str]:
     """Steps, a loop, a child and, if it fails, a compensation: what is killed at every event."""
@@ -191,10 +207,11 @@ async def everything(ctx: Context, fail: bool) -> list[str]:
         return Break(n) if n == 2 else Continue(n + 1)
 
     made.append(str(await ctx.loop("rounds", body, state=0)))
-    made.append(str(await ctx.child(kid, 1)))
+    made.append(str(await ctx.child(noted_kid, 1)))
     made.append(await ctx.receive("word", str))
+    made.append(await ctx.receive("word", str, timeout=timedelta(milliseconds=20), default="nothing more"))
     if fail:
-        await ctx.step(boom)
+        await ctx.step("boom", noted_boom)
     return made
 
 
@@ -208,5 +225,5 @@ async def count(ctx: Context, times: int) -> int:
 
 EVERY: list[Any] = [
     steps, together, talk, kid, waiting_kid, parent, parent_of_waiting, sender, looping, lives, cleaning, saga,
-    everything, count,
+    everything, count, noted_kid,
 ]  # fmt: skip

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Retention, activity, workflow
+from holdfast import Context, Engine, Retention, Runtime, activity, workflow
 from holdfast.definitions import Queue
+from holdfast.engine.runtime import CAPABILITIES
 from holdfast.errors import BadInput, NotOffered, StoreUnreachable
 from holdfast.limits import Limit
 
@@ -97,3 +98,20 @@ def test_settings_that_make_no_sense_are_refused(options):
 async def test_a_server_that_is_not_there_is_named_with_its_address():
     with pytest.raises(StoreUnreachable, match=r"no Temporal server answers at 127\.0\.0\.1:1"):
         await TemporalEngine(NOWHERE, workflows=[plain]).open()
+
+
+def test_every_denied_capability_is_one_and_an_engine_on_a_database_has_all():
+    on_temporal = TemporalEngine(NOWHERE, workflows=[plain])
+    on_a_database = Engine(":memory:", workflows=[plain])
+    assert CAPABILITIES.keys() > DENIED
+    assert all(on_a_database.offers(capability) for capability in CAPABILITIES)
+    assert {capability for capability in CAPABILITIES if not on_temporal.offers(capability)} == DENIED
+    runtimes: list[Runtime] = [on_temporal, on_a_database]
+    for runtime in runtimes:
+        with pytest.raises(BadInput, match="'schedule' is no capability of a runtime; they are admission"):
+            runtime.offers("schedule")
+
+
+async def test_events_are_refused_when_they_are_published():
+    with pytest.raises(NotOffered, match=r"publish\(\) .* send to the runs that wait, by their id"):
+        await TemporalEngine(NOWHERE, workflows=[plain]).publish("news")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.bodies.context import StepContext
 from holdfast.changes import Change
@@ -29,10 +29,9 @@ from holdfast.engine.client.operate import Action, BulkReport, RecoveryReport, R
 from holdfast.engine.client.start import RunStarter
 from holdfast.engine.client.waiting import NewsWaiters, ResultWaiters, engine_stopped
 from holdfast.engine.ctrl_c import interrupts_held
-from holdfast.engine.handle import RunHandle
 from holdfast.engine.runs.ends import Rules
+from holdfast.engine.runtime import Runtime, check_capability
 from holdfast.engine.settings import Settings
-from holdfast.engine.starting import StartsRuns
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.health import Health, HealthProbe
@@ -65,7 +64,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Engine(StartsRuns, Looking, HasLimits):
+class Engine(Looking, Runtime, HasLimits):
     """Durable workflows on one database.
 
         async with Engine("sqlite:///shop.db", workflows=[fulfil]) as engine:
@@ -321,16 +320,15 @@ class Engine(StartsRuns, Looking, HasLimits):
 
         return Tokens(self._link)
 
-    # Looking.
+    def offers(self, capability: str) -> bool:
+        """Tell whether this runtime has a capability: on a database all of them are there.
 
-    @overload
-    def get(self, run_id: str) -> RunHandle[Any]: ...
-    @overload
-    def get(self, run_id: str, workflow: Workflow[..., R]) -> RunHandle[R]: ...
-    def get(self, run_id: str, workflow: Workflow[..., Any] | None = None) -> RunHandle[Any]:
-        """Return a handle of a run; with its workflow the result is typed."""
-        check_run_id(run_id)
-        return RunHandle(self._client, run_id, workflow.result_type if workflow is not None else Any)
+        Raises:
+            BadInput: there is no capability of that name.
+        """
+        return check_capability(capability) != ""
+
+    # Looking.
 
     @patient
     async def runs(self, /, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from temporalio.client import Client
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
@@ -16,16 +16,18 @@ from holdfast.bodies.executor import Executor
 from holdfast.clock import Clock, micros
 from holdfast.definitions import DEFAULT_QUEUE, Queue, Registry, Workflow, check_plain, check_queue, check_run_id
 from holdfast.determinism.guard import guard
-from holdfast.engine.handle import RunHandle
+from holdfast.engine.client.filters import run_filter
+from holdfast.engine.runtime import Runtime, check_capability
 from holdfast.engine.settings import Settings
-from holdfast.engine.starting import StartsRuns
 from holdfast.engine.views.run import Run
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NotOffered
 from holdfast.limits import Limit, Limits
 from holdfast.temporal.attempts import TemporalBodies
 from holdfast.temporal.client.connecting import ServerAddress, address_of, check_server, connected
+from holdfast.temporal.client.lists import RunLists
 from holdfast.temporal.client.port import TemporalPort
+from holdfast.temporal.client.schedules import TemporalSchedules
 from holdfast.temporal.client.starting import TemporalStarter
 from holdfast.temporal.known import Known
 from holdfast.temporal.refusals import DENIED, refuse_activity, refuse_limit, refuse_options, refuse_workflow
@@ -36,7 +38,7 @@ R = TypeVar("R")
 _STICKY = timedelta(seconds=10)
 
 
-class TemporalEngine(StartsRuns):
+class TemporalEngine(Runtime):
     """Durable workflows on a Temporal cluster.
 
         async with TemporalEngine("temporal://localhost:7233/default", workflows=[fulfil]) as engine:
@@ -117,8 +119,12 @@ class TemporalEngine(StartsRuns):
         await self.stop()
 
     def offers(self, capability: str) -> bool:
-        """Tell whether this runtime has a capability."""
-        return capability not in DENIED
+        """Tell whether this runtime has a capability, one of `holdfast.engine.runtime.CAPABILITIES`.
+
+        Raises:
+            BadInput: there is no capability of that name.
+        """
+        return check_capability(capability) not in DENIED
 
     async def open(self) -> None:
         """Connect to the server, and begin to advance runs.
@@ -226,15 +232,6 @@ class TemporalEngine(StartsRuns):
         """Refuse: there is no trail of what callers did."""
         raise NotOffered("start_for()", "audit", "use start(actor=...)")
 
-    @overload
-    def get(self, run_id: str) -> RunHandle[Any]: ...
-    @overload
-    def get(self, run_id: str, workflow: Workflow[..., R]) -> RunHandle[R]: ...
-    def get(self, run_id: str, workflow: Workflow[..., Any] | None = None) -> RunHandle[Any]:
-        """Return a handle of a run; with its workflow the result is typed."""
-        check_run_id(run_id)
-        return RunHandle(self._client, run_id, workflow.result_type if workflow is not None else Any)
-
     async def find(self, run_id: str) -> Run | None:
         """Return a run as it stands now, None if there is none with that id (any more)."""
         try:
@@ -242,7 +239,36 @@ class TemporalEngine(StartsRuns):
         except NoSuchRun:
             return None
 
-    async def publish(self, *args: Any, **kwargs: Any) -> int:
+    async def runs(self, /, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
+        """Return runs, newest first, as the server's visibility has them: a moment later than they are.
+
+        They can be chosen as those of Engine, attributes only if the engine has `tags`. An open run whose workers do
+        not answer is `running`.
+        """
+        return await self._lists.runs(run_filter(which, limit, before.key if before is not None else None))
+
+    async def stats(self) -> dict[str, int]:
+        """Return how many runs have ended how; all open ones are counted as `running`."""
+        return await self._lists.stats()
+
+    @property
+    def _lists(self) -> RunLists:
+        return RunLists(self._client, self._tags)
+
+    @property
+    def schedules(self) -> TemporalSchedules:
+        """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
+        return TemporalSchedules(self._client, self.registry, self._starter, self._rules(), self.task_queue)
+
+    async def publish(
+        self,
+        name: str | object,
+        payload: object = None,
+        *,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> int:
         """Refuse: runs on Temporal share no queue of events.
 
         Raises:

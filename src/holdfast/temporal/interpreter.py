@@ -441,6 +441,7 @@ class Interpreter:
                 args=[raw(child.input), raw(child.carry)],
                 id=child.id,
                 task_queue=child.queue or None,
+                task_timeout=self.carry.rules.task_timeout,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

@@ -5,39 +5,21 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.definitions import Activity, Workflow
 from holdfast.errors import NotOffered
 from holdfast.limits import Limit
 
-DENIED: Mapping[str, str] = {
-    "admission": "limits, keys and windows for the runs of a workflow",
-    "alerts": "on_change, on_failed, on_blocked and tracing",
-    "attributes.ended": "attributes of runs that have ended are changed",
-    "audit": "a trail of what callers did",
-    "bulk": "acts on many runs",
-    "dead_letters": "work given up on is kept",
-    "evict": "a run leaves memory when asked to",
-    "evidence.kept": "evidence outlives the server's retention",
-    "keys": "idempotency keys that runs share",
-    "priorities": "runs of a higher priority first",
-    "publish": "events by name",
-    "queue.pauses": "workflows and queues are paused as a whole",
-    "queue.places": "how many attempts of a queue run at once, and ageing",
-    "retry.families": "children are reopened with their parent",
-    "schedules": "runs started by the calendar",
-    "send.duplicate": "send() tells that a message with its id was sent before",
-    "send.full": "send() refuses when too many messages wait",
-    "shared_limits": "limits that are counted over all workers",
-    "step_trail": "each end of a step on record",
-    "store": "a database of holdfast's own",
-    "transactions": "steps, starts and messages in a transaction of the caller's",
-    "unique_key.id": "a run with an id of its own and a unique key",
-    "watch": "the changes of a run, one by one",
-}
-"""The capabilities that `offers` denies, and what each stands for."""
+DENIED = frozenset(
+    {
+        "admission", "alerts", "attributes.ended", "audit", "bulk", "dead_letters", "evict", "evidence.kept", "keys",
+        "priorities", "publish", "queue.pauses", "queue.places", "retry.families", "send.duplicate", "send.full",
+        "shared_limits", "step_trail", "store", "transactions", "unique_key.id", "watch",
+    }
+)  # fmt: skip
+"""The capabilities that `offers` denies."""
 
 _OPTIONS = {
     "events": ("publish", "send to runs by their id"),

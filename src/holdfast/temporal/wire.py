@@ -7,6 +7,7 @@ added, with defaults.
 from __future__ import annotations
 
 import zlib
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ MOST_BYTES = 2_000_000
 """How large a payload may be, a little below the server's own limit of 2 MiB."""
 _LARGE = 64_000
 _PLAIN, _PACKED = b"json/plain", b"binary/holdfast-zlib"
+_TASK = 10_000_000
 TURN = "holdfast.turn"
 ACTS = "holdfast."
 """How the names of signals and queries begin that are not a message or a query of the code."""
@@ -145,6 +147,11 @@ class RunRules(msgspec.Struct, omit_defaults=True, kw_only=True):
     lease: int = 30_000_000
     pending: int = 1_000
     """How many activities of the run Temporal is given at a time."""
+
+    @property
+    def task_timeout(self) -> timedelta:
+        """After how long the server takes a worker for dead that was making a turn."""
+        return timedelta(microseconds=min(self.lease, _TASK))
 
 
 class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):

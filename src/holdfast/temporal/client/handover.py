@@ -153,6 +153,7 @@ class TakesOver:
                 id=handed.id,
                 task_queue=self._queue_of(handed.queue),
                 result_type=RawValue,
+                task_timeout=self._rules.task_timeout,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={key: value for key, value in memo.items() if value is not None},

@@ -46,6 +46,8 @@ _ENDED = {
     WorkflowExecutionStatus.TERMINATED: Status.CANCELLED,
 }
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_SOON = 2.0
+"""For how many seconds a worker is asked where a run stands that is only listed."""
 
 
 class TemporalPort:
@@ -99,8 +101,8 @@ class TemporalPort:
         """
         return unpacked(await self._ask(run_id, ACTS + "carry", []), Carry)
 
-    async def row(self, run_id: str) -> RunRow:
-        """Return a run as it stands.
+    async def row(self, run_id: str, patient: bool = True) -> RunRow:
+        """Return a run as it stands; unless `patient`, one whose workers do not answer soon is running.
 
         Raises:
             NoSuchRun: there is no such run (any more).
@@ -120,12 +122,11 @@ class TemporalPort:
         elif memo.get("paused"):
             status = Status.PAUSED
         else:
-            said = msgspec.json.decode(data_of(await self._ask(run_id, ACTS + "state", [])))
-            status, wait, due = Status(said["status"]), said["wait"], said["due"]
+            status, wait, due = await self._state(run_id, patient)
         closed = from_datetime(found.close_time) if found.close_time is not None else None
         created = from_datetime(found.start_time)
         return RunRow(
-            key=0,
+            key=from_datetime(found.start_time),
             id=run_id,
             workflow=found.workflow_type,
             version="",
@@ -155,6 +156,17 @@ class TemporalPort:
             attributes=_attributes(found),
             failed_step=failed_step,
         )
+
+    async def _state(self, run_id: str, patient: bool) -> tuple[Status, str, int | None]:
+        """Return what a worker says of an open run."""
+        try:
+            async with asyncio.timeout(None if patient else _SOON):
+                said = msgspec.json.decode(data_of(await self._ask(run_id, ACTS + "state", [])))
+        except (StoreUnreachable, TimeoutError):
+            if patient:
+                raise
+            return Status.RUNNING, "", None
+        return Status(said["status"]), said["wait"], said["due"]
 
     async def describe(self, run_id: str) -> Run:
         """Return everything known about a run."""

@@ -95,6 +95,7 @@ class TemporalReopener:
                 id=run_id,
                 task_queue=found.task_queue,
                 result_type=RawValue,
+                task_timeout=carry.rules.task_timeout,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo=dict(await found.memo()),

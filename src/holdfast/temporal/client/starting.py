@@ -75,6 +75,7 @@ class TemporalStarter:
                 id=run_id,
                 task_queue=self._queue_of(definition.queue if definition is not None else DEFAULT_QUEUE),
                 result_type=RawValue,
+                task_timeout=self._rules.task_timeout,
                 id_reuse_policy=_AGAIN if keyed else _ONCE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={key: value for key, value in memo.items() if value is not None},
