@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.definitions import NotReady, activity, workflow
     from holdfast.engine.engine import Engine
     from holdfast.engine.handle import RunHandle
-    from holdfast.engine.runtime import Runtime
     from holdfast.engine.views.run import Run
     from holdfast.errors import (
         ChildFailed,
@@ -65,7 +64,6 @@ __all__ = [
     "RunFailed",
     "RunHandle",
     "RunTerminal",
-    "Runtime",
     "Status",
     "StepFailed",
     "StepTimeout",
@@ -101,7 +99,6 @@ _PLACES = {
     "RunFailed": "holdfast.errors",
     "RunHandle": "holdfast.engine.handle",
     "RunTerminal": "holdfast.errors",
-    "Runtime": "holdfast.engine.runtime",
     "Status": "holdfast.contract.rows",
     "StepFailed": "holdfast.errors",
     "StepTimeout": "holdfast.errors",
