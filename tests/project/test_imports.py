@@ -54,7 +54,6 @@ INSIDE = (
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": INSIDE,
     "__main__": ("cli", "cli.*"),
-    "runtime": ("engine.runtime",),
     **dict.fromkeys((*FOUNDATIONS, "payloads", "determinism"), GROUND),
     "contract": (*GROUND, "replay.entry"),
     "schedules": GROUND,

@@ -9,9 +9,9 @@ import pytest
 
 from holdfast import Context, Engine, Retention, activity, workflow
 from holdfast.definitions import Queue
+from holdfast.engine.runtime import CAPABILITIES, Runtime
 from holdfast.errors import BadInput, NotOffered, StoreUnreachable
 from holdfast.limits import Limit
-from holdfast.runtime import CAPABILITIES, Runtime
 
 if importlib.util.find_spec("temporalio") is None:
     pytest.skip("temporalio is not installed: pip install 'holdfast[temporal]'", allow_module_level=True)

