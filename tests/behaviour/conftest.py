@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.behaviour import on_temporal
 from tests.behaviour.modes import RUN_IN
 
 from holdfast.contract.store import Store
@@ -36,6 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _modes(metafunc: pytest.Metafunc) -> list[str]:
     config, file = metafunc.config, Path(metafunc.function.__code__.co_filename)
+    if config.getoption("--temporal"):
+        return ["temporal"]
     if config.getoption("--all-modes") or any("[" in argument for argument in config.args):
         return [*MODES]
     if config.getoption("--quick"):
@@ -44,6 +47,9 @@ def _modes(metafunc: pytest.Metafunc) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--temporal"):
+        on_temporal.select(config, items)
+        return
     if config.getoption("--all-modes") or config.getoption("--quick"):
         return
     evicted = {_function(item) for item in items if _mode(item) == "evict"}
@@ -76,7 +82,7 @@ def _function(item: pytest.Item) -> tuple[Path, str]:
 
 @pytest.fixture
 def mode(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return "temporal" if request.config.getoption("--temporal") else request.param
 
 
 @pytest.fixture
@@ -84,7 +90,7 @@ def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Return the address of the database that engines of this test share, unless it is in memory."""
     if mode == "postgres":
         return request.getfixturevalue("empty_database")
-    if mode == "memory":
+    if mode in ("memory", "temporal"):
         return ":memory:"
     shutil.copyfile(request.getfixturevalue("empty_file"), tmp_path / "test.db")
     return f"sqlite:///{tmp_path / 'test.db'}"
@@ -99,6 +105,10 @@ def make_store(address: str) -> Callable[[], Store]:
 @pytest.fixture
 async def make_engine(mode: str, address: str) -> AsyncIterator[Callable[..., Any]]:
     """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
+    if mode == "temporal":
+        async with on_temporal.engines() as make_there:
+            yield make_there
+        return
     async with AsyncExitStack() as stack:
 
         async def make(*workflows: Any, **options: Any) -> TestEngine:

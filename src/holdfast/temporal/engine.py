@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from temporalio.client import Client
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
@@ -30,11 +30,17 @@ from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.client.schedules import TemporalSchedules
 from holdfast.temporal.client.starting import TemporalStarter
 from holdfast.temporal.known import Known
-from holdfast.temporal.refusals import DENIED, refuse_activity, refuse_limit, refuse_options, refuse_workflow
+from holdfast.temporal.refusals import (
+    DENIED,
+    refuse_activity,
+    refuse_limit,
+    refuse_member,
+    refuse_options,
+    refuse_workflow,
+)
 from holdfast.temporal.turns import Turns, interpreter_class
 from holdfast.temporal.wire import RunRules
 
-R = TypeVar("R")
 _STICKY = timedelta(seconds=10)
 
 
@@ -119,7 +125,7 @@ class TemporalEngine(Runtime):
         await self.stop()
 
     def offers(self, capability: str) -> bool:
-        """Tell whether this runtime has a capability, one of `holdfast.engine.runtime.CAPABILITIES`.
+        """Tell whether this runtime has a capability, one of `holdfast.runtime.CAPABILITIES`.
 
         Raises:
             BadInput: there is no capability of that name.
@@ -140,13 +146,16 @@ class TemporalEngine(Runtime):
         await self._check(client)
         if self.settings.development:
             guard.install()
-        self._port = TemporalPort(client, self.registry, self.clock, self.settings.call_patience.total_seconds())
+        self._port = self._new_port(client)
         self._starting = TemporalStarter(self._port, self._rules(), self._tags, self.task_queue)
         if self._run_workflows:
             self._work(client)
 
     async def _check(self, client: Client) -> None:
         await check_server(client, self.address, self._tags)
+
+    def _new_port(self, client: Client) -> TemporalPort:
+        return TemporalPort(client, self.registry, self.clock, self.settings.call_patience.total_seconds())
 
     def _rules(self) -> RunRules:
         settings = self.settings
@@ -206,6 +215,11 @@ class TemporalEngine(Runtime):
             await asyncio.to_thread(self._threads.shutdown)
             self._threads = None
         self._port = None
+
+    if not TYPE_CHECKING:  # type checkers know that these are not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise refuse_member(name)
 
     def task_queue(self, queue: str) -> str:
         """Return the task queue of Temporal's for a queue of holdfast's."""

