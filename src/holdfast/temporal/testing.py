@@ -55,7 +55,7 @@ class TimeSkippingServer:
     def __init__(self, program: str | None = None) -> None:
         self._program = program
         self._environment: WorkflowEnvironment | None = None
-        self.clock = ServerClock()
+        self.clock: ServerClock = ServerClock()
 
     async def __aenter__(self) -> TimeSkippingServer:
         program = self._program or _found()
