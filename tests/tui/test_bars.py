@@ -36,6 +36,12 @@ def test_a_sleep_of_thirty_days_does_not_flatten_the_second_before_it():
     assert flat[0].count("█") == 1
 
 
+def test_a_run_that_only_waits_takes_the_whole_width():
+    row = call("sleep", (0, 600, "wait"))
+    drawn = Scale([row], BEGIN, BEGIN + timedelta(seconds=600), 60, fold=True).draw(row, BEGIN + timedelta(seconds=600))
+    assert drawn.plain.count("╌") > 50
+
+
 @given(
     some.lists(
         some.tuples(some.floats(0, 1e7), some.floats(0, 1e5), some.sampled_from(STATES)), min_size=1, max_size=12

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 from tests.support.screens import (
@@ -21,6 +22,7 @@ from tests.support.screens import (
     seen,
 )
 from tests.support.waiting import eventually
+from tests.web.browser import shop as shops
 
 from holdfast.cli.main import main
 from holdfast.errors import StoreUnreachable
@@ -59,6 +61,26 @@ async def test_runs_are_listed_with_why_and_one_is_opened_by_keys():
             assert app.view.cursor == "order-2"
             assert all(len(line) <= 80 for line in shown.split("\n"))
             assert len(shown.split("\n")) == 24
+
+
+async def test_nothing_is_cut_off_in_eighty_columns_after_an_hour_of_work():
+    """FACES 8: the line at the top, all acts, and the timeline of what waited for long, in 80 columns."""
+    async with TestEngine(workflows=WORKFLOWS) as engine:
+        await engine.start(order, "lamp", id="order-1")
+        await engine.settle()
+        await engine.advance(timedelta(minutes=42, seconds=13))
+        engine.store.clock = engine.clock
+        await shops.count(shops.Shop(engine, engine.jumping), timedelta(minutes=5), 1_173, 31)
+        async with screen(engine) as (app, pilot):
+            await seen(app, "ended in 1 h")
+            head = picture(app).split("\n")[0]
+            assert head.rstrip().endswith("failed 2.6 %"), head
+            await press(pilot, ["enter"])
+            shown = await seen(app, "42 min 13 s")
+            assert "…" not in "\n".join(line for line in shown.split("\n") if "approved" in line)
+            await press(pilot, ["a"])
+            acts = await seen(app, "Which act?")
+            assert "Resume lets it go on" in " ".join(acts.split())
 
 
 async def test_an_act_tells_its_dry_run_takes_a_reason_and_is_on_record():

@@ -200,7 +200,8 @@ class Top(App[None]):
         elif silent > _SILENT:
             state = said(f"no answer for {silent:.0f} s", "bold yellow")
         name = said(f"holdfast top: {self.house.name}", "bold")
-        lines = [joined(name, state, self._pulse.line(self.size.width))]
+        begin = joined(name, state)
+        lines = [joined(begin, self._pulse.line(self.size.width - begin.cell_len - 3))]
         filter = self.view.filter if isinstance(self.view, RunList) else ""
         if filter:
             lines.append(joined("filter: ", said(filter, "bold cyan"), gap=""))

@@ -28,7 +28,8 @@ class Scale:
     def __init__(self, rows: Sequence[CallRow], begin: datetime, end: datetime, width: int, *, fold: bool) -> None:
         busy = _merged([*_busy(rows, end), (begin, begin), (end, end)])
         gaps = [(busy[n][1], busy[n + 1][0]) for n in range(len(busy) - 1)]
-        folded = _folded(gaps, busy[-1][1] - busy[0][0]) if fold else []
+        lasts = any(last > first for first, last in busy)  # else there would be nothing but folds
+        folded = _folded(gaps, busy[-1][1] - busy[0][0]) if fold and lasts else []
         folded = folded[: max(width // (3 * _FOLD), 0)]
         ends = [busy[0][0], *(moment for gap in folded for moment in gap), busy[-1][1]]
         self._pieces = [(ends[n], ends[n + 1]) for n in range(0, len(ends), 2)]

@@ -43,14 +43,19 @@ class Pulse:
         self._looks = 0
 
     def line(self, width: int) -> Text:
-        """Return workers, and what ended in the last hour, drawn for so many columns."""
+        """Return workers, and what ended in the last hour, as much of it as so many columns have room for."""
         alive = sum(worker.state == "alive" for worker in self.workers)
         silent = len([worker for worker in self.workers if worker.state == "silent"])
-        return joined(
+        hands = [
             said(f"{alive} worker{'' if alive == 1 else 's'}", "" if alive else "yellow"),
             said(f"{silent} silent", "yellow") if silent else "",
-            *self._ended(max(0, min((width - 70) // 2, _SLOTS))),
-        )
+        ]
+        for slots in (_SLOTS, 10, 5, 0):
+            line = joined(*hands, *self._ended(slots))
+            if line.cell_len <= width:
+                return line
+        short = joined(*hands, *self._ended(0)[1:])
+        return short if short.cell_len <= width else joined(*hands)
 
     def _ended(self, slots: int) -> list[Text]:
         figures = self._figures
@@ -60,12 +65,12 @@ class Pulse:
         ended = total.completed + total.failed + total.cancelled
         if not ended:
             return [said("nothing ended in an hour", "dim")]
-        by_slot = [slot.completed + slot.failed + slot.cancelled for slot in figures.items][-max(slots, 1) :]
+        by_slot = [slot.completed + slot.failed + slot.cancelled for slot in figures.items][-slots:] if slots else []
         most = max(by_slot, default=0) or 1
         drawn = "".join(_BLOCKS[min(n * (len(_BLOCKS) - 1) // most, len(_BLOCKS) - 1)] for n in by_slot)
         share = 100 * total.failed / ended
         return [
-            said(f"{ended:,} ended in 1 h {drawn if slots > 4 else ''}".rstrip()),
+            said(f"{ended:,} ended in 1 h {drawn}".rstrip()),
             said(f"failed {share:.1f} %", "red" if total.failed else ""),
         ]
 

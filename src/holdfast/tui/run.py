@@ -190,8 +190,9 @@ class RunScreen(View):
         if not calls or self.head is None:
             return []
         names = [f"{'  ' * min(call.depth, 4)}{_MARKS.get(call.kind, f'{call.kind} ')}{call.name}" for call in calls]
-        room = max(width - min(max(map(len, names)) + 2, 34) - 13, 16)
         end = self.head.ended_at or self.as_of
+        took = [lasting(call.begun, call.ended or (end if call.status != "completed" else None)) for call in calls]
+        room = max(width - min(max(map(len, names)) + 2, 34) - max(4, *map(len, took)) - 4, 16)
         scale = Scale(calls, self.head.created_at, end, room, fold=self.fold)
         begin = clock(self.head.created_at, self.as_of, self.zone).plain
         self.titles = ("CALL", "TOOK", scale.axis(begin).plain)
@@ -200,11 +201,11 @@ class RunScreen(View):
                 call.path,
                 (
                     joined(_mark(call.status), said(name), gap=" "),
-                    said(lasting(call.begun, call.ended or (end if call.status != "completed" else None))),
+                    said(lasted),
                     scale.draw(call, end),
                 ),
             )
-            for call, name in zip(calls, names, strict=True)
+            for call, name, lasted in zip(calls, names, took, strict=True)
         ]
 
     def _steps(self, width: int) -> list[Row]:

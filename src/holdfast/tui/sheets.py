@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -372,16 +372,20 @@ class Choice(Sheet):
         super().__init__(house)
         self._title = title
         self._choices = {key: name for key, name, _ in choices}
-        wide = max(len(key) for key, _, _ in choices) if choices else 0
-        self._shown = [
-            Text.assemble((f" {key} ", "reverse"), f"{' ' * (wide - len(key))}  {words}", end="", no_wrap=True)
-            for key, _, words in choices
-        ]
+        self._words = [(key, words) for key, _, words in choices]
+
+    def _shown(self, width: int) -> Iterator[Text]:
+        """Yield the choices, each broken at words where it is longer than a line."""
+        wide = max((len(key) for key, _ in self._words), default=0)
+        for key, words in self._words:
+            first, *rest = folded(words, width - wide - 6, 3)
+            yield Text.assemble((f" {key} ", "reverse"), " " * (wide - len(key) + 2), first, end="", no_wrap=True)
+            yield from (Text.assemble(" " * (wide + 4), line, end="", no_wrap=True) for line in rest)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield TextLines([said(self._title, "bold")])
-            yield TextLines(self._shown)
+            yield TextLines([*self._shown(self.app.size.width)])
             yield TextLines([said("esc leaves it", "dim")])
 
     def on_key(self, event: events.Key) -> None:

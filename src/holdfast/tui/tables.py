@@ -41,7 +41,9 @@ class Letters(View):
 
     def above(self, width: int) -> list[Text]:
         total = sum(group.count for group in self.groups)
-        return [said(f"{total:,} dead letters of {len(self.groups):,} causes", "bold")] if total else []
+        letters = "1 dead letter" if total == 1 else f"{total:,} dead letters"
+        causes = "1 cause" if len(self.groups) == 1 else f"{len(self.groups):,} causes"
+        return [said(f"{letters} of {causes}", "bold")] if total else []
 
     def rows(self, width: int) -> list[Row]:
         rows = [
