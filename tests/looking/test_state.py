@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from holdfast import Context, Retry, activity, workflow
 from holdfast.declarative import graph
 from holdfast.errors import NoSuchRun
 from holdfast.looking import LocalDesk
+from holdfast.looking.about import graph as graphs
 from holdfast.looking.about.state import StateAnswer
 from holdfast.testing import TestEngine
 
@@ -51,6 +55,12 @@ async def counter(ctx: Context, most: int) -> int:
 async def silent(ctx: Context) -> None:
     await ctx.step(fetch, "x")
     await ctx.receive("go")
+
+
+@workflow
+async def lengthy(ctx: Context, times: int) -> None:
+    for _ in range(times):
+        await ctx.step(fetch, "x")
 
 
 WORKFLOWS: list[Any] = [release, counter, silent]
@@ -102,6 +112,42 @@ async def test_the_graph_of_a_coded_run_is_what_it_has_called():
         assert (view.declared, [node.name for node in view.nodes], view.edges) == (False, ["fetch"], [])
         with pytest.raises(NoSuchRun):
             await LocalDesk(engine.store).run_graph("none")
+
+
+async def test_the_graph_of_a_very_long_coded_run_is_of_its_first_facts(monkeypatch):
+    """Which steps followed which takes the square of their number."""
+    monkeypatch.setattr(graphs, "MOST_FACTS", 100)
+    async with TestEngine(workflows=[lengthy]) as engine:
+        await engine.execute(lengthy, 100, id="run")
+        view = await LocalDesk(engine.store).run_graph("run")
+        assert view.partial
+        assert not view.declared
+        assert len(view.nodes) == 1
+
+
+def test_steps_follow_those_that_had_ended_with_none_between_them():
+    """The same as comparing each with each and each between them, of a thousand random series."""
+    dice = random.Random(7)
+    for _ in range(1_000):
+        steps = [_called(f"s{n}", dice.randrange(20), dice.randrange(12)) for n in range(dice.randrange(12))]
+        assert set(graphs._followed(steps)) == set(_followed_by_comparing(steps))
+
+
+def _called(name: str, began: int, lasted: int) -> Any:
+    instant = datetime(2026, 11, 11, tzinfo=UTC) + timedelta(seconds=began)
+    ended = None if lasted > 9 else instant + timedelta(seconds=lasted)
+    return SimpleNamespace(name=name, first_started_at=instant, finished_at=ended)
+
+
+def _followed_by_comparing(steps: list[Any]) -> Iterator[tuple[str, str]]:
+    def is_before(one: Any, other: Any) -> bool:
+        return one.finished_at is not None and one.finished_at <= other.first_started_at
+
+    for n, step in enumerate(steps):
+        over = [(m, each) for m, each in enumerate(steps[:n]) if is_before(each, step)]
+        for m, each in over:
+            if not any(later > m and is_before(each, between) for later, between in over):
+                yield each.name, step.name
 
 
 async def test_a_graph_of_five_hundred_nodes_is_one_answer():

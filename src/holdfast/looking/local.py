@@ -288,12 +288,16 @@ class LocalDesk(LocalActs):
 
     async def run_graph(self, run_id: str) -> RunGraphView:
         from holdfast.engine.views.steps import steps_of
-        from holdfast.looking.about.graph import declared_dependencies, run_graph_view
+        from holdfast.looking.about.graph import MOST_FACTS, declared_dependencies, run_graph_view
 
         head = await self._head(run_id)
-        entries, beats = await self._store.history(head.key), await self._store.beats(head.key)
+        declared = declared_dependencies(head.workflow, self._code)
+        most = None if declared is not None else MOST_FACTS
+        entries, beats = await self._store.history(head.key, limit=most), await self._store.beats(head.key)
         steps = steps_of(head.id, entries, beats, head.ended, head.generation)
-        return run_graph_view(run_id, head.workflow, steps, declared_dependencies(head.workflow, self._code))
+        partial = most is not None and len(entries) == most
+        # Which steps followed which takes a while of a long run.
+        return await asyncio.to_thread(run_graph_view, run_id, head.workflow, steps, declared, partial)
 
     async def state(self, run_id: str) -> StateView:
         from holdfast.looking.about.state import state_view

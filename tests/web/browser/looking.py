@@ -27,6 +27,8 @@ class Looker:
     def __init__(self, site: Site, page: Page) -> None:
         self.site = site
         self.page = page
+        self.other = site
+        """Where another house is served, if a test has one."""
         self.wrong: list[str] = []
         self.asked: list[str] = []
         self.scripts: dict[str, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _RUNS = 20
 _MOST_STEPS = 1_000
+MOST_FACTS = 5_000
+"""Of a run that is not declared as a graph so many facts are looked at: which of its steps followed which is found by
+comparing each with each."""
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +95,8 @@ class RunNode(msgspec.Struct, frozen=True, kw_only=True):
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
     """The graph of one run: every node of a `declared` workflow, or of another the steps that it has called.
 
-    `done` of its `nodes` have completed. `mermaid` is the same as a drawing, each node in the colour of its status.
+    `done` of its `nodes` have completed. `mermaid` is the same as a drawing, each node in the colour of its status. If
+    it is `partial`, the run has more facts than were looked at, and the graph is of its first ones.
     """
 
     run: str
@@ -101,10 +106,15 @@ class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[GraphEdge]
     done: int
     mermaid: str
+    partial: bool = False
 
 
 def run_graph_view(
-    run_id: str, workflow: str, steps: Sequence[Step], dependencies: Mapping[str, Sequence[str]] | None
+    run_id: str,
+    workflow: str,
+    steps: Sequence[Step],
+    dependencies: Mapping[str, Sequence[str]] | None,
+    partial: bool = False,
 ) -> RunGraphView:
     """Return the graph of a run with how each of its nodes stands."""
     called = {step.name: step for step in steps if not step.compensation}
@@ -131,7 +141,7 @@ def run_graph_view(
     drawn = _drawn(nodes, edges)
     return RunGraphView(
         run=run_id, workflow=workflow, declared=dependencies is not None, nodes=nodes, edges=edges, done=done,
-        mermaid=drawn,
+        mermaid=drawn, partial=partial,
     )  # fmt: skip
 
 
@@ -155,17 +165,19 @@ def _declared(workflow: str, dependencies: Mapping[str, Sequence[str]]) -> Graph
 
 def _followed(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
     """Yield which steps came right after which: by when they began and ended, in the order of their calls."""
-    begun = [step for step in steps if step.first_started_at is not None]
-    for n, step in enumerate(begun):
-        over = [(m, each) for m, each in enumerate(begun[:n]) if _is_before(each, step)]
-        for m, each in over:
-            if not any(later > m and _is_before(each, between) for later, between in over):
-                yield each.name, step.name
-
-
-def _is_before(one: Step, other: Step) -> bool:
-    end, begin = one.finished_at, other.first_started_at
-    return end is not None and begin is not None and end <= begin
+    begun: list[tuple[str, datetime, datetime | None]] = []
+    for step in steps:
+        if step.first_started_at is None:
+            continue
+        between: datetime | None = None  # the latest begin of those that lie between, from the last call backwards
+        for name, began, ended in reversed(begun):
+            if ended is None or ended > step.first_started_at:
+                continue
+            if between is None or ended > between:
+                yield name, step.name
+            if between is None or began > between:
+                between = began
+        begun.append((step.name, step.first_started_at, step.finished_at))
 
 
 def mermaid(view: GraphView) -> str:

@@ -44,6 +44,9 @@ export function Icon({ name }) {
   </svg>`;
 }
 
+/** An icon as the data of one path, for drawings of many. */
+export const drawing = (name) => (PATHS[name] ?? PATHS.pending).map(([tag, given]) => (tag === "circle" ? `M${given.cx - given.r} ${given.cy}a${given.r} ${given.r} 0 1 0 ${2 * given.r} 0a${given.r} ${given.r} 0 1 0 ${-2 * given.r} 0` : given.d)).join("");
+
 export function Mark() {
   return html`<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="1.7" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">
     <circle cx="12" cy="4.6" r="2.1" /><path d="M12 6.8v5.4M12 10.2c0 5-5.6 3.4-7.4 9.6M12 10.2c0 5 5.6 3.4 7.4 9.6M12 12.2c0 4.2-2.6 4.4-3 9.2M12 12.2c0 4.2 2.6 4.4 3 9.2" />

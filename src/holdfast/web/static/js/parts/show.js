@@ -62,7 +62,7 @@ export function Sentence({ why, live = true }) {
   return html`${coded(said, "a")}`;
 }
 
-const LONGEST = 20_000;
+const LONGEST = 20_000, MOST_COLOURED = 200;
 
 function shown(value, depth, out, room) {
   const pad = "  ".repeat(depth);
@@ -78,7 +78,7 @@ function shown(value, depth, out, room) {
     const inline = flat.length < 36 && entries.every(([, each]) => each === null || typeof each !== "object" || JSON.isRawJSON?.(each));
     out.push(list ? "[" : "{");
     entries.forEach(([name, each], i) => {
-      if (room.left-- < 0) { if (room.left === -2) out.push(" …"); return; }
+      if (room.left-- <= 0) return;
       out.push(inline ? (i ? ", " : "") : (i ? "," : "") + "\n" + pad + "  ");
       if (!list) out.push(html`<span class="jk">${JSON.stringify(name)}</span>`, ": ");
       shown(each, depth + 1, out, room);
@@ -87,7 +87,7 @@ function shown(value, depth, out, room) {
   }
 }
 
-/** A value as JSON, with colours; a very long one is cut, and can be copied whole. */
+/** A value as JSON, with colours unless it has very many parts; a very long one is cut, and can be copied whole. */
 export function Json({ value, label }) {
   const [whole, setWhole] = useState(false);
   const text = JSON.stringify(value, null, 2) ?? "null";
@@ -95,9 +95,10 @@ export function Json({ value, label }) {
     return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${text.slice(0, LONGEST)}…</pre>
       <button class="linklike" onClick=${() => setWhole(true)}>show all ${text.length.toLocaleString("en-US")} characters</button>`;
   }
-  const out = [];
-  if (text.length > LONGEST) out.push(text);
-  else shown(value, 0, out, { left: 2000 });
+  let out = [];
+  const room = { left: MOST_COLOURED };
+  if (text.length <= LONGEST) shown(value, 0, out, room);
+  if (text.length > LONGEST || room.left < 0) out = [text];
   return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${out}</pre>`;
 }
 

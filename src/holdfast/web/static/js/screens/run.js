@@ -19,6 +19,7 @@ import { Timeline } from "../run/timeline.js";
 import { Took, listed } from "./runs.js";
 
 const Graph = later(() => import("../run/graph.js"), "Graph");
+const State = later(() => import("../run/state.js"), "State");
 const MOST_FACTS = 5000, PAGE = 1000;
 
 /** Read the facts that the timeline is drawn of: all of them, or of a very long run the newest. */
@@ -96,7 +97,7 @@ function Banner({ why, head, waits, steps }) {
     <span class="do">${helping(why, head, waits, steps)}</span></section>`;
 }
 
-const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["graph", "Graph"], ["messages", "Messages"], ["children", "Children"], ["record", "Evidence and audit"]];
+const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["graph", "Graph"], ["messages", "Messages"], ["children", "Children"], ["state", "State"], ["record", "Evidence and audit"]];
 
 export function Run({ id, params }) {
   const path = `/runs/${encodeURIComponent(id)}`;
@@ -168,9 +169,10 @@ export function Run({ id, params }) {
         ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
         ${tab === "steps" && html`<${Steps} steps=${steps} />`}
         ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} />`}
-        ${tab === "graph" && html`<${Graph} workflow=${head.workflow} steps=${steps} selected=${selected} />`}
+        ${tab === "graph" && html`<${Graph} key=${id} id=${id} entries=${data.entries} rows=${foldedRows(drawn.rows, flipped, selected)} selected=${selected} flip=${flip} />`}
         ${tab === "messages" && html`<${Messages} id=${id} rows=${drawn.rows} waits=${waits} ended=${Boolean(head.ended_at)} />`}
         ${tab === "children" && html`<${Children} id=${id} />`}
+        ${tab === "state" && html`<${State} key=${id} id=${id} entries=${data.entries} />`}
         ${tab === "record" && html`<${Record} id=${id} audit=${audit} />`}</div>
       </section>
       ${tab === "" && row && html`<${StepPanel} key=${row.path} row=${row} step=${steps.find((each) => each.path === row.path)} head=${head} />`}
