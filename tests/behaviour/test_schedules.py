@@ -12,6 +12,7 @@ from tests.support.waiting import eventually
 from holdfast import Context, Status, workflow
 from holdfast.contract.operations import Tick
 from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, UnknownWorkflow
+from holdfast.looking import LocalDesk
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -237,6 +238,23 @@ async def test_a_backfill_starts_what_has_no_run_yet_and_nothing_the_second_time
     assert started == ["s:20260228T220000Z", "s:20260228T230000Z", "s:20260301T000000Z"]
     assert await engine.schedules.backfill("s", early, now + DAY) == []
     assert [await engine.get(id).result() for id in started] == ["west 1"] * 3
+
+
+@anywhere
+async def test_past_ticks_say_which_have_a_run_and_why_others_have_none(make_engine):
+    engine = await make_engine(patient, start=BEGIN)
+    await engine.schedules.put("s", patient, cron="0 * * * *", overlap="skip")
+    await engine.advance(3.5 * HOUR)
+    await engine.schedules.pause("s")
+    await engine.get("s:20260301T010000Z").send("word", 1)
+    await engine.advance(2 * HOUR)
+    engine.store.clock = engine.clock
+    ticks = await LocalDesk(engine.store).past_ticks("s")
+    assert [(each.run, each.status) for each in ticks] == [
+        ("s:20260301T010000Z", "completed"), *((f"s:20260301T0{hour}0000Z", "") for hour in (2, 3, 4, 5)),
+    ]  # fmt: skip
+    assert [each.note.partition(":")[0] for each in ticks] == ["", "skipped", "skipped", "missed", "missed"]
+    assert ticks[1].note == "skipped: s:20260301T010000Z was still open"
 
 
 @shared

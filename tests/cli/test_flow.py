@@ -6,6 +6,9 @@ import json
 
 import apsw
 from tests.support.command_cases import furnished
+from tests.support.json_schema import faults
+
+from holdfast.cli.shell.schemas import records, schema_of
 
 
 def test_schedules_are_listed_paused_resumed_and_triggered(shop, run):
@@ -27,6 +30,18 @@ def test_schedules_are_listed_paused_resumed_and_triggered(shop, run):
     assert run("show", triggered.out.strip()).code == 0
     acts = json.loads(run("audit", "list", "--actor", "kim", "--json").out)["items"]
     assert {"schedule.trigger", "schedule.resume", "schedule.pause"} <= {act["action"] for act in acts}
+
+
+def test_a_backfill_says_first_which_ticks_it_would_start(shop, run):
+    words = ("schedules", "backfill", "nightly", "--from", "2026-01-01T00:00Z", "--until", "2026-01-03T00:00Z")
+    planned = run(*words, "--dry-run")
+    assert (planned.code, planned.out.count("would begin")) == (0, 2)
+    assert "2 of 2 would be started; nothing was" in planned.err
+    document = json.loads(run(*words, "--dry-run", "--json").out)
+    assert [*faults(document, schema_of(document["schema"], records()[document["schema"]]))] == []
+    done = run(*words, "--app", "tests.support.command_cases:sleeper")
+    assert done.out.split() == [tick["run"] for tick in document["items"]]
+    assert "would begin" not in run(*words, "--dry-run").out
 
 
 def test_a_schedule_that_is_not_there_names_the_nearest(shop, run):

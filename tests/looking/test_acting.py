@@ -192,8 +192,11 @@ async def test_schedules_are_put_paused_triggered_filled_and_deleted(desk, engin
     triggered = await desk.trigger_schedule("nightly", by="lena", reason="now")
     assert (await desk.run(triggered.run)).head.workflow == "clash"
     start, end = datetime(2026, 11, 10, tzinfo=UTC), datetime(2026, 11, 13, tzinfo=UTC)
+    planned = [each.run for each in await desk.past_ticks("nightly", start, end) if not each.status]
     filled = [await desk.backfill_schedule("nightly", start, end, by="kim") for _ in range(2)]
     assert [(len(each.started), each.changed) for each in filled] == [(3, True), (0, False)]
+    assert filled[0].started == planned, "the dry run said something else"
+    assert not [each.run for each in await desk.past_ticks("nightly", start, end) if not each.status]
     assert (await desk.delete_schedule("nightly", by="kim", reason="old")).changed
     assert await desk.schedules() == []
     assert [(actor, action) for actor, action, _, _ in await acts(desk)] == [
@@ -286,6 +289,7 @@ async def test_versions_say_which_workers_have_them_and_how_many_runs_are_open(d
     assert found.keys() == {"fulfil", "approval", "clash", "account", "family"}
     assert (found["approval"].version, found["approval"].workers, found["approval"].open.n) == ("1", 1, 1)
     assert found["fulfil"].open.n == 0
+    assert found["approval"].fingerprints == [approval.fingerprint]
 
 
 async def test_a_result_is_waited_for_no_longer_than_asked(desk, engine):

@@ -17,7 +17,7 @@ from tests.simulation.many_workflows import CLERK, COLLECTORS, fits
 from holdfast import Engine, Run, Status
 from holdfast.clock import from_datetime, micros
 from holdfast.errors import CannotReopen, UniqueConflict
-from holdfast.schedules.service import run_id
+from holdfast.schedules.times import run_id
 from holdfast.testing.invariants import violations
 
 PATIENCE = 8.0

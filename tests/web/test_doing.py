@@ -117,6 +117,11 @@ async def test_a_schedule_is_put_paused_triggered_and_deleted(page):
     assert (await page.post("/api/v1/schedules/trigger", {"id": "daily"})).json["run"].startswith("daily:")
     span = {"id": "daily", "start": "2026-01-01T00:00:00Z", "end": "2026-01-03T00:00:00Z"}
     assert len((await page.post("/api/v1/schedules/backfill", span)).json["started"]) == 2
+    again = {"workflow": "order", "arguments": None, "cron": "0 8 * * *"}
+    assert (await page.send("PUT", "/api/v1/schedules?id=daily", msgspec.json.encode(again))).json["changed"]
+    [shown] = (await page.get("/api/v1/schedules")).json["items"]
+    assert (shown["when"], shown["input"]) == ("0 8 * * * UTC", {"item": "book"}), "the arguments did not stay"
+    assert (await page.send("PUT", "/api/v1/schedules?id=none", msgspec.json.encode(again))).status == 404
     assert (await page.send("DELETE", "/api/v1/schedules?id=daily")).json["changed"]
     assert (await page.send("DELETE", "/api/v1/schedules?id=daily")).status == 404
 

@@ -82,6 +82,10 @@ async def test_schedules_are_listed_with_their_next_ticks(page, shop):
     assert len(await items(page, "/schedules/preview?cron=0+9+*+*+*&timezone=Europe/Berlin&n=2")) == 2
     assert (await page.get("/api/v1/schedules/preview?id=none")).json["type"].endswith("no-such-schedule")
     assert (await page.get("/api/v1/schedules/preview?cron=61+*+*+*+*")).status == 400
+    [past] = await items(page, "/schedules/past?id=nightly&start=2026-01-01T00:00:00Z&end=2026-01-01T01:00:00Z")
+    assert past["note"] == "it was before the schedule was put"
+    assert (await page.get("/api/v1/schedules/past?id=nightly&start=2020-01-01T00:00:00Z")).status == 400
+    assert (await page.get("/api/v1/schedules/past?id=none")).status == 404
 
 
 async def test_the_audit_trail_is_listed_newest_first_and_checked(page, shop):

@@ -45,6 +45,7 @@ def _schedule(row: ScheduleRow) -> ScheduleView:
         last_run=row.last_run,
         overlap=found.overlap,
         catch_up=found.catch_up,
+        jitter=found.jitter,
         input=found.input,
     )
 

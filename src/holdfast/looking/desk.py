@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import GraphView, RunGraphView
     from holdfast.looking.about.inputs import InputView
+    from holdfast.looking.about.past import PastTick
     from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.state import StateView
@@ -419,6 +420,18 @@ class Desk(Acts):
 
         Raises:
             NoSuchSchedule, InvalidSchedule, BadInput: as there.
+        """
+
+    @abstractmethod
+    async def past_ticks(
+        self, schedule: str, start: datetime | None = None, end: datetime | None = None, *, n: int = 50
+    ) -> list[PastTick]:
+        """Return past ticks of a schedule, the newest `n` or those of a time, each with how its run stands.
+
+        Of those without a run it says why, as far as that can be told; a backfill would start them.
+
+        Raises:
+            NoSuchSchedule, BadInput: there is none, or it has more than `n` ticks in that time.
         """
 
     @abstractmethod

@@ -256,10 +256,11 @@ async def _retention(store: Store) -> AsyncIterator[HouseFinding]:
 async def _blocked(store: Store) -> AsyncIterator[HouseFinding]:
     counted = await store.count(HeadFilter(statuses=(Status.BLOCKED,)))
     if counted.n:
+        runs = "1 run" if counted.n == 1 else f"{counted.n:,}{'' if counted.exact else '+'} runs"
         yield HouseFinding(
             level="fail",
             subject="blocked",
-            said=f"{counted.n:,}{'' if counted.exact else '+'} runs cannot go on with the code that workers have",
+            said=f"{runs} cannot go on with the code that workers have",
             remedy="holdfast list status:blocked",
         )
 

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.clock import Instant, from_datetime, to_datetime
 from holdfast.contract.heads import HeadFilter
 from holdfast.contract.house import MOST_VALUES, AuditFilter
-from holdfast.contract.rows import TERMINAL, LetterFilter, Status
+from holdfast.contract.rows import TERMINAL, LetterFilter, ScheduleRow, Status
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, NoSuchLetter, NoSuchSchedule
 from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.figures import FiguresView
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.inputs import InputView
+    from holdfast.looking.about.past import PastTick
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.database import DatabaseView
@@ -307,10 +308,20 @@ class LocalHouse(Desk):
             return preview(spec(cron=cron, every=every, timezone=timezone, now=now), now, n)
         if cron is not None or every is not None:
             raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
-        row = next((row for row in await self._store.schedules() if row.id == schedule), None)
+        return preview_of(await self._schedule(schedule), now, n)
+
+    async def past_ticks(
+        self, schedule: str, start: datetime | None = None, end: datetime | None = None, *, n: int = 50
+    ) -> list[PastTick]:
+        from holdfast.looking.about.past import past_ticks
+
+        return await past_ticks(self._store, await self._schedule(schedule), start, end, n)
+
+    async def _schedule(self, id: str) -> ScheduleRow:
+        row = next((row for row in await self._store.schedules() if row.id == id), None)
         if row is None:
-            raise NoSuchSchedule(f"there is no schedule {schedule!r}")
-        return preview_of(row, now, n)
+            raise NoSuchSchedule(f"there is no schedule {id!r}")
+        return row
 
     async def audit(self, **which: Unpack[AuditAsked]) -> AuditPageView:
         since, until = which.get("since"), which.get("until")

@@ -5,7 +5,7 @@ Instants are aware datetimes in UTC. Within one number of a schema fields are on
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -405,6 +405,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     last_run: str | None = None
     overlap: str = ""
     catch_up: str = ""
+    jitter: timedelta = timedelta(0)
     input: Any = None
     wrong: str = ""
 

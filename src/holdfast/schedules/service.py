@@ -33,7 +33,17 @@ from holdfast.patience import patient, within
 from holdfast.payloads import codec
 from holdfast.payloads.codec import error_to_data
 from holdfast.schedules.preview import TickPreview, check_number, preview, preview_of
-from holdfast.schedules.times import CatchUp, Overlap, ScheduleSpec, due_ticks, jittered, next_tick, ticks_between
+from holdfast.schedules.times import (
+    CatchUp,
+    Overlap,
+    ScheduleSpec,
+    due_ticks,
+    jittered,
+    next_tick,
+    not_overlapping,
+    run_id,
+    ticks_between,
+)
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
 from holdfast.texts import check_text, shown
@@ -136,18 +146,25 @@ class Schedules:
         by: str,
         id: str,
         workflow: str,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, Any] | None,
         timetable: Mapping[str, Any],
         reason: str = "",
     ) -> Schedule:
         """Put a schedule for a person, with the arguments of its runs by name, apart from the options of `put`.
 
+        Without arguments, None, they stay as the schedule of that id has them.
+
         Raises:
             InvalidSchedule, BadInput: as `put` does.
+            NoSuchSchedule: there is none whose arguments could stay.
         """
         _check_id(id)
         definition = self._definition(workflow)
-        encoded, _ = definition.encode_input((), arguments)
+        if arguments is None:
+            encoded = (await self._row(id)).input
+            definition.decode_input(encoded)
+        else:
+            encoded, _ = definition.encode_input((), arguments)
         return await self._declare(id, definition, encoded, timetable, by, reason)
 
     async def _declare(
@@ -383,7 +400,7 @@ class Schedules:
         assert row.next is not None
         spec = spec_of(row)
         due, upcoming = due_ticks(spec, row.next, now)
-        runs = [self._due_run(row, spec, tick) for tick in _not_overlapping(due, spec.overlap)]
+        runs = [self._due_run(row, spec, tick) for tick in not_overlapping(due, spec.overlap)]
         cancel = None
         if spec.overlap == "cancel":
             unread = self._events.unread
@@ -457,18 +474,6 @@ class Schedules:
 def _actor(schedule: str) -> str:
     """Return the actor by which all runs of a schedule are found; who asked for one is in the audit trail."""
     return f"schedule:{schedule}"
-
-
-def run_id(schedule: str, tick: Instant) -> str:
-    """Return the id of the run of a tick: the schedule's id and the tick in UTC, in ISO's basic form."""
-    moment = to_datetime(tick)
-    fraction = f".{moment.microsecond:06d}" if moment.microsecond else ""
-    return f"{schedule}:{moment:%Y%m%dT%H%M%S}{fraction}Z"
-
-
-def _not_overlapping(ticks: list[Instant], overlap: Overlap) -> list[Instant]:
-    """Return which of several ticks that are due at once have runs: what they would leave if they came one by one."""
-    return {"skip": ticks[:1], "cancel": ticks[-1:], "allow": ticks}[overlap]
 
 
 def _same_ticks(old: ScheduleSpec, new: ScheduleSpec, anchored: bool) -> bool:

@@ -153,6 +153,18 @@ def ticks_between(spec: ScheduleSpec, start: Instant, end: Instant, limit: int) 
     return ticks
 
 
+def not_overlapping(ticks: list[Instant], overlap: Overlap) -> list[Instant]:
+    """Return which of several ticks that are due at once have runs: what they would leave if they came one by one."""
+    return {"skip": ticks[:1], "cancel": ticks[-1:], "allow": ticks}[overlap]
+
+
+def run_id(schedule: str, tick: Instant) -> str:
+    """Return the id of the run of a tick: the schedule's id and the tick in UTC, in ISO's basic form."""
+    moment = to_datetime(tick)
+    fraction = f".{moment.microsecond:06d}" if moment.microsecond else ""
+    return f"{schedule}:{moment:%Y%m%dT%H%M%S}{fraction}Z"
+
+
 def jittered(spec: ScheduleSpec, schedule_id: str, tick: Instant) -> Instant:
     """Return when to begin what a tick starts: put off by less than the jitter, the same in every engine."""
     digest = blake2b(f"{tick}/{schedule_id}".encode(), digest_size=8).digest()

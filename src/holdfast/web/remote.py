@@ -20,6 +20,7 @@ from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView, RunGraphView
 from holdfast.looking.about.inputs import InputView
+from holdfast.looking.about.past import PastTick
 from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.state import StateView
@@ -345,6 +346,12 @@ class RemoteDesk(Asking, Desk):
         return await self._items(
             "/schedules/preview", TickPreview, id=schedule, n=n, cron=cron, every=said, timezone=timezone
         )
+
+    async def past_ticks(
+        self, schedule: str, start: datetime | None = None, end: datetime | None = None, *, n: int = 50
+    ) -> list[PastTick]:
+        first, last = (each.isoformat() if each is not None else None for each in (start, end))
+        return await self._items("/schedules/past", PastTick, id=schedule, start=first, end=last, n=n)
 
     async def verify_audit(
         self, run_id: str | None = None, *, told: Callable[[int], None] | None = None

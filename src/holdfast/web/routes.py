@@ -12,6 +12,7 @@ from holdfast.looking.about.figures import BarsView, FiguresView
 from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView, RunGraphView
 from holdfast.looking.about.inputs import InputView
+from holdfast.looking.about.past import PastTick
 from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.state import StateView
@@ -325,7 +326,7 @@ _DOING = [
         body=ScheduleRequest,
         role="admin",
         largest=LARGE_BODY,
-        problems=(409,),
+        problems=(404, 409),
     ),
     _do(
         "DELETE",
@@ -457,6 +458,14 @@ _HOUSE = [
         ListView[TickPreview],
         "List the next ticks of a schedule, or of a timetable",
         query=house.PreviewQuery,
+        problems=(404,),
+    ),
+    _get(
+        "/schedules/past",
+        house.past,
+        ListView[PastTick],
+        "List past ticks of a schedule, and which have a run",
+        query=house.PastQuery,
         problems=(404,),
     ),
     _get("/audit", house.audit, AuditPageView, "List what was done, newest first", query=house.AuditQuery),

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
 import pytest
 from playwright.async_api import expect
 from tests.web.browser import shop as shops
 from tests.web.browser.conftest import served
 
+from holdfast.cli.main import commands
+from holdfast.contract.turns import Audit
 from holdfast.looking import LocalDesk
+from holdfast.stores import open_store
+from holdfast.transfer.backup import put_on_record
 from holdfast.web import Principal
 
 pytestmark = pytest.mark.web
+
+
+def assert_parses(command: str) -> None:
+    """Fail if a command that the page offers is none that the command line knows."""
+    program, *words = shlex.split(command)
+    assert program == "holdfast"
+    group: Any = commands
+    while isinstance(group, click.Group):
+        group = group.get_command(click.Context(group), words.pop(0))
+    assert group is not None, command
+    group.make_context("holdfast", words)
 
 
 async def test_the_overview_says_first_what_needs_attention_and_what_helps(shop, site, looker):
@@ -45,13 +65,14 @@ async def test_an_overview_of_nothing_says_how_to_begin(shop, site, looker):
 
 
 async def test_a_schedule_is_shown_with_its_ticks_triggered_paused_and_edited(shop, site, looker):
-    given = {"order": "o-night"}
-    await shop.engine.schedules.put("nightly", shops.quick, given, cron="30 2 * * *", timezone="Europe/Berlin")
+    secret = {"order": "o-night", "password": "open sesame"}
+    await shop.engine.schedules.put("nightly", shops.quick, secret, cron="30 2 * * *", timezone="Europe/Berlin")
     await looker.open("/schedules")
     await expect(await looker.sees(".tbl")).to_contain_text("every day at 02:30, Europe/Berlin")
     await looker.page.get_by_role("link", name="nightly").click()
     one = await looker.sees('[aria-label="Schedule nightly"]')
     await expect(one.locator("tbody tr")).to_have_count(20)
+    await expect(one.locator("tbody tr").first).to_contain_text("2026-11-12 02:30:00 +01:00")
     await one.get_by_role("button", name="Trigger…").click()
     await (await looker.sees(".sheet")).get_by_label("Reason").fill("asked for")
     await looker.press("Enter")
@@ -67,11 +88,46 @@ async def test_a_schedule_is_shown_with_its_ticks_triggered_paused_and_edited(sh
     await sheet.get_by_label("Cron").fill("61 2 * * *")
     await expect(sheet.get_by_role("button", name="Put")).to_be_disabled()
     await sheet.get_by_label("Cron").fill("0 3 * * *")
+    await expect(sheet.locator("[data-ticks] li").first).to_contain_text("2026-11-12 03:00:00 +01:00 there")
+    assert_parses(await sheet.locator("pre").inner_text())
     await sheet.get_by_role("button", name="Put").click()
     await expect(looker(".toast").last).to_contain_text("nightly put")
     await expect(looker(".tbl").last).to_contain_text("every day at 03:00, Europe/Berlin")
+    kept = (await shop.engine.schedules.get("nightly")).input["order"]
+    assert kept == secret, "what the page may not show was written over"
     done = {row.action for row in (await LocalDesk(shop.engine.store).audit(actor="kim")).items}
     assert {"schedule.trigger", "schedule.pause", "schedule.put"} <= done
+    assert await looker.violations() == []
+
+
+async def test_a_backfill_says_first_which_ticks_it_starts(shop, site, looker):
+    await shop.engine.schedules.put("nightly", shops.quick, {"order": "o-1"}, cron="30 2 * * *")
+    await looker.open("/schedules?id=nightly")
+    await (await looker.sees('[aria-label="Schedule nightly"]')).get_by_role("button", name="Backfill…").click()
+    sheet = await looker.sees(".sheet")
+    await sheet.get_by_label("Ticks from").fill("2026-11-01T00:00:00Z")
+    await sheet.get_by_label("and before").fill("2026-11-04T00:00:00Z")
+    await expect(sheet.locator("[data-plan]")).to_contain_text("3 runs of 3 ticks would be started")
+    await expect(sheet.locator("[data-plan] li")).to_have_count(3)
+    assert_parses(await sheet.locator("pre").inner_text())
+    await sheet.get_by_label("Reason").fill("the disk was full")
+    await sheet.get_by_label("Reason").press("Enter")
+    await expect(looker(".toast").first).to_contain_text("3 runs started")
+    found = (await LocalDesk(shop.engine.store).heads("workflow:quick")).items
+    assert len(found) == 3
+
+
+async def test_a_schedule_that_skips_says_which_ticks_had_no_run_and_why(shop, site, looker):
+    await shop.engine.schedules.put("hourly", shops.on_record, cron="0 * * * *", overlap="skip")
+    await shop.engine.advance(4 * shops.HOUR)
+    await looker.open("/schedules?id=hourly")
+    one = await looker.sees('[aria-label="Schedule hourly"]')
+    await expect(one.locator(".squares a.sq")).to_have_count(1)
+    await expect(one.locator(".squares .gap")).to_have_count(3)
+    await expect(one.locator("summary")).to_have_text("3 ticks of its last 4 have no run")
+    await looker.tab_to(one.locator("summary"))
+    await looker.press("Enter")
+    await expect(one.locator(".gaps li").first).to_contain_text("skipped: hourly:20261111T090000Z was still open")
     assert await looker.violations() == []
 
 
@@ -80,7 +136,10 @@ async def test_a_day_on_which_clocks_change_is_told_beside_its_tick(shop, site, 
     await shop.engine.schedules.put("nightly", shops.on_record, cron="30 2 * * *", timezone="Europe/Berlin")
     await looker.open("/schedules?id=nightly")
     await looker.sees('[aria-label="Schedule nightly"]')
-    await expect(looker('[aria-label="Schedule nightly"] .s-paused').first).to_be_visible()
+    told = looker('[aria-label="Schedule nightly"] tr', "does not exist that day")
+    await expect(told).to_have_count(1)
+    await expect(told).to_contain_text("02:30 does not exist that day: clocks go forward from 02:00 to 03:00")
+    await expect(told).to_contain_text("2027-03-28 03:00:00 +02:00")
 
 
 async def test_an_event_is_published_to_the_run_that_waits(shop, site, looker):
@@ -96,17 +155,26 @@ async def test_an_event_is_published_to_the_run_that_waits(shop, site, looker):
     assert await looker.violations() == []
 
 
-async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(blocked_shop, looker):
+async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(blocked_shop, looker, tmp_path):
+    check = Audit(actor="lena", action="check", detail='{"runs": 7, "fit": 5}')
+    await put_on_record(open_store(f"sqlite:///{tmp_path / 'shop.db'}"), check, "shop.main:engine")
     async with served(blocked_shop) as site:
         looker.site.port = site.port
         await looker.open("/deploys")
         blocked = await looker.sees(".blockedgroup")
         await expect(blocked).to_contain_text("1 run of checkout")
+        report = looker('[aria-label="Checks"] tbody tr')
+        await expect(report).to_contain_text("2 would be blocked")
+        await expect(report).to_contain_text("lena")
+        await blocked.locator(".paste").first.get_by_role("button", name="copy").click()
+        pasted = await looker.page.evaluate("navigator.clipboard.readText()")
+        assert pasted == 'if ctx.patched("add-charge"):'
         await blocked.get_by_role("button", name="Recover 1 run after the deploy…").click()
         await (await looker.sees(".sheet")).get_by_label("Reason").fill("v4 is out")
         await looker.press("Enter")
         await expect(looker(".toast").first).to_contain_text("order-88412 recovered")
-        await expect(looker('[aria-label="Versions"]')).to_contain_text("checkout")
+        versions = looker('[aria-label="Versions"] tr', "checkout")
+        await expect(versions).to_contain_text(shops.checkout_after.fingerprint[:10])
         assert await looker.violations() == []
         await looker.page.goto("about:blank")
 
@@ -126,6 +194,15 @@ async def test_the_audit_trail_is_newest_first_and_its_chain_is_checked_here(sho
     await looker.press("Enter")
     await expect(rows).to_have_count(1)
     assert "actor=lena" in looker.page.url
+    await looker.page.get_by_label("From").fill("-1d")
+    await looker.page.get_by_label("Before").fill("2026-11-01")
+    await looker.press("Enter")
+    await looker.sees(".empty", "Nothing like this is on record")
+    await looker.page.get_by_role("button", name="Copy as CLI").click()
+    assert_parses(await looker.page.evaluate("navigator.clipboard.readText()"))
+    async with looker.page.expect_download() as saved:
+        await looker.page.get_by_role("link", name="Export").click()
+    assert len(Path(await (await saved.value).path()).read_text().splitlines()) == 3
     site.who = Principal("vera", "viewer")
     await looker.open("/audit")
     await expect(looker(".seal")).to_have_text("chain verified by the server")
@@ -156,6 +233,27 @@ async def test_a_run_is_started_by_a_form_of_what_its_workflow_takes(shop, site,
     await looker.open("/start?workflow=fulfil")
     await looker.sees("textarea")
     assert await looker.violations() == []
+
+
+async def test_an_admin_makes_and_revokes_tokens_in_the_settings(shop, site, looker):
+    await looker.open("/settings")
+    await (await looker.sees('[aria-label="Tokens"]')).get_by_role("button", name="New token…").click()
+    sheet = await looker.sees(".sheet")
+    await sheet.get_by_label("Name").fill("the scraper")
+    await sheet.get_by_label("Role").select_option("reader")
+    assert_parses(await sheet.locator("pre").inner_text())
+    await sheet.get_by_label("Name").press("Enter")
+    await expect(sheet.locator("pre")).to_contain_text("hf_")
+    await sheet.get_by_role("button", name="Done").click()
+    row = await looker.sees('[aria-label="Tokens"] tbody tr', "the scraper")
+    await expect(row).to_contain_text("live")
+    assert await looker.violations() == []
+    await row.get_by_role("button", name="Revoke…").click()
+    await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
+    await expect(row).to_contain_text("revoked")
+    site.who = Principal("vera", "viewer")
+    await looker.open("/settings")
+    await looker.sees('[aria-label="Tokens"]', "an admin's to say")
 
 
 async def test_settings_and_saved_views_are_kept_in_the_browser(shop, site, looker):
@@ -189,6 +287,7 @@ async def test_the_graph_of_a_workflow_shows_what_became_of_each_step(shop, site
     await expect(looker(".node.s-completed")).to_have_count(4)
     await looker.page.get_by_role("button", name="Copy as Mermaid").click()
     assert (await looker.page.evaluate("navigator.clipboard.readText()")).startswith("flowchart TD")
+    await expect(looker(".calls li", "pack")).to_be_visible()
     assert await looker.violations() == []
     await looker('.graph a[aria-label^="charge"]').click()
     await expect(looker(".step h2")).to_have_text("charge")

@@ -11,6 +11,7 @@ from holdfast.cli.database import json_option, local_time, looking, url_option
 from holdfast.cli.output import emit, harmless, listed, payload, say, say_wrapped
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
+from holdfast.cli.shell.times import MOMENT
 from holdfast.looking.views import AuditPageView
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ def audit_group() -> None:
 @click.option("--actor", help="Only what this one did.")
 @click.option("--action", help="Only this action, as in cancel.")
 @click.option("--target", help="Only what was done to this run, workflow, queue, limit or schedule.")
+@click.option(
+    "--since", metavar="TIME", type=MOMENT, help="Only what was done from then on: 2026-11-01, or with T09:30."
+)
+@click.option("--until", metavar="TIME", type=MOMENT, help="Only what was done before.")
 @click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
 @click.option("--before", type=int, help="Go on below this number, where an earlier page ended.")
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.act import duration_of, shared, told
 from holdfast.cli.database import acting, app_option, code_at_hand, json_option, local_time, looking, url_option, who
-from holdfast.cli.output import emit, listed, payload, say
+from holdfast.cli.output import emit, listed, payload, say, say_wrapped
 from holdfast.cli.runs.begin import arguments_of
 from holdfast.cli.shell.names import WORKFLOW
 from holdfast.cli.shell.times import MOMENT
@@ -212,9 +212,10 @@ def put_schedule(schedule_id: str, workflow: str, payload: str | None, **given: 
 )
 @click.option("--until", "end", required=True, metavar="TIME", type=MOMENT, help="Before when.")
 @click.option("--limit", default=1_000, show_default=True, help="Refuse it if there are more ticks.")
+@click.option("--dry-run", is_flag=True, help="Only show the ticks of that time, and which have a run.")
 @app_option
 @shared
-def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: int, **given: Any) -> int:
+def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: int, dry_run: bool, **given: Any) -> int:
     """Start the runs of past ticks that were not started; it needs the code of its workflow.
 
     Times are in the zone of this machine, or of HOLDFAST_TZ, unless they say their own.
@@ -222,6 +223,8 @@ def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: i
     \b
     Example: holdfast schedules backfill nightly --from 2026-11-01 --until 2026-11-04 --app shop.main:engine
     """
+    if dry_run:
+        return _show_past(schedule_id, start, end, limit, given)
     actor, code, reason = who(given["by"]), code_at_hand(given["app"]), given["reason"]
 
     async def work(desk: Desk) -> Acted:
@@ -229,6 +232,21 @@ def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: i
 
     acted = acting(given["url"], work, code)
     return told(acted, "\n".join(acted.started), given["as_json"])
+
+
+def _show_past(schedule_id: str, start: datetime, end: datetime, limit: int, given: dict[str, Any]) -> int:
+    ticks = looking(given["url"], lambda desk: desk.past_ticks(schedule_id, start, end, n=limit))
+    if given["as_json"]:
+        emit("holdfast.past-ticks/1", ticks)
+        return 0
+    rows = [
+        (local_time(tick.at), f"{tick.local:%Y-%m-%d %H:%M:%S %z}", tick.run, tick.status or "would begin", tick.note)
+        for tick in ticks
+    ]
+    listed(("TICK", "IN ITS ZONE", "RUN", "STATUS", ""), rows, "it has no tick in that time")
+    missing = sum(not tick.status for tick in ticks)
+    say_wrapped(f"{missing} of {len(ticks)} would be started; nothing was", err=True)
+    return 0
 
 
 @schedules_group.command("delete", short_help="Forget a schedule.")

@@ -26,11 +26,11 @@ def records() -> dict[str, Any]:
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
-    from holdfast.schedules.preview import TickPreview
     from holdfast.transfer.backup import Backup
 
     return {
         **_tokens(),
+        **_ticks(),
         "holdfast.acted/1": views.Acted,
         "holdfast.acts/1": list[views.Acted],
         "holdfast.answer/1": views.Answer,
@@ -68,12 +68,18 @@ def records() -> dict[str, Any]:
         "holdfast.selection/1": views.SelectionView,
         "holdfast.steps/1": views.StepList,
         "holdfast.summary/1": views.Summary,
-        "holdfast.ticks/1": list[TickPreview],
         "holdfast.verdict/1": views.VerdictView,
         "holdfast.versions/1": list[VersionView],
         "holdfast.why/1": views.Why,
         "holdfast.workers/1": list[views.WorkerView],
     }
+
+
+def _ticks() -> dict[str, Any]:
+    from holdfast.looking.about.past import PastTick
+    from holdfast.schedules.preview import TickPreview
+
+    return {"holdfast.ticks/1": list[TickPreview], "holdfast.past-ticks/1": list[PastTick]}
 
 
 def _tokens() -> dict[str, Any]:

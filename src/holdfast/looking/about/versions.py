@@ -15,6 +15,9 @@ _LOOKED_AT = 200
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a workflow: how many workers that are alive have it as their newest, and its open runs.
 
+    `fingerprints` are of the code that those workers have: more than one of a version means that its code was changed
+    without another version, or is being rolled out.
+
     Without a `version` it is of runs that no worker has begun and whose starter did not have the code.
     """
 
@@ -22,15 +25,19 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     workers: int
     open: Count
+    fingerprints: list[str] = []
 
 
 async def version_views(store: Store) -> list[VersionView]:
     """Return the versions that workers have or the newest 200 open runs of a workflow were started with."""
     served: dict[tuple[str, str], int] = {}
+    codes: dict[tuple[str, str], set[str]] = {}
     for worker in await store.workers():
         if worker.state == "alive":
             for workflow, version in worker.about.workflows.items():
                 served[workflow, version] = served.get((workflow, version), 0) + 1
+                if fingerprint := worker.about.fingerprints.get(workflow):
+                    codes.setdefault((workflow, version), set()).add(fingerprint)
     named = {workflow for workflow, _ in served} | set(await store.workflow_names())
     open_ones = tuple(status for status in Status if status not in TERMINAL)
     found: list[VersionView] = []
@@ -45,6 +52,7 @@ async def version_views(store: Store) -> list[VersionView]:
                     version=version,
                     workers=served.get((workflow, version), 0),
                     open=Count(n=n, exact=exact),
+                    fingerprints=sorted(codes.get((workflow, version), ())),
                 )
             )
     return found

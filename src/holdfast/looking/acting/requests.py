@@ -33,7 +33,8 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A schedule to put, with the options of `engine.schedules.put`; arguments of its runs go by name."""
 
     workflow: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] | None = {}
+    """None to leave those of the schedule that has the id: a face may not show them whole."""
     cron: str | None = None
     every: timedelta | None = None
     timezone: str = "UTC"

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.looking.about.past import PastTick
 from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, ScheduleView, WorkerView
 from holdfast.schedules.preview import TickPreview
 from holdfast.web.problems import Problem
@@ -184,6 +185,20 @@ async def preview(call: ApiCall) -> ApiAnswer:
     query: PreviewQuery = call.query
     ticks = await call.desk.preview(query.id, query.n, cron=query.cron, every=query.every, timezone=query.timezone)
     return ApiAnswer(ListView[TickPreview](ticks))
+
+
+class PastQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Past ticks of which schedule: the newest, or those from `start` on and before `end`."""
+
+    id: str
+    start: datetime | None = None
+    end: datetime | None = None
+    n: int = 50
+
+
+async def past(call: ApiCall) -> ApiAnswer:
+    query: PastQuery = call.query
+    return ApiAnswer(ListView[PastTick](await call.desk.past_ticks(query.id, query.start, query.end, n=query.n)))
 
 
 async def audit(call: ApiCall) -> ApiAnswer:

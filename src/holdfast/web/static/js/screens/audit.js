@@ -1,10 +1,11 @@
 // The audit trail: who did what, newest first, and whether the chain of it holds, checked here.
-import { html, useEffect, useLayoutEffect, useState } from "../base.js";
+import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { get, may, usePicture, Problem } from "../api.js";
 import { useLive } from "../live.js";
-import { go, here, href, runHref, settled } from "../url.js";
-import { number, zoneName } from "../format.js";
+import { go, here, href, ROOT, runHref, settled } from "../url.js";
+import { now, number, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { instantOf } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { changed } from "../parts/sheet.js";
@@ -42,23 +43,27 @@ const Target = ({ row }) => (/^(run\.|start$|send$|cancel$|pause$|resume$|retry$
 export function Audit({ params }) {
   const asked = Object.fromEntries(Object.keys(FIELDS).map((name) => [name, params.get(name) ?? ""]));
   const before = params.get("before");
-  const key = JSON.stringify([asked, before]);
-  const page = usePicture("trail " + key, (signal) => get("/audit", { params: { ...asked, before, limit: PAGE }, signal }));
+  const times = Object.fromEntries(["since", "until"].map((name) => [name, params.get(name) ?? ""]));
+  const key = JSON.stringify([asked, times, before]);
+  const instants = () => Object.fromEntries(Object.entries(times).map(([name, text]) => { const at = text ? instantOf(text, now.peek()) : null; return [name, at === null ? null : new Date(at).toISOString()]; }));
+  const page = usePicture("trail " + key, (signal) => get("/audit", { params: { ...asked, ...instants(), before, limit: PAGE }, signal }));
   useLive(before ? null : "counts", () => page.reload());
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   useEffect(() => { document.title = "audit - holdfast"; }, []);
   useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh]);
-  const [typed, type] = useState(asked);
-  useEffect(() => type(asked), [key]);
-  const find = (event) => { event.preventDefault(); go(here({ ...typed, before: null })); };
-  const command = "holdfast audit list" + Object.entries(asked).filter(([, value]) => value).map(([name, value]) => ` --${name} ${value}`).join("");
+  const [typed, type] = useState({ ...asked, ...times });
+  useEffect(() => type({ ...asked, ...times }), [key]);
+  const wrong = (name) => typed[name] && instantOf(typed[name], now.peek()) === null;
+  const find = (event) => { event.preventDefault(); if (!wrong("since") && !wrong("until")) go(here({ ...typed, before: null })); };
+  const some = Object.values(asked).some(Boolean) || Object.values(times).some(Boolean);
+  const command = "holdfast audit list" + Object.entries(asked).filter(([, value]) => value).map(([name, value]) => ` --${name} ${quoted(value)}`).join("") + Object.entries(instants()).filter(([, at]) => at).map(([name, at]) => ` --${name} ${at}`).join("");
   useKeys({ c: () => copy(command, "Command") });
   const items = page.data?.items ?? [];
   return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (page.problem && page.data ? " stale" : "")}>
-    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end"><${Copies} command=${command} path="/audit" params=${asked} /></div></div>
+    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="down" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="down" />Export</button>`}<${Copies} command=${command} path="/audit" params=${asked} /></div></div>
     <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
-      <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} /></label>`)}<button class="btn">Find</button>${(Object.values(asked).some(Boolean) || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
-      <${Part} picture=${page} empty=${!items.length && (Object.values(asked).some(Boolean) ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
+      <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} /></label>`)}${[["since", "From"], ["until", "Before"]].map(([name, word]) => html`<label class=${"field short" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" placeholder=${name === "since" ? "-24h, or a date" : "now"} aria-invalid=${Boolean(wrong(name))} value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} />${wrong(name) && html`<span class="wrong">as -24h, -7d, 2026-11-01</span>`}</label>`)}<button class="btn">Find</button>${(some || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
+      <${Part} picture=${page} empty=${!items.length && (some ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
         ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small"><code>${JSON.stringify(rest).slice(0, 240)}</code></span>`}</td></tr>`; })}</tbody></table><//><//>
       ${page.data?.next && html`<div class="older"><a class="btn small" href=${here({ before: page.data.next })}>Older <${Icon} name="right" /></a></div>`}</section>
     <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>

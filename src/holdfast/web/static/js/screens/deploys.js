@@ -21,34 +21,44 @@ function grouped(heads) {
   return [...groups.values()].sort((a, b) => b.length - a.length);
 }
 
+/** The code in what helps, to be pasted. */
+const pasted = (say) => say.match(/`((?:if|await|ctx)\b[^`]*)`/)?.[1];
+
 function Blocked({ page }) {
   const items = page.data?.items ?? [];
   const groups = grouped(items);
-  return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${{ q: "status:blocked" }} label="Recover all…" small />`}</span></div>
+  return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${{ q: "status:blocked" }} label=${`Recover all ${number(items.length)}${page.data?.next ? "+" : ""} after the deploy…`} small />`}</span></div>
     <${Part} picture=${page} empty=${!items.length && "No run is blocked. holdfast check says before a deploy which runs would be."}>${groups.map((group) => { const first = group[0]; return html`<div class="blockedgroup"><p class="why"><b>${plural(group.length, "run")}</b> of <code>${first.workflow}</code>, first <${RunLink} id=${group.at(-1).id} />: <${Sentence} why=${first.why} live=${false} /></p>
-      ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(each.say, "h")}</span>${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
+      ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(each.say, "h")}</span>${pasted(each.say) && html` <${Copy} text=${pasted(each.say)} what="Code">copy<//>`}${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
       <p><${ActButton} action="recover" on=${{ ids: group.map((each) => each.id) }} label=${`Recover ${plural(group.length, "run")} after the deploy…`} small /></p></div>`; })}
       ${page.data?.next && html`<p class="empty">The newest 200 are shown.</p>`}<//></section>`;
 }
 
+/** The fingerprints of the code that workers have of a version: there should be one. */
+function Code({ of = [] }) {
+  if (!of.length) return html`<span class="dim">–</span>`;
+  return html`${of.slice(0, 3).map((each) => html`<code class="print" title=${"Fingerprint " + each}>${each.slice(0, 10)}</code> `)}${of.length > 1 && html`<span class="small s-paused">${of.length} different: a rollout is under way, or the code changed without a version</span>`}`;
+}
+
 function Versions({ versions }) {
   const items = versions.data?.items ?? [];
-  return html`<section class="panel" aria-label="Versions"><div class="ptitle"><h2>Versions</h2></div><${Part} picture=${versions} empty=${!items.length && "No workflow has runs, and no worker has one."}><${Wide}><table class="tbl"><caption class="vh">Versions of workflows</caption><thead><tr><th scope="col">Workflow</th><th scope="col">Version</th><th scope="col" class="n">Open runs</th><th scope="col">Workers that have it</th></tr></thead><tbody>
-    ${items.map((each) => html`<tr><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${each.version ? "v" + each.version : html`<span class="dim">not known yet</span>`}</td><td class="n">${each.open.n ? html`<a href=${href("/runs", { q: `workflow:${JSON.stringify(each.workflow)} version:${JSON.stringify(each.version)} is:open` })}>${counted(each.open)}</a>` : 0}</td><td>${each.workers ? plural(each.workers, "worker") : each.open.n ? html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it any more</span>` : html`<span class="dim">none</span>`}</td></tr>`)}</tbody></table><//><//></section>`;
+  return html`<section class="panel" aria-label="Versions"><div class="ptitle"><h2>Versions</h2></div><${Part} picture=${versions} empty=${!items.length && "No workflow has runs, and no worker has one."}><${Wide}><table class="tbl"><caption class="vh">Versions of workflows</caption><thead><tr><th scope="col">Workflow</th><th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="n">Open runs</th><th scope="col">Workers that have it</th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${each.version ? "v" + each.version : html`<span class="dim">not known yet</span>`}</td><td><${Code} of=${each.fingerprints} /></td><td class="n">${each.open.n ? html`<a href=${href("/runs", { q: `workflow:${JSON.stringify(each.workflow)} version:${JSON.stringify(each.version)} is:open` })}>${counted(each.open)}</a>` : 0}</td><td>${each.workers ? plural(each.workers, "worker") : each.open.n ? html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it any more</span>` : html`<span class="dim">none</span>`}</td></tr>`)}</tbody></table><//><//></section>`;
 }
 
 function Checks({ checks }) {
   const items = checks.data?.items ?? [];
-  return html`<section class="panel" aria-label="Checks"><div class="ptitle"><h2>Last checks before a deploy</h2></div><${Part} picture=${checks} empty=${!items.length && "None is on record. holdfast check --record replays every open run against new code, and leaves its report here."}><${Wide}><table class="tbl"><caption class="vh">Reports of checks</caption><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">Of what</th><th scope="col">Report</th></tr></thead><tbody>
-    ${items.map((row) => html`<tr><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td><code>${row.target}</code></td><td><code>${JSON.stringify(row.detail ?? {}).slice(0, 300)}</code></td></tr>`)}</tbody></table><//><//></section>`;
+  return html`<section class="panel" aria-label="Checks"><div class="ptitle"><h2>Last checks before a deploy</h2></div><${Part} picture=${checks} empty=${!items.length && "None is on record. holdfast check --record replays every open run against new code, and leaves its report here."}><${Wide}><table class="tbl"><caption class="vh">Reports of checks</caption><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">Of what</th><th scope="col" class="n">Open runs</th><th scope="col">Came to</th></tr></thead><tbody>
+    ${items.map((row) => html`<tr><td><${Time} at=${row.at} both /></td><td><b>${row.by}</b></td><td><code>${row.app}</code></td><td class="n">${number(row.runs)}</td><td>${row.fit === row.runs ? html`<span class="st s-completed"><${Icon} name="completed" />all fit</span>` : html`<span class="st s-failed"><${Icon} name="failed" />${number(row.runs - row.fit)} would be blocked</span>`}</td></tr>`)}</tbody></table><//><//></section>`;
 }
 
 export function Deploys() {
   const blocked = usePicture("blocked " + zoneName(), (signal) => get("/runs", { params: { q: "status:blocked", limit: 200 }, sentences: true, signal }));
   const versions = usePicture("versions", (signal) => get("/versions", { signal }));
-  const checks = usePicture("checks", (signal) => get("/audit", { params: { action: "check", limit: 10 }, signal }));
-  const again = () => { blocked.reload(); versions.reload(); };
+  const checks = usePicture("checks", (signal) => get("/checks", { params: { limit: 10 }, signal }));
+  const again = () => { blocked.reload(); versions.reload(); checks.reload(); };
   useLive("workers", again);
+  useLive("counts", again);
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   useEffect(() => { document.title = "deploys - holdfast"; }, []);
   useLayoutEffect(() => { if (versions.data) settled(); }, [Boolean(versions.data)]);

@@ -5,6 +5,7 @@ import { useLive } from "../live.js";
 import { here, href, runHref, settled } from "../url.js";
 import { absolute, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { durationOf } from "../parts/acts.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
@@ -63,13 +64,26 @@ function Act({ action, id }) {
     }
     setBusy(false);
   };
-  const bad = action === "backfill" && !(Date.parse(given.start) < Date.parse(given.end));
+  const filling = action === "backfill";
+  const span = filling && Date.parse(given.start) < Date.parse(given.end);
+  const [past, setPast] = useState(null);
+  useEffect(() => {
+    setPast(null);
+    if (!span) return undefined;
+    const abort = new AbortController();
+    const wait = setTimeout(() => get("/schedules/past", { params: { id, start: new Date(given.start).toISOString(), end: new Date(given.end).toISOString(), n: 1000 }, signal: abort.signal })
+      .then((page) => { setPast(page.items); setProblem(null); }).catch((error) => { if (abort.signal.aborted) return; if (!(error instanceof Problem)) throw error; setProblem(error); }), 200);
+    return () => { clearTimeout(wait); abort.abort(); };
+  }, [given.start, given.end]);
+  const missing = (past ?? []).filter((each) => !each.status);
+  const bad = filling && !missing.length;
   const moment = (name, word) => html`<label class=${"field" + (Number.isNaN(Date.parse(given[name])) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" value=${given[name]} onInput=${(e) => set({ [name]: e.target.value.trim() })} /></label>`;
-  return html`<${Frame} title=${html`${act.verb} <code>${id}</code>`} confirm=${confirm} confirmWord=${act.verb} danger=${act.danger} busy=${busy} disabled=${bad}>
+  return html`<${Frame} title=${html`${act.verb} <code>${id}</code>`} confirm=${confirm} confirmWord=${filling && missing.length ? `Backfill ${plural(missing.length, "run")}` : act.verb} danger=${act.danger} busy=${busy} disabled=${bad}>
     <p>${act.says}</p><${Wrong} problem=${problem} />
-    ${action === "backfill" && html`${moment("start", "Ticks from")}${moment("end", "and before")}`}
+    ${filling && html`${moment("start", "Ticks from")}${moment("end", "and before")}
+      <div class=${"plan" + (past && !missing.length ? " no" : "")} data-plan>${!span ? "Say two moments, the first before the second." : !past ? (problem ? "" : "Looking…") : html`<div><b>${past.length ? `${plural(missing.length, "run")} of ${plural(past.length, "tick")} would be started` : "It has no tick in that time"}</b>${past.length > missing.length && html`<span>, ${plural(past.length - missing.length, "tick")} ${past.length - missing.length === 1 ? "has" : "have"} a run</span>`}<ul>${missing.slice(0, 6).map((each) => html`<li>${absolute(each.at)} <span class="dim">${local(each.local)} there${each.note && ", " + each.note}</span></li>`)}${missing.length > 6 && html`<li class="dim">and ${number(missing.length - 6)} more</li>`}</ul></div>`}</div>`}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules", action, quoted(id), action === "backfill" && `${given.start} ${given.end}`, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules", action, quoted(id), action === "backfill" && `--from ${given.start} --until ${given.end}`, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
   <//>`;
 }
 addKind("schedule", Act);
@@ -86,23 +100,27 @@ function Ticks({ ticks }) {
 function Edit({ schedule }) {
   const found = schedule.when.match(/^(.+) (\S+)$/);
   const cronNow = found && !schedule.when.startsWith("every ") ? found[1] : "";
-  const [given, change] = useState({ cron: cronNow, timezone: cronNow ? found[2] : "UTC", overlap: schedule.overlap, catch_up: schedule.catch_up, reason: reasonKept() });
+  const every = schedule.when.match(/^every (.+)$/)?.[1].replace(/ /g, "") ?? "";
+  const [given, change] = useState({ cron: cronNow, every, timezone: cronNow ? found[2] : "UTC", overlap: schedule.overlap, catch_up: schedule.catch_up, reason: reasonKept() });
   const set = (more) => change((known) => ({ ...known, ...more }));
+  const lasting = given.every ? durationOf(given.every) : null;
+  const when = given.cron ? { cron: given.cron, timezone: given.timezone } : { every: lasting };
   const [ticks, setTicks] = useState(null);
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   useEffect(() => {
-    if (!given.cron) return undefined;
+    setTicks(null);
+    if (!given.cron && !lasting) { setProblem(null); return undefined; }
     const abort = new AbortController();
-    const wait = setTimeout(() => get("/schedules/preview", { params: { cron: given.cron, timezone: given.timezone, n: 5 }, signal: abort.signal })
+    const wait = setTimeout(() => get("/schedules/preview", { params: { ...when, n: 5 }, signal: abort.signal })
       .then((page) => { setTicks(page.items); setProblem(null); }).catch((error) => { if (error instanceof Problem) { setTicks(null); setProblem(error); } }), 200);
     return () => { clearTimeout(wait); abort.abort(); };
-  }, [given.cron, given.timezone]);
+  }, [given.cron, given.timezone, given.every]);
   const confirm = async () => {
     setBusy(true);
     try {
       sessionStorage.setItem("holdfast-reason", given.reason);
-      await ask("PUT", "/schedules", { params: { id: schedule.id, reason: given.reason }, body: { workflow: schedule.workflow, arguments: schedule.input ?? {}, cron: given.cron, timezone: given.timezone, overlap: given.overlap, catch_up: given.catch_up } });
+      await ask("PUT", "/schedules", { params: { id: schedule.id, reason: given.reason }, body: { workflow: schedule.workflow, arguments: null, ...when, jitter: schedule.jitter, until: schedule.until, overlap: given.overlap, catch_up: given.catch_up } });
       changed.value++;
       close();
       toast(`${schedule.id} put`);
@@ -115,12 +133,12 @@ function Edit({ schedule }) {
   const choice = (name, word, values) => html`<label class="field"><span>${word}</span><select value=${given[name]} onChange=${(e) => set({ [name]: e.target.value })}>${values.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`;
   return html`<${Frame} title=${html`Edit <code>${schedule.id}</code>`} confirm=${confirm} confirmWord="Put" busy=${busy} disabled=${!ticks?.length}>
     <p>The schedule is put with this timetable; its input stays, and so do its runs.</p><${Wrong} problem=${problem} />
-    <label class=${"field" + (problem ? " bad" : "")}><span>Cron: minute, hour, day, month, weekday</span><input type="text" autocomplete="off" spellcheck="false" value=${given.cron} onInput=${(e) => set({ cron: e.target.value.trim() })} data-first /></label>
-    <label class="field"><span>Time zone</span><input type="text" autocomplete="off" spellcheck="false" value=${given.timezone} onInput=${(e) => set({ timezone: e.target.value.trim() })} /></label>
-    <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${inWords(`${given.cron} ${given.timezone}`)}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
+    <label class=${"field" + (problem ? " bad" : "")}><span>Cron: minute, hour, day, month, weekday</span><input type="text" autocomplete="off" spellcheck="false" placeholder=${every ? "none: it ticks every so often" : ""} value=${given.cron} onInput=${(e) => set({ cron: e.target.value.trim() })} data-first=${!every} /></label>
+    ${given.cron ? html`<label class="field"><span>Time zone</span><input type="text" autocomplete="off" spellcheck="false" value=${given.timezone} onInput=${(e) => set({ timezone: e.target.value.trim() })} /></label>` : html`<label class=${"field" + (given.every && !lasting ? " bad" : "")}><span>Or every: 30s, 15min, 1h, 1d</span><input type="text" autocomplete="off" spellcheck="false" value=${given.every} onInput=${(e) => set({ every: e.target.value.trim() })} data-first=${Boolean(every)} /></label>`}
+    <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${given.cron ? inWords(`${given.cron} ${given.timezone}`) : "every " + given.every}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${given.cron && html` <span class="dim">${local(each.local)} there</span>`}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
     ${choice("catch_up", "Of ticks that were missed", ["latest", "all", "none"])}${choice("overlap", "If the last run is still open", ["skip", "allow", "cancel"])}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--cron", quoted(given.cron), "--timezone", quoted(given.timezone)].join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), quoted(JSON.stringify(schedule.input ?? {})), ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", given.every || "1h"]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
   <//>`;
 }
 addKind("timetable", Edit);
@@ -129,11 +147,16 @@ function One({ schedule }) {
   const id = schedule.id;
   const ticks = usePicture("ticks " + id, (signal) => get("/schedules/preview", { params: { id, n: 20 }, signal }));
   const runs = usePicture("runs of " + id, (signal) => get("/runs", { params: { q: `id:${JSON.stringify(id + ":").slice(1, -1)}*`, limit: 50 }, sentences: true, signal }));
-  useEffect(() => { if (changed.value) { ticks.reload(); runs.reload(); } }, [changed.value]);
-  const last = [...(runs.data?.items ?? [])].reverse();
-  return html`<section class="panel" aria-label=${"Schedule " + id}><div class="ptitle"><h2><code>${id}</code></h2><span class="dim">${inWords(schedule.when)}</span><span class="end"><${Button} action="trigger" id=${id} small /><${Button} action=${schedule.paused ? "resume" : "pause"} id=${id} small /><${Button} action="backfill" id=${id} small /><button class="btn small" disabled=${!may("admin") || schedule.when.startsWith("every ")} title=${may("admin") ? undefined : "Needs the role admin"} onClick=${() => open({ kind: "timetable", schedule, id })}><${Icon} name="edit" />Edit…</button><${Button} action="delete" id=${id} small /><a class="btn small quiet" href=${here({ id: null })}>All</a></span></div>
+  const past = usePicture("past of " + id, (signal) => get("/schedules/past", { params: { id, n: 50 }, signal }));
+  const again = () => { ticks.reload(); runs.reload(); past.reload(); };
+  useEffect(() => { if (changed.value) again(); }, [changed.value]);
+  useEffect(() => { if (runs.data) again(); }, [schedule.next_at, schedule.last_run]);
+  const gaps = (past.data?.items ?? []).filter((each) => !each.status);
+  const last = [...(runs.data?.items ?? []).map((head) => ({ at: Date.parse(head.created_at), head })), ...gaps.map((gap) => ({ at: Date.parse(gap.at), gap }))].sort((a, b) => a.at - b.at).slice(-50);
+  return html`<section class="panel" aria-label=${"Schedule " + id}><div class="ptitle"><h2><code>${id}</code></h2><span class="dim">${inWords(schedule.when)}</span><span class="end"><${Button} action="trigger" id=${id} small /><${Button} action=${schedule.paused ? "resume" : "pause"} id=${id} small /><${Button} action="backfill" id=${id} small /><button class="btn small" disabled=${!may("admin")} title=${may("admin") ? undefined : "Needs the role admin"} onClick=${() => open({ kind: "timetable", schedule, id })}><${Icon} name="edit" />Edit…</button><${Button} action="delete" id=${id} small /><a class="btn small quiet" href=${here({ id: null })}>All</a></span></div>
     ${schedule.wrong && html`<p class="empty s-failed" role="alert">${schedule.wrong}</p>`}
-    ${last.length ? html`<ul class="squares" aria-label="Its last runs, oldest first">${last.map((head) => html`<li key=${head.id}><a class=${"sq s-" + head.status} href=${runHref(head.id)} title=${`${head.id}: ${statusWord(head.status)}`}><span class="vh">${head.id}, ${statusWord(head.status)}</span></a></li>`)}</ul>` : html`<p class="squares dim">It has started no run yet.</p>`}
+    ${last.length ? html`<ul class="squares" aria-label="Its last ticks and runs, oldest first">${last.map(({ head, gap }) => gap ? html`<li key=${gap.run}><span class="sq gap" role="img" aria-label=${`${absolute(gap.at)}: no run, ${gap.note}`} title=${`${absolute(gap.at)}: no run, ${gap.note}`}></span></li>` : html`<li key=${head.id}><a class=${"sq s-" + head.status} href=${runHref(head.id)} title=${`${head.id}: ${statusWord(head.status)}`}><span class="vh">${head.id}, ${statusWord(head.status)}</span></a></li>`)}</ul>` : html`<p class="squares dim">It has started no run yet.</p>`}
+    ${gaps.length > 0 && html`<details class="gaps"><summary>${plural(gaps.length, "tick")} of its last ${number(past.data.items.length)} ${gaps.length === 1 ? "has" : "have"} no run</summary><ul class="lines">${[...gaps].reverse().slice(0, 20).map((each) => html`<li><span class="num"><${Time} at=${each.at} /></span><span class="dim">${each.note}</span></li>`)}</ul></details>`}
     <div class="tiled"><${Ticks} ticks=${ticks} /><div class="inputbox"><h3 class="h3">Input of its runs</h3><${Json} value=${schedule.input} label="Input" /></div></div></section>`;
 }
 
