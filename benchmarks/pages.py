@@ -279,25 +279,24 @@ async def _scrolled(browser: Browser, url: str, report: Report) -> None:
 
 async def live(address: str, report: Report) -> None:
     """Change runs here, and wait until a page of the server in another process shows it."""
-    async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(address, workflows=[count, stays], retention=None))
-        ids = [f"order-{n}" for n in range(40)]
-        for each in ids:
-            await engine.start(stays, id=each)
-        browser = await browser_of(stack)
-        with server(address) as served:
+    took = []
+    with server(address) as served:
+        async with AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(Engine(address, workflows=[count, stays], retention=None))
+            ids = [f"order-{n}" for n in range(40)]
+            for each in ids:
+                await engine.start(stays, id=each)
+            browser = await browser_of(stack)
             page = await _page(browser)
             await page.goto(served.root + "/runs")
             await page.wait_for_selector('[data-live="live"]')
-            took = []
             for n, each in enumerate(ids):
                 await asyncio.sleep(0.37 * (n % 4))  # at another moment between two looks each time
                 await engine.get(each).pause(by="lena")
                 began = time.perf_counter()
                 await page.wait_for_selector(f'tr[data-run="{each}"] .s-paused')
                 took.append(time.perf_counter() - began)
-            await page.context.close()
-        await browser.close()
+            await browser.close()
     report.tell("commit to page of another process: half of them", median(took), "s")
     report.tell("commit to page of another process: 19 of 20", quantiles(took, n=20)[18], "s", most=1.5)
 

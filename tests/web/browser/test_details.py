@@ -128,3 +128,13 @@ async def test_a_tab_asks_once_for_what_it_shows(shop, site, looker):
         await eventually(shown)
         asked = [url for url in looker.asked[before:] if "/api/" in url and "/live" not in url]
         assert len(asked) <= most, (tab, asked)
+
+
+async def test_a_message_is_named_though_the_facts_of_the_run_are_not_read_yet(shop, site, looker):
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.page.route("**/history?*", lambda route: route.abort())
+    await looker.open("/runs/order-88391")
+    await looker.sees(".whybox")
+    await looker.press("s")
+    await expect((await looker.sees(".sheet")).get_by_label("Name")).to_have_value("approved")

@@ -35,7 +35,7 @@ async def test_bars_show_what_ended_and_a_stretch_is_chosen_by_dragging_or_by_ke
     await expect(looker(".hist .brush")).to_be_visible()
     await looker.page.mouse.up()
     await expect(looker(".tok", "ended")).to_be_visible()
-    assert "5, of them 3 failed" in (await looker("svg.bars").get_attribute("aria-label") or "")
+    await expect(looker("svg.bars")).to_have_attribute("aria-label", re.compile("5, of them 3 failed"))
     await looker.sees(".notice", "No run fits")
     await looker.open("/runs")
     await (await looker.sees("svg.bars")).focus()

@@ -128,7 +128,8 @@ export function Run({ id, params }) {
   const selected = params.get("step") ?? troubled?.path ?? null;
   const row = drawn.rows.find((each) => each.path === selected);
   const shown = useMemo(() => (failedOnly ? drawn.rows.filter((each) => each.status === "failed" || each.bars.some((bar) => bar.state === "failed" || bar.state === "lost")).map((each) => ({ ...each, depth: 0 })) : foldedRows(drawn.rows, flipped, selected)), [drawn, failedOnly, flipped, selected]);
-  const waits = drawn.rows.filter((each) => each.kind === "message" && each.status === "waiting").flatMap((each) => each.name.split(" or "));
+  const drawnWaits = drawn.rows.filter((each) => each.kind === "message" && each.status === "waiting").flatMap((each) => each.name.split(" or "));
+  const waits = drawnWaits.length ? drawnWaits : (reason?.subject?.message ?? "").split(/,\s*| or /).filter(Boolean); // the facts may be under way
   const neighbours = listed.value.ids;
   const at = neighbours.indexOf(id);
   const near = (by) => { const to = neighbours[at + by]; if (at >= 0 && to) go(runHref(to)); };
