@@ -35,6 +35,7 @@ async def test_the_server_says_what_it_is_and_who_asks(page, mode):
         "features": reply.json["features"],
         "database": "postgres" if mode == "postgres" else "",
         "open": False,
+        "logs_url": "",
     }
 
 
@@ -162,3 +163,12 @@ async def test_an_open_dashboard_says_so_in_the_log(shop, caplog):
     page = Browser(dashboard(shop, dangerously_open=True))
     assert {"role": "admin", "open": True}.items() <= (await page.get("/api/v1/")).json.items()
     assert "anyone who reaches it is an admin" in caplog.text
+
+
+async def test_it_says_where_the_logs_of_a_run_are(shop):
+    there = "https://logs.example.com/?q={run_id}"
+    page = Browser(dashboard(shop, authenticate=viewer(), logs_url=there))
+    assert (await page.get("/api/v1/")).json["logs_url"] == there
+    for wrong in ("javascript:alert('{run_id}')", "logs.example.com/{run_id}", "https://logs.example.com/"):
+        with pytest.raises(BadInput, match="logs_url must be an address with"):
+            dashboard(shop, authenticate=viewer(), logs_url=wrong)

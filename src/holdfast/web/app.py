@@ -68,6 +68,7 @@ def dashboard(
     redact: Sequence[str] = (),
     redact_with: Redactor | None = None,
     tokens: bool = False,
+    logs_url: str = "",
     dangerously_open: bool = False,
 ) -> Dashboard:
     """Return the dashboard and its HTTP API on an engine, to be mounted under any path.
@@ -85,6 +86,7 @@ def dashboard(
             secrets (password, token, ...) are masked in any case.
         redact_with: a function of the class of a view, the path in a payload and the value: what is shown instead.
         tokens: beside `authenticate`, let bearers of tokens in, as the command line.
+        logs_url: where the logs of a run are found, as `https://logs.example.com/?q={run_id}`; its page links there.
         dangerously_open: let anyone in as an admin, without `authenticate`. Each start logs a warning.
     """
     if (authenticate is not None or tokens) and dangerously_open:
@@ -97,15 +99,25 @@ def dashboard(
         sign_in = HostSignIn(lambda request: ANYONE)
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
-    return Dashboard(desk, sign_in, allowed_hosts, Redaction(redact, redact_with))
+    return Dashboard(desk, sign_in, allowed_hosts, Redaction(redact, redact_with), logs_url)
 
 
 class Dashboard:
     """An ASGI application; made by `dashboard`."""
 
-    def __init__(self, desk: Desk, sign_in: SignIn, allowed_hosts: Sequence[str] | None, redaction: Redaction) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        sign_in: SignIn,
+        allowed_hosts: Sequence[str] | None,
+        redaction: Redaction,
+        logs_url: str = "",
+    ) -> None:
         if isinstance(allowed_hosts, str):
             raise BadInput("allowed_hosts must be a list of names, not a text")
+        if logs_url and not (logs_url.startswith(("https://", "http://")) and "{run_id}" in logs_url):
+            raise BadInput(f"logs_url must be an address with {{run_id}} in it, as https://..., not {logs_url!r}")
+        self._logs_url = logs_url
         self._desk = desk
         self._redaction = redaction
         self._table = RouteTable(routes())
@@ -178,7 +190,7 @@ class Dashboard:
             return self._live(scope, who, query)
         desk = self._desk if who.may("reader") else self._desk.discreet()
         answer = await route.handler(
-            ApiCall(desk, who, found.path, query, body, headers, self._redaction, _root(scope))
+            ApiCall(desk, who, found.path, query, body, headers, self._redaction, _root(scope), self._logs_url)
         )
         if isinstance(answer.value, AsyncGenerator):
             return StreamingResponse(answer.value, answer.status, answer.headers, "application/x-ndjson")

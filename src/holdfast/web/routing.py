@@ -62,6 +62,7 @@ class ApiCall(msgspec.Struct, frozen=True):
     redaction: Redaction
     root: str = ""
     """Where the application is mounted."""
+    logs_url: str = ""
 
 
 class ApiAnswer(msgspec.Struct, frozen=True):

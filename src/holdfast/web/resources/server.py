@@ -25,6 +25,8 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the database, of a file without its folder and ending."""
     open: bool = False
     """Whether anyone who reaches it is let in as an admin: dangerously_open=True."""
+    logs_url: str = ""
+    """Where the logs of a run are found, with {run_id} for its id."""
 
 
 async def server(call: ApiCall) -> ApiAnswer:
@@ -39,6 +41,7 @@ async def server(call: ApiCall) -> ApiAnswer:
             features=["code", "acts", "bulk"],
             database=database.name,
             open=call.who is ANYONE,
+            logs_url=call.logs_url,
         )
     )
 

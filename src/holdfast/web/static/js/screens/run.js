@@ -1,6 +1,6 @@
 // The page of one run: why it is where it is, what happened when, and every act on it.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, quoted, keep, kept } from "../base.js";
-import { get, may, usePicture, Problem } from "../api.js";
+import { get, may, session, usePicture, Problem } from "../api.js";
 import { connection, useLive } from "../live.js";
 import { go, here, href, place, runHref, settled } from "../url.js";
 import { coarse, now, number, zoneName } from "../format.js";
@@ -139,6 +139,8 @@ export function Run({ id, params }) {
     const to = calls[Math.max(0, Math.min(calls.length - 1, i + by))];
     if (to) go(here({ step: to.path, tab: null }), { replace: true });
   };
+  // Where tabs are wider than the screen the chosen one may lie outside of it.
+  useLayoutEffect(() => { document.querySelector('[role="tab"][aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" }); }, [tab, Boolean(data)]);
   const toggleFold = () => go(here({ fold: fold ? "no" : null }), { replace: true });
   useKeys({ "[": () => near(-1), "]": () => near(1), j: () => move(1), k: () => move(-1), arrowdown: () => move(1), arrowup: () => move(-1), f: toggleFold, c: () => copy("holdfast why " + quoted(id), "Command"), y: () => copy(id, "Id") });
   if (run.problem && !data) {
@@ -165,6 +167,7 @@ export function Run({ id, params }) {
     <div class="cols"><div>
       <section class="panel" aria-label=${TABS.find(([each]) => each === tab)?.[1] ?? "Timeline"}>
         <div class="tabs"><div class="set" role="tablist" aria-label="Views of the run" onKeyDown=${tabKey}>${TABS.map(([each, word]) => html`<a role="tab" id=${"tab-" + (each || "timeline")} aria-selected=${each === tab} aria-controls="tabpanel" tabindex=${each === tab ? 0 : -1} href=${here({ tab: each || null })} data-replace="">${word}${counts[each] ? html`<i>${number(counts[each])}</i>` : ""}</a>`)}</div>
+          ${/^https?:/.test(session.value.logs_url ?? "") && html`<a class="logs" target="_blank" rel="noreferrer" href=${session.value.logs_url.replaceAll("{run_id}", encodeURIComponent(id))}>Logs <${Icon} name="right" /></a>`}
           ${tab === "" && html`<span class="tools"><button class="btn small quiet" aria-pressed=${fold} onClick=${toggleFold}><${Icon} name="fold" />${fold ? "Idle time folded" : "Fold idle time"}</button><button class="btn small quiet" aria-pressed=${failedOnly} onClick=${() => only(!failedOnly)}>Failed only</button></span>`}</div>
         <div id="tabpanel" role="tabpanel" aria-labelledby=${"tab-" + (tab || "timeline")}>
         ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
