@@ -203,6 +203,7 @@ async def look(address: str, report: Report) -> None:
             report.tell("/runs of a million: first paint", median(paints), "ms", most=500)
             report.tell("/runs of a million: usable", median(usables), "ms", most=1000)
             report.tell("/runs of a million: nodes", max(nodes), "", most=3000)
+            await asyncio.to_thread(_over_http, big_one.port, report)
             for q in ("status:failed", "customer=77", "status:blocked workflow:flow-3", "ended:2023-11-20..2023-11-21"):
                 _, usables, _ = await _opened(browser, f"{big_one.root}/runs?q={quote(q)}", "tbody tr[data-run]", 5)
                 report.tell(f"/runs?q={q}: usable", median(usables), "ms", most=1000)
@@ -217,6 +218,27 @@ async def look(address: str, report: Report) -> None:
                     report.tell(f"run of {entries:,} facts: nodes", max(nodes), "", most=3000)
                 await _scrolled(browser, f"{long_ones.root}/runs/{ids[100_000]}?tab=history", report)
         await browser.close()
+
+
+def _over_http(port: int, report: Report) -> None:
+    """Ask for the first page, each run with why, and for the number of runs, of 200 filters made at random."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for what, path, most, longest in (
+        ("page of 50", "/api/v1/runs?limit=50&q=", 100, 250),
+        ("count", "/api/v1/counts/runs?q=", 50, 250),
+    ):
+        took = []
+        for q in big.filters(200):
+            began = time.perf_counter()
+            connection.request("GET", path + quote(q))
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:  # of two that exclude each other it is said so
+                took.append(1000 * (time.perf_counter() - began))
+        report.tell(f"{what} of {len(took)} filters over HTTP: half of them", median(took), "ms")
+        report.tell(f"{what} over HTTP: 19 of 20", quantiles(took, n=20)[18], "ms", most=most)
+        report.tell(f"{what} over HTTP: the longest", max(took), "ms", most=longest)
+    connection.close()
 
 
 async def _big(address: str) -> None:

@@ -112,6 +112,16 @@ async def embed(doc: str) -> None:
 async def train(model: str) -> None: ...
 
 
+@activity(retry=Retry(initial_interval=HOUR))
+async def declare(goods: str) -> None:
+    raise ConnectionError("customs do not answer")
+
+
+@workflow
+async def abroad(ctx: Context, goods: str) -> None:
+    await ctx.step(declare, goods)
+
+
 @workflow(version="2")
 async def fulfil(ctx: Context, order: dict[str, Any]) -> str:
     name = order["order"]
@@ -228,7 +238,7 @@ async def checkout_after(ctx: Context) -> None:
 
 ALL: list[Any] = [
     fulfil, ship, quick, relocate, trip, render, index_docs, improve, reminder, lengthy, poll, talkative,
-    on_record, checkout_after,
+    on_record, checkout_after, abroad,
 ]  # fmt: skip
 
 

@@ -138,3 +138,18 @@ async def test_a_message_is_named_though_the_facts_of_the_run_are_not_read_yet(s
     await looker.sees(".whybox")
     await looker.press("s")
     await expect((await looker.sees(".sheet")).get_by_label("Name")).to_have_value("approved")
+
+
+async def test_a_run_says_how_many_others_wait_to_try_its_step_again_and_pauses_them_all(shop, site, looker):
+    for number in (1, 2, 3):
+        await shop.engine.start(shops.abroad, "kettles", id=f"abroad-{number}")
+    await shop.settle()
+    await looker.open("/runs/abroad-2")
+    await expect(await looker.sees(".whybox .others")).to_have_text("2 other runs wait to try this step again")
+    await looker(".whybox").get_by_role("button", name="Pause all 3…").click()
+    sheet = await looker.sees(".sheet")
+    await expect(sheet.locator("[data-plan]")).to_contain_text("3 can")
+    await sheet.get_by_label("Reason").fill("customs are down")
+    await sheet.get_by_label("Reason").press("Enter")
+    await expect(looker(".toast").first).to_contain_text("3 runs paused")
+    assert (await LocalDesk(shop.engine.store).count("status:paused")).n == 3

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, quoted, ke
 import { get, may, session, usePicture, Problem } from "../api.js";
 import { connection, useLive } from "../live.js";
 import { go, here, href, place, runHref, settled } from "../url.js";
-import { coarse, now, number, zoneName } from "../format.js";
+import { coarse, counted, now, number, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
 import { ACTS } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
@@ -88,13 +88,22 @@ function aboutOf(command) {
   return found ? { verb: found[1], run: found[2] } : {};
 }
 
+/** How many runs wait to try the same step again: what is down for one is down for all. */
+function useOthers(why, head, steps) {
+  const step = /^waiting\.(retry|several)/.test(why.code) ? (why.subject?.step ?? steps.find((each) => each.status === "waiting")?.path) : null;
+  const q = step ? `workflow:${JSON.stringify(head.workflow)} waiting:${JSON.stringify("step " + step)}` : "";
+  const found = usePicture(step ? "others " + q : null, (signal) => get("/counts/runs", { params: { q }, signal }));
+  return step && found.fresh && found.data.n > 1 ? { q, ...found.data } : null;
+}
+
 function Banner({ why, head, waits, steps }) {
+  const others = useOthers(why, head, steps);
   const source = why.source;
   const help = (why.help ?? []).filter((each) => each.command).map((each) => ({ ...each, ...aboutOf(each.command) })).filter((each) => !(each.run === head.id && (ACTS[each.verb] || ["show", "why", "send"].includes(each.verb))));
   return html`<section class=${"panel whybox w-" + head.status} aria-label="Why it is where it is"><span class="lead"><span class=${"s-" + head.status}><${Icon} name=${head.status} /></span><span class="vh">Why</span></span>
     <p><${Sentence} why=${why} /></p>
-    <span class="src">${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${help.map((each) => html`<span class="help">${each.say}: ${each.run && ["show", "why"].includes(each.verb) ? html`<a href=${runHref(each.run)}><code>${each.run}</code></a>` : html`<button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button>`}</span>`)}</span>
-    <span class="do">${helping(why, head, waits, steps)}</span></section>`;
+    <span class="src">${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${others && html`<a class="others" href=${href("/runs", { q: others.q })}>${others.exact ? number(others.n - 1) : counted(others)} other ${others.n === 2 ? "run waits" : "runs wait"} to try this step again</a>`}${help.map((each) => html`<span class="help">${each.say}: ${each.run && ["show", "why"].includes(each.verb) ? html`<a href=${runHref(each.run)}><code>${each.run}</code></a>` : html`<button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button>`}</span>`)}</span>
+    <span class="do">${helping(why, head, waits, steps)}${others && html`<${ActButton} action="pause" on=${{ q: others.q }} label=${`Pause all ${counted(others)}…`} />`}</span></section>`;
 }
 
 const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["graph", "Graph"], ["messages", "Messages"], ["children", "Children"], ["state", "State"], ["record", "Evidence and audit"]];
