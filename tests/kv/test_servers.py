@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.kv.test_kills import BATCHES, run
+from tests.kv.test_kills import BATCHES, WIDEST, run
 from tests.support.redis_server import missing, redis_server
 from tests.support.scripts import crash_everywhere
+from tests.support.scripts.kv_everywhere import recorded
 
-from holdfast.errors import CannotOpen, StoreClosed, StoreError, StoreFull
+from holdfast.errors import CannotOpen, OutcomeUnknown, StoreClosed, StoreError, StoreFull
 from holdfast.kv import MemoryDriver, deliver, drive
 from holdfast.kv.drivers.lmdb import LMDBDriver
 from holdfast.kv.drivers.redis import RedisDriver
@@ -240,41 +242,70 @@ def test_a_run_killed_at_any_batch_continues_and_repeats_no_recorded_step(tmp_pa
 
 
 class KilledServer(FaultyDriver):
-    """A driver whose server is killed after one of its batches."""
+    """A driver whose server is killed before one of its batches, inside it, or before its answer."""
 
-    def __init__(self, driver, server, at):
+    def __init__(self, driver, server, at, moment):
         super().__init__(driver)
-        self._server, self._at = server, at
+        self._server, self._at, self._moment = server, at, moment
 
     async def batch(self, puts, deletes=(), expect=None):
-        if self.batches + 1 == self._at:
+        here = self.batches + 1 == self._at
+        if here and self._moment == "before":
             self._server.kill()
-        await super().batch(puts, deletes, expect)
+        asked = asyncio.ensure_future(super().batch(puts, deletes, expect))
+        if here and self._moment == "inside":
+            await asyncio.sleep(0)  # it is asked for
+            self._server.kill()
+        await asked
+        if here and self._moment == "after":
+            self._server.kill()
+            raise OutcomeUnknown("the answer is lost by the test")
 
 
-@pytest.mark.parametrize("at", [2, 17, 30])
-async def test_a_run_goes_on_after_its_redis_server_was_killed(server, tmp_path, monkeypatch, at):
-    """All that was acknowledged is there again; no recorded step runs twice."""
-    monkeypatch.setattr(crash_everywhere, "LOG", tmp_path / "log")
-    for life in ("first", "second"):
-        monkeypatch.setattr(crash_everywhere, "LIFE", life)
-        client = server.client()
-        driver = RedisDriver(client, "order")
-        if life == "first":
-            await deliver(driver, "first", "one")
-            await deliver(driver, "second", "two")
-            with pytest.raises(StoreError):
-                await drive(KilledServer(driver, server, at), crash_everywhere.fifty, **PATIENT)
-            server.start()
-        else:
-            standing = await drive(driver, crash_everywhere.fifty, **PATIENT)
-        with contextlib.suppress(redis.exceptions.RedisError):
-            await client.aclose()
-    assert standing.state == "completed"
-    lines = (tmp_path / "log").read_text().splitlines()
-    first, second = ([line.split()[1] for line in lines if line.startswith(life)] for life in ("first", "second"))
-    assert len(set(first) & set(second)) <= 3
-    assert len(set(first) | set(second)) == 50
+async def a_life(server, name, life, at=0, moment=""):
+    """Return what was recorded before the fifty-step order was driven, and its end, None if its server was killed."""
+    crash_everywhere.LIFE = life
+    client = server.client()
+    driver = RedisDriver(client, name)
+    done, standing = await recorded(driver), None
+    if life == "first":
+        await deliver(driver, "first", "one")
+        await deliver(driver, "second", "two")
+    try:
+        standing = await drive(KilledServer(driver, server, at, moment), crash_everywhere.fifty, **PATIENT)
+    except StoreError:
+        server.process.wait()
+        server.start()
+    with contextlib.suppress(redis.exceptions.RedisError):
+        await client.aclose()
+    return done, standing
+
+
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+async def test_a_run_goes_on_after_its_redis_server_was_killed_at_any_batch(server, tmp_path, monkeypatch, step):
+    """S1-7 S1-13 S1-14 G1 All that was acknowledged is there again; no recorded step runs once more."""
+    monkeypatch.setattr(crash_everywhere, "LIFE", "")
+    kills = 0
+    for at in itertools.count(1, step):
+        for moment in ("before", "inside", "after"):
+            name = f"{at} {moment}"
+            monkeypatch.setattr(crash_everywhere, "LOG", tmp_path / name)
+            _, standing = await a_life(server, name, "first", at, moment)
+            if standing is not None:
+                assert (moment, at > BATCHES) == ("before", True), name
+                assert kills >= 3 * (BATCHES // step)
+                return
+            kills += 1
+            done, standing = await a_life(server, name, "second")
+            assert (standing.state, standing.output) == ("completed", OUTPUT), name
+            lines = [line.split() for line in (tmp_path / name).read_text().splitlines()]
+            first, second = ({each for life, each in lines if life == which} for which in ("first", "second"))
+            assert second & set(done) == set(), name
+            assert len(first & second) <= WIDEST, name
+            assert first | second == crash_everywhere.NAMES
+
+
+OUTPUT = [*(f"plain{number}" for number in range(13)), "one", "left-end", "two", "quick", "last"]
 
 
 async def test_a_run_gives_the_same_on_every_driver(tmp_path, server, monkeypatch):

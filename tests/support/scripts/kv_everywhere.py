@@ -83,19 +83,23 @@ async def first_life(kind: str, place: Path, kill_at: int, moment: str) -> None:
     await answer(driver.close())
 
 
+async def recorded(driver: Driver) -> list[str]:
+    """Return the steps whose results are durable."""
+    return [
+        str(entries.decode_entry(row.kind, row.data).result, "utf-8").strip('"')
+        for row in await Space(driver).load()
+        if row.kind == entries.StepCompleted.kind
+    ]
+
+
 async def second_life(kind: str, place: Path) -> tuple[list[str], dict]:
     """Return which steps were recorded when it began, and where the run stands in the end."""
     driver = opened(kind, place)
-    rows = await Space(driver).load()
-    recorded = [
-        str(entries.decode_entry(row.kind, row.data).result, "utf-8").strip('"')
-        for row in rows
-        if row.kind == entries.StepCompleted.kind
-    ]
+    done = await recorded(driver)
     standing = await drive(driver, fifty, id="order", patience=PATIENCE)
     left = len(await answer(driver.list(b"\x01m")))
     await answer(driver.close())
-    return recorded, {
+    return done, {
         "state": standing.state,
         "output": standing.output,
         "error": standing.error and standing.error.message,
@@ -115,13 +119,13 @@ def one_kill(work: Path, kind: str, kill_at: int, moment: str) -> dict:
     _, status = os.waitpid(child, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     crash_everywhere.LIFE = "second"
-    recorded, stands = asyncio.run(second_life(kind, place))
+    done, stands = asyncio.run(second_life(kind, place))
     lines = [line.split(" ", 1) for line in crash_everywhere.LOG.read_text().splitlines()]
     second = {name for life, name in lines if life == "second"}
     twice = second & {name for life, name in lines if life == "first"}
     return {
         "kill_at": kill_at, "moment": moment, "killed": killed, **stands,
-        "again": sorted(second & set(recorded)), "twice": sorted(twice), "steps": len({name for _, name in lines}),
+        "again": sorted(second & set(done)), "twice": sorted(twice), "steps": len({name for _, name in lines}),
     }  # fmt: skip
 
 
