@@ -24,6 +24,7 @@ RESULTS = {
     "billing.py": "kim paid 428.64 for 36 months",
     "nightly.py": "11 statements, missing: account-7",
     "object_store.py": "completed: ONCE UPON A TIME",
+    "woken_function.py": "completed: 615 words",
     "photos_on_a_phone.py": "3 photos are safe, the last at https://photos.example/small-sunset.jpg",
 }
 SAID = {
@@ -41,7 +42,7 @@ KILLED_AT = {
     "nightly.py": "  writing",
     "order_saga.py": "  giving back",
 }
-SERVICES = {"web_service.py"}  # with tests of their own
+SERVICES = {"web_service.py", "chat_bots.py"}  # with tests of their own
 DOING = re.compile(r"  \S")  # how a line begins with which a step says what it does
 LOGGED = {"order_saga.py": "run order-piano failed", "nightly.py": "run 2026-01-01-account-7 failed"}
 

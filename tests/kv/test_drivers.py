@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 
 from holdfast.errors import CannotOpen, SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
 from holdfast.kv import DirectoryDriver, MemoryDriver
 from holdfast.kv.drivers import directory, segments
+from holdfast.system import lock
 from holdfast.testing.drivers import DriverConformance
 
 
@@ -60,6 +62,19 @@ def test_a_directory_is_open_once(tmp_path):
     with pytest.raises(StoreClosed):
         driver.batch({b"a": b"b"})
     DirectoryDriver(tmp_path).close()
+
+
+def test_a_lock_that_a_killed_process_leaves_for_a_moment_is_waited_for(tmp_path, monkeypatch):
+    """Between fork and exec its child has the lock, too."""
+    monkeypatch.setattr(directory, "_LOCK_TRIES", 100_000)
+    begun = DirectoryDriver(tmp_path)
+    tried = []
+    monkeypatch.setattr(directory, "lock", lambda file: tried.append(1) or (len(tried) > 5 and lock(file)))
+    later = threading.Timer(0.1, begun.close)
+    later.start()
+    DirectoryDriver(tmp_path).close()
+    later.join()
+    assert len(tried) > 5
 
 
 def test_a_segment_that_is_cut_anywhere_in_its_last_batch_keeps_the_batches_before_it(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ from holdfast.system import lock
 
 _ALARM = b""
 """The key of the alarm: no key of a caller is empty."""
+_LOCK_TRIES, _LOCK_PAUSE = 25, 0.02
+"""How often, and after how many seconds, the lock of a directory is tried again."""
 _WASTE = 1024 * 1024
 """How many bytes of batches may be superseded before they are written again without those."""
 
@@ -48,7 +51,7 @@ class DirectoryDriver(Driver):
             raise ReadOnly(f"{self.path}: {error}") from error
         except OSError as error:
             raise CannotOpen(f"{self.path}: {error}") from error
-        if not lock(self._lock):
+        if not _locked(self._lock):
             os.close(self._lock)
             raise StoreBusy(f"{self.path}: another driver has it open; one process at a time may write a key space")
         try:
@@ -173,6 +176,15 @@ class DirectoryDriver(Driver):
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._lock = -1
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock, after a moment if need be: a child that a killed process has just begun keeps it until it runs."""
+    for _ in range(_LOCK_TRIES):
+        if lock(descriptor):
+            return True
+        time.sleep(_LOCK_PAUSE)
+    return False
 
 
 _sync = getattr(os, "fdatasync", os.fsync)
