@@ -41,7 +41,8 @@ async def bot(ctx: Context, chat: str) -> Turns:
         await lap.step("answer", say, chat, f"You said {text!r}, which is number {len(heard) + 1}.")
         return Continue([*heard, text])
 
-    return await ctx.loop("turns", turn, state=[], history_every=10, history_keep=2)
+    begun: Turns = []
+    return await ctx.loop("turns", turn, state=begun, history_every=10, history_keep=2)
 
 
 async def go_on(driver: Driver, chat: str, clock: Clock | None = None) -> Standing[Turns]:
