@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, tzinfo
@@ -151,6 +152,13 @@ def _own_zone() -> str:
     """Return the name of the time zone of this machine, as far as it can be told."""
     place = os.path.realpath("/etc/localtime")
     return place.partition("zoneinfo/")[2] or "UTC"
+
+
+def with_database(command: str, url: str | None) -> str:
+    """Return a command to copy, with the database where an option named it: another may be meant here without it."""
+    from holdfast.texts import masked, passwords
+
+    return command if url is None else f"{command} --url {shlex.quote(masked(url, passwords([url])))}"
 
 
 def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | None = None) -> T:

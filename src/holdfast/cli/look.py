@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import app_option, json_option, looking, url_option, zone
+from holdfast.cli.database import app_option, json_option, looking, url_option, with_database, zone
 from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
-from holdfast.cli.runs.errors import shown_errors
 from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.clock import from_datetime
 from holdfast.looking import Desk
@@ -65,14 +64,14 @@ def list_command(
     if as_json:
         emit("holdfast.runs/1", page, fields)
         return
-    _list(page, text)
+    _list(page, text, url)
 
 
-def _list(page: Page, text: str) -> None:
+def _list(page: Page, text: str, url: str | None) -> None:
     if page.items:
         titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW, AND WHY")
         table(titles, [_row(head, page.as_of) for head in page.items], spare=(4, 3, 2))
-    asked = f"holdfast list {shlex.quote(text)}" if text else "holdfast list"
+    asked = with_database(f"holdfast list {shlex.quote(text)}" if text else "holdfast list", url)
     if page.partial and page.searched_to is not None:
         reached = clock(page.searched_to, page.as_of, zone())
         say(f"{len(page.items)} found so far, searched back to {reached}; keep looking:", err=True)
@@ -110,10 +109,10 @@ def why_command(run_id: str, app: str | None, as_json: bool, url: str | None) ->
     if as_json:
         emit("holdfast.why/1", why)
         return
-    _why(why)
+    _why(why, url)
 
 
-def _why(why: Why, *, shown: bool = False) -> None:
+def _why(why: Why, url: str | None, *, shown: bool = False) -> None:
     say_wrapped(why.sentence)
     if why.source is not None:
         say(f"  {why.source.file}:{why.source.line}   {why.source.text}")
@@ -128,10 +127,11 @@ def _why(why: Why, *, shown: bool = False) -> None:
     say_wrapped(f"  {' · '.join(facts)}")
     here = f"holdfast show {shlex.quote(why.run)}" if shown else None
     for number, help in enumerate(help for help in why.help if help.command != here):
-        what = f"{help.command}   # {help.say}" if help.command else help.say
+        command = with_database(help.command, url)
+        what = f"{command}   # {help.say}" if help.command else help.say
         if help.command and len(what) + _INDENT > output.width():
             say(f"{'Try:' if number == 0 else '':<{_INDENT}}# {help.say}:")  # a command is never broken
-            number, what = 1, help.command
+            number, what = 1, command
         say(f"{'Try:' if number == 0 else '':<{_INDENT}}{what}")
 
 
@@ -149,15 +149,17 @@ def show_command(run_id: str, as_json: bool, url: str | None) -> None:
     if as_json:
         emit("holdfast.run/1", view)
         return
-    _show(view)
+    _show(view, url)
 
 
-def _show(view: RunView) -> None:
+def _show(view: RunView, url: str | None) -> None:
+    from holdfast.cli.runs.errors import shown_errors
+
     head = view.head
     click.echo(
         f"{printable(head.id)}  {printable(head.workflow)} v{printable(head.version)}  {output.status(head.status)}"
     )
-    _why(head.why, shown=True)
+    _why(head.why, url, shown=True)
     say()
     for name, value in _facts(view):
         say_wrapped(f"{name:<12}{value}", hang=12)
@@ -239,7 +241,8 @@ def history_command(
     ]
     table(("SEQ", "AT", "KIND", "PATH", "DATA"), rows)
     if page.next is not None:
-        say(f"more: holdfast history {shlex.quote(run_id)} --after {page.next}", err=True)
+        more = with_database(f"holdfast history {shlex.quote(run_id)}", url)
+        say(f"more: {more} --after {page.next}", err=True)
 
 
 def _data(data: Any) -> str:

@@ -172,7 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from holdfast.cli.endings import ending_of
 
         code, message = ending_of(error)
-        return _failed(message, given, code)
+        return _failed(f"{message}{_named(given)}" if message.endswith("holdfast db upgrade") else message, given, code)
+
+
+def _named(given: Sequence[str]) -> str:
+    """Return the option that names the database, if it was given."""
+    from shlex import quote
+
+    place = given.index("--url") if "--url" in given else len(given)
+    return f" --url {quote(given[place + 1])}" if place + 1 < len(given) else ""
 
 
 def _summary() -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import database, json_option, looking, url_option
+from holdfast.cli.database import database, json_option, looking, url_option, with_database
 from holdfast.cli.output import emit, say, say_wrapped, table
 from holdfast.cli.shell.figures import LAST, show_figures
 from holdfast.looking.views import Count, Summary
@@ -71,11 +71,11 @@ def show_summary(url: str | None = None, as_json: bool = False) -> int:
     if as_json:
         emit("holdfast.summary/1", summary)
     else:
-        _show(masked(named.value, passwords([named.value])), summary)
+        _show(masked(named.value, passwords([named.value])), summary, url)
     return 0
 
 
-def _show(where: str, summary: Summary) -> None:
+def _show(where: str, summary: Summary, url: str | None) -> None:
     from holdfast.looking.database import bytes_said
 
     size = f", {bytes_said(summary.size)}" if summary.size is not None else ""
@@ -96,7 +96,8 @@ def _show(where: str, summary: Summary) -> None:
         asks = [f"holdfast why {summary.attention[0].id}", "holdfast list is:attention"]
     if summary.letters.n:
         asks.append("holdfast letters groups")
-    say_wrapped(f"Next: {' · '.join([*asks, 'holdfast doctor', 'holdfast --help'])}")
+    asks = [with_database(ask, url) for ask in [*asks, "holdfast doctor"]]
+    say_wrapped(f"Next: {' · '.join([*asks, 'holdfast --help'])}")
 
 
 def _said(count: Count) -> str:
