@@ -65,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out tests that need a server or another process")
     parser.addoption("--temporal", action="store_true", help="run the tests of behaviour on Temporal, and only there")
     parser.addoption("--all-modes", action="store_true", help="run every test of behaviour on PostgreSQL, too")
+    parser.addoption("--key-value", action="store_true", help="run tests of behaviour on key-value stores instead")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,5 +1,7 @@
 """Behaviour tests run over the ways an engine can keep runs: in memory, always evicted to a file, and on PostgreSQL.
 
+With `--key-value` (`make keyvalue`) the first two are key spaces instead, in memory and in a directory.
+
 Tests that stop an engine and open another say `file` and `evict`: a run that is in memory when its engine stops is
 handed back, one that was evicted is not. Elsewhere a file adds nothing to what memory and eviction show.
 """
@@ -15,10 +17,10 @@ from typing import Any
 
 import pytest
 from tests.behaviour import on_temporal
-from tests.behaviour.modes import RUN_IN
+from tests.behaviour.modes import NEED_SQL, RUN_IN
 
 from holdfast.contract.store import Store
-from holdfast.errors import StoreError
+from holdfast.errors import StoreBusy, StoreError
 from holdfast.stores import open_store
 from holdfast.testing import TestEngine
 from holdfast.testing.invariants import violations
@@ -39,6 +41,8 @@ def _modes(metafunc: pytest.Metafunc) -> list[str]:
     config, file = metafunc.config, Path(metafunc.function.__code__.co_filename)
     if config.getoption("--temporal"):
         return ["temporal"]
+    if config.getoption("--key-value"):
+        return ["memory", "evict"]
     if config.getoption("--all-modes") or any("[" in argument for argument in config.args):
         return [*MODES]
     if config.getoption("--quick"):
@@ -49,6 +53,12 @@ def _modes(metafunc: pytest.Metafunc) -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--temporal"):
         on_temporal.select(config, items)
+        return
+    if config.getoption("--key-value"):
+        left_out = [item for item in items if _needs_sql(item)]
+        config.hook.pytest_deselected(items=left_out)
+        gone = {*map(id, left_out)}
+        items[:] = [item for item in items if id(item) not in gone]
         return
     if config.getoption("--all-modes") or config.getoption("--quick"):
         return
@@ -65,6 +75,13 @@ def _adds_nothing(item: pytest.Item, also_run: set[tuple[Path, str]]) -> bool:
     if item.path.parent != FOLDER or _function(item) not in also_run:
         return False
     return not _shows_something(_mode(item), *_function(item))
+
+
+def _needs_sql(item: pytest.Item) -> bool:
+    """Whether a test is about what key-value stores have not: a server, a file of SQLite, transactions of users."""
+    if item.path.parent != FOLDER or _mode(item) in ("", "postgres"):
+        return True
+    return _function(item)[1] in NEED_SQL.get(item.path.stem.removeprefix("test_"), ())
 
 
 def _shows_something(mode: str, file: Path, function: str) -> bool:
@@ -90,6 +107,8 @@ def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Return the address of the database that engines of this test share, unless it is in memory."""
     if mode == "postgres":
         return request.getfixturevalue("empty_database")
+    if request.config.getoption("--key-value"):
+        return f"kv+memory://{tmp_path}" if mode == "memory" else f"kv+dir:///{tmp_path / 'space'}"
     if mode in ("memory", "temporal"):
         return ":memory:"
     shutil.copyfile(request.getfixturevalue("empty_file"), tmp_path / "test.db")
@@ -109,6 +128,7 @@ async def make_engine(mode: str, address: str) -> AsyncIterator[Callable[..., An
         async with on_temporal.engines() as make_there:
             yield make_there
         return
+    engines: list[TestEngine] = []
     async with AsyncExitStack() as stack:
 
         async def make(*workflows: Any, **options: Any) -> TestEngine:
@@ -116,7 +136,14 @@ async def make_engine(mode: str, address: str) -> AsyncIterator[Callable[..., An
                 options.setdefault("max_resident", 0)
             options.setdefault("database", address)
             options.setdefault("stop_grace", STOP_GRACE)
-            engine = await stack.enter_async_context(TestEngine(workflows=workflows, **options))
+            made = TestEngine(workflows=workflows, **options)
+            try:
+                engine = await stack.enter_async_context(made)
+            except StoreBusy:
+                if address.startswith("kv+") and engines:
+                    pytest.skip("one process at a time has a key space open")
+                raise
+            engines.append(engine)
             stack.push_async_callback(_check, engine)
             return engine
 

@@ -420,3 +420,6 @@ RUN_IN: dict[str, dict[str, tuple[str, ...]]] = {
         "watching": (),
     },
 }
+
+NEED_SQL: dict[str, tuple[str, ...]] = {}
+"""Tests of what key-value stores refuse by name, or of the files of SQLite: left out with --key-value."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.golden import make
+from tests.golden import make, make_keys
 from tests.golden.schema_10 import story
 from tests.support.transfer_cases import contents
 
@@ -72,3 +72,20 @@ async def test_a_file_of_the_first_schema_can_be_restored_as_a_backup(tmp_path: 
 async def test_a_dump_of_the_first_schema_opens_and_its_runs_come_to_their_end(database: str) -> None:
     """G1 G2 G15: in PostgreSQL."""
     await opens_and_ends(golden_postgres(database), json.loads(make.EXPECTED.read_text())["postgres"])
+
+
+async def test_keys_of_the_first_format_open_and_their_runs_come_to_their_end(tmp_path: Path) -> None:
+    """S0-41 G1 G2 G15: an engine on a key space, as a worker on another machine left it."""
+    make_keys.load(tmp_path / "space")
+    database = f"kv+dir:///{tmp_path / 'space'}"
+    store = open_store(database)
+    await store.open()
+    counted = (await store.counts()).runs
+    assert {status for status in OPEN if not counted.get(status)} == set()
+    assert await violations(store) == []
+    await store.close()
+    expected = json.loads(make_keys.EXPECTED.read_text())
+    assert await story.finish(database, datetime.fromisoformat(expected["now"])) == expected["runs"]
+    await store.open()
+    assert await violations(store) == []
+    await store.close()

@@ -15,6 +15,9 @@ from tests.support.waiting import eventually
 from holdfast import Context, Event, Retry, activity, step_context, workflow
 from holdfast.contract.moves import FinishMove, Leaving, MarkMoving
 from holdfast.contract.operations import Purge
+from holdfast.stores.keyvalue.looking import DirectoryLook
+from holdfast.stores.keyvalue.rows import MARK, ROW, fill
+from holdfast.stores.sqlite.file import connect_memory
 from holdfast.testing import JumpingClock, TestEngine
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -329,7 +332,7 @@ def contents(database: str) -> dict[str, list[Row]]:
 
 def columns_of(database: str) -> dict[str, set[str]]:
     """Return the tables of a database that are ours to move, and their columns."""
-    if database.startswith("sqlite"):
+    if database.startswith(("sqlite", "kv+dir")):
         columns = query(
             database,
             "SELECT m.name, c.name FROM sqlite_schema AS m JOIN pragma_table_info(m.name) AS c WHERE m.type = 'table'",
@@ -349,6 +352,8 @@ def columns_of(database: str) -> dict[str, set[str]]:
 
 def query(database: str, statement: str) -> list[Any]:
     """Run a statement beside all stores."""
+    if database.startswith("kv+dir"):
+        return in_key_space(database.removeprefix("kv+dir:///"), statement)
     if database.startswith("sqlite"):
         db = apsw.Connection(database.removeprefix("sqlite:///"))
         db.set_busy_timeout(5000)
@@ -360,6 +365,13 @@ def query(database: str, statement: str) -> list[Any]:
     with psycopg.connect(address.rstrip("?&"), autocommit=True, options=f"-c search_path={schema}") as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
+
+
+def in_key_space(path: str, statement: str) -> list[Any]:
+    """Look at what the directory of an engine says."""
+    db = connect_memory()
+    fill(db, {key: value for key, value in DirectoryLook(path).list(b"") if key.startswith((ROW, MARK))})
+    return [*db.execute(statement)]
 
 
 def _readable(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[Row]]:

@@ -16,6 +16,7 @@ import click
 from holdfast.errors import BadInput, CannotOpen
 
 if TYPE_CHECKING:
+    from holdfast.contract.store import Store
     from holdfast.looking import Desk
 
 T = TypeVar("T")
@@ -175,7 +176,6 @@ def looking(url: str | None, work: Callable[[Desk], Awaitable[T]], app: str | No
 async def desk_to_look(where: str, app: str | None = None) -> AsyncIterator[Desk]:
     """Open a database to look only, or a server, and close it again."""
     from holdfast.looking import LocalDesk
-    from holdfast.stores import open_store
 
     if is_server(where):
         yield remote(where)
@@ -185,14 +185,41 @@ async def desk_to_look(where: str, app: str | None = None) -> AsyncIterator[Desk
         from holdfast.histories.app import load_app
 
         code = load_app(app)
-    store = open_store(where)
-    if getattr(store, "path", None) == ":memory:":
-        raise BadInput("a database in memory cannot be seen by another process; name a file")
+    store = careful_store(where)
     await store.open(look_only=True)
     try:
         yield LocalDesk(store, zone=zone(), code=code)
     finally:
         await store.close()
+
+
+def careful_store(where: str) -> Store:
+    """Return the store of a database that other processes may use, not yet opened.
+
+    Raises:
+        BadInput: it is in memory, where no other process can see it.
+    """
+    from holdfast.stores import open_store
+
+    store = open_store(where)
+    if str(getattr(store, "path", "")).startswith((":memory:", "kv+memory:")):
+        raise BadInput("a database in memory cannot be seen by another process; name a file")
+    if hasattr(store, "fences"):
+        store.fences = False  # a command never takes a key space away from an engine
+    return store
+
+
+def open_existing(where: str) -> Store:
+    """Return the store of a database that must be there, not yet opened.
+
+    Raises:
+        BadInput: there is none.
+    """
+    store = careful_store(where)
+    path = getattr(store, "path", None)
+    if path is not None and "://" not in path and not os.path.exists(path):
+        raise BadInput(f"{path}: there is no such database")
+    return store
 
 
 def code_at_hand(app: str | None, *, needed: bool = True) -> list[Any]:
@@ -229,7 +256,6 @@ def acting(
 async def desk_to_act(where: str, workflows: Sequence[Any] = ()) -> AsyncIterator[Desk]:
     """Open a database as a client that advances no runs, or a server, and close it again."""
     from holdfast import Engine
-    from holdfast.cli.transfer import open_existing
     from holdfast.looking import LocalDesk
 
     if is_server(where):

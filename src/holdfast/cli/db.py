@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.act import shared
-from holdfast.cli.database import database, json_option, looking, url_option, who
+from holdfast.cli.database import database, json_option, looking, open_existing, url_option, who
 from holdfast.cli.output import emit, say
 from holdfast.looking.database import DatabaseView, bytes_said
 
@@ -60,7 +60,6 @@ def upgrade_command(url: str | None) -> None:
     \b
     Example: holdfast db upgrade
     """
-    from holdfast.cli.transfer import open_existing
 
     async def main() -> None:
         store = open_existing(database(url).value)

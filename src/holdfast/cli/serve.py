@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from holdfast.cli.database import DEFAULT_FILE, NoDatabase, app_option, code_at_hand, database, url_option, who
+from holdfast.cli.database import (
+    DEFAULT_FILE,
+    NoDatabase,
+    app_option,
+    careful_store,
+    code_at_hand,
+    database,
+    url_option,
+    who,
+)
 from holdfast.cli.output import say
 from holdfast.contract.tokens import ROLES
 
@@ -84,7 +93,8 @@ def ui_command(
             webbrowser.open(link)
 
     async def main() -> None:
-        async with Engine(where, workflows=workflows, run_workflows=False, retention=None) as engine:
+        store = careful_store(where)
+        async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
             await serve(engine, listening, serving, Principal(who(None), role), ready)
 
     try:

@@ -17,10 +17,9 @@ from typing import Any
 
 import click
 
+from holdfast.cli.database import careful_store, open_existing
 from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
-from holdfast.errors import BadInput
-from holdfast.stores import open_store
 from holdfast.texts import printable
 from holdfast.transfer import Report, Which, check_file, export_runs, import_runs
 from holdfast.transfer.backup import Backup, back_up, restore
@@ -55,7 +54,7 @@ def export_command(
     """
     which = Which(runs=runs, workflows=workflows, statuses=[Status(status) for status in statuses], snapshot=snapshot)
 
-    store = _store(database, must_exist=True)
+    store = open_existing(database)
 
     async def work(progress: _Progress) -> None:
         with _written(file) as path:
@@ -82,7 +81,7 @@ def import_command(file: str, database: str, skip_existing: bool) -> None:
     Example: holdfast import monday.json other.db
     """
 
-    store = _store(database)
+    store = careful_store(database)
     checked = check_file(file)  # before a database is made for it
 
     async def work(progress: _Progress) -> None:
@@ -118,7 +117,7 @@ def backup_command(database: str, file: str, replace: bool) -> None:
 
 def backed_up(database: str, file: str, replace: bool) -> None:
     """Write a backup of a database, and say so."""
-    store = _store(database, must_exist=True)
+    store = open_existing(database)
 
     async def work(progress: _Progress) -> None:
         async with _opened(store):
@@ -183,25 +182,6 @@ async def _opened(store: Store) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-def open_existing(database: str) -> Store:
-    """Return the store of a database that must be there, not yet opened.
-
-    Raises:
-        BadInput: there is none.
-    """
-    return _store(database, must_exist=True)
-
-
-def _store(database: str, must_exist: bool = False) -> Store:
-    store = open_store(database)
-    path = getattr(store, "path", None)
-    if path == ":memory:":
-        raise BadInput("a database in memory cannot be seen by another process; name a file")
-    if must_exist and path is not None and not os.path.exists(path):
-        raise BadInput(f"{path}: there is no such database")
-    return store
 
 
 class _Progress:

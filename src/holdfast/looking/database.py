@@ -62,6 +62,8 @@ def _free(path: str) -> int:
 def size_of(path: str) -> int | None:
     """Return how many bytes a file has, None if there is none."""
     try:
+        if os.path.isdir(path):
+            return sum(entry.stat().st_size for entry in os.scandir(path))
         return os.stat(path).st_size if path else None
     except OSError:
         return None

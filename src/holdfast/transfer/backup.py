@@ -98,6 +98,11 @@ async def restore(
     check_remark(reason, "reason")
     path = _found(file)
     store = open_store(database)
+    if isinstance(store, SQLiteStore) and store.in_memory and store.path != MEMORY:
+        raise CannotMove(
+            f"{store.path}: a backup is not restored to a key-value store; restore it to a file, then use holdfast "
+            "export and holdfast import"
+        )
     if isinstance(store, SQLiteStore):
         return await _restore_file(path, store.path, replace, (by, reason), progress or _quietly)
     if sqlite_restore.is_database(path):

@@ -26,6 +26,7 @@ from holdfast.testing.invariants import violations
 
 LOG = Path()
 LIFE = "?"
+MOMENTS = ("before", "after")
 
 
 async def effect(name: str) -> str:
@@ -195,7 +196,7 @@ def kill_at_each(work: Path, first: int, step: int) -> None:
     kill_at, reached = first, True
     while reached:
         reached = False
-        for moment in ("before", "after"):
+        for moment in MOMENTS:
             place = work / f"{kill_at}-{moment}"
             place.mkdir()
             path, LOG = str(place / "order.db"), place / "log"

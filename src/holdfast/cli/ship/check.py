@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.database import database, setting, url_option, who, zone
+from holdfast.cli.database import careful_store, database, open_existing, setting, url_option, who, zone
 from holdfast.cli.output import coloured, emit, say, say_wrapped
 from holdfast.errors import BadInput, NonDeterministic
 from holdfast.texts import printable
@@ -87,11 +87,8 @@ async def _checked(app: str, code: Any, file: str | None, given: tuple[Any, ...]
         return await check_runs(app, code.registry, exported_runs(file), jobs=jobs, progress=_Progress(None))
     from holdfast.looking import LocalDesk
     from holdfast.looking.query import parse
-    from holdfast.stores import open_store
 
-    store = open_store(database(url).value)
-    if getattr(store, "path", None) == ":memory:":
-        raise BadInput("a database in memory cannot be seen by another process; name a file")
+    store = careful_store(database(url).value)
     await store.open(look_only=True)
     try:
         total = None
@@ -119,7 +116,6 @@ async def _checked(app: str, code: Any, file: str | None, given: tuple[Any, ...]
 
 async def _recorded(url: str, app: str, by: str, report: Any) -> None:
     """Leave a row in the audit trail."""
-    from holdfast.cli.transfer import open_existing
     from holdfast.contract.turns import Audit
     from holdfast.payloads import codec
     from holdfast.transfer.backup import put_on_record

@@ -8,6 +8,7 @@ answer of a batch was lost, what is in memory may not be what is stored: everyth
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 OpenDriver = Callable[[], Driver | Awaitable[Driver]]
 
 _HOOK = "holdfast"
+FRESH = 1.0
+"""For how many seconds what was read is shown, where the key space is only looked at."""
 
 
 class KeyValueConnections(SQLiteConnections):
@@ -207,13 +210,31 @@ class KeyValueConnections(SQLiteConnections):
 
 
 class KeyValueLook(KeyValueConnections):
-    """A key space that is only looked at: it is nobody's owner, and whatever would write raises ReadOnly."""
+    """A key space that is only looked at, as it was a moment ago; whatever would write raises ReadOnly.
+
+    It is read again when that was a second ago, or ten times as long ago as it took.
+    """
+
+    _again = 0.0
+    """When it is to be read again."""
 
     async def _read_back(self) -> None:
+        began = time.monotonic()
         found = await self.space.look()
         check_current(self.space.schema, "sqlite", self.path)
         db, marks = _database(found, self.space.schema, self.path)
         self._use(db, marks)
+        ended = time.monotonic()
+        self._again = ended + max(FRESH, 10 * (ended - began))
+
+    async def read(self, work: Work[T]) -> T:
+        if time.monotonic() > self._again:
+            async with self._turn:
+                self.ready()
+                before = self.writer
+                await self._read_back()
+                before.close()
+        return await super().read(work)
 
     @property
     def idle(self) -> bool:
