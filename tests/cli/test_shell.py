@@ -47,8 +47,10 @@ MORE = [
     ("pause", "--queue", "gpu"), ("result", "sleeps"), ("stats", "--by", "step", "--last", "90d"),
     ("stats", "--by", "workflow"), ("stats", "--by", "time", "--workflow", "order"),
 ]  # fmt: skip
-MADE_ELSEWHERE = {"db restore": "tests/cli/test_db.py", "db backup": "tests/cli/test_db.py"}
-"""Commands that make files of their own, whose documents are compared where they are tested."""
+MADE_ELSEWHERE = {
+    "db restore": "tests/cli/test_db.py", "db backup": "tests/cli/test_db.py", "move": "tests/temporal/test_moving.py",
+}  # fmt: skip
+"""Commands that make files of their own, or need a server, whose documents are compared where they are tested."""
 
 
 def every_command(group: click.Group = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -103,11 +103,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "schedules.preview",
         "schedules.view",
     ),
+    # Moving runs from a store to the second runtime: it knows both.
+    "moving": (*GROUND, *CONTRACT, "temporal.client.*"),
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
     "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
     # The terminal screen is handed its desks.
     "tui": (*GROUND, *LOOKING),
-    "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*", "tui"),
+    "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*", "tui", "moving.*", "temporal.*"),
     "testing": ("*",),
 }
 

@@ -92,8 +92,14 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts in queues, by location."""
     seen: list[str]
     """The ids of the last messages that were sent to it with one, oldest first."""
-    children: list[str]
-    """Its open children."""
+    children: dict[str, bool]
+    """Its open children, and whether they are cancelled with it."""
+    timeout: int | None
+    """How long it may take from its beginning, in microseconds."""
+    lost: str
+    """How its last worker was lost: crash, lapse or nothing."""
+    place: int
+    """A RunPlace: whether it holds, or waits for, a place that its workflow has."""
 
 
 MOST_SEEN = 2_000

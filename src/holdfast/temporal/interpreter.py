@@ -120,12 +120,13 @@ class Interpreter:
         early, self.early = self.early or [], None
         self.turns.entered(self.key, self)
         try:
-            if carry.paused:
-                carry.paused = False
+            if carry.paused and not any(kind in ("resume", "cancel") for kind, *_ in early):
                 self._act("pause", msgspec.json.encode(carry.paused_until).decode())
+            carry.paused = False
             self._put(Happening("begin", now()))
             for mail in early:
-                self.mail(*mail)
+                if mail[0] != "resume":
+                    self.mail(*mail)
             await self._until_done()
             return await self._finish(self.done.result())
         finally:
@@ -221,8 +222,9 @@ class Interpreter:
 
     def _cancel(self, data: str) -> None:
         for child, with_parent in self.carry.children.items():
-            if with_parent:
-                self._spawn(workflow.get_external_workflow_handle(child).signal(ACTS + "cancel", raw(b"{}")))
+            if with_parent:  # told before this run closes: what is on its way then would be lost
+                telling = workflow.get_external_workflow_handle(child).signal(ACTS + "cancel", raw(b"{}"))
+                self._then(Sending(f"!{child}", child, ACTS + "cancel", "", "{}"), quietly(telling))
         undo = '{"compensate":true}' if '"compensate":true' in data else "{}"
         if self.paused:
             self._act("resume", "")
@@ -238,6 +240,8 @@ class Interpreter:
             self.pause = self.loop.call_later(wait, self._act, "resume", "") if until is not None else None
             self._remember()
         elif what in ("resume", "recover"):
+            if self.early is not None:
+                self.early.append(("resume", "", "", ""))
             changed = self.paused or bool(self.blocked)
             self.paused, self.blocked = False, "" if what == "recover" else self.blocked
             if self.pause is not None:
@@ -484,6 +488,3 @@ class Interpreter:
             self._pump()
 
         self.loop.create_task(coming).add_done_callback(ended)
-
-    def _spawn(self, coming: Coroutine[Any, Any, None]) -> None:
-        self.loop.create_task(quietly(coming))

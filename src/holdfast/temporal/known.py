@@ -29,6 +29,10 @@ class Known:
         yield from self._of.values()
         yield from self._registry.activities.values()
 
+    def of(self, workflow: str) -> Iterator[Activity[..., Any]]:
+        """Go through those that a workflow refers to."""
+        yield from (activity for (name, _), activity in self._of.items() if name == workflow)
+
     def get(self, workflow: str, name: str) -> Activity[..., Any] | None:
         """Return an activity that a run of a workflow asks for, None if it is not known here."""
         return self._registry.activities.get(name) or self._of.get((workflow, name))

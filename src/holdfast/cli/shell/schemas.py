@@ -26,6 +26,7 @@ def records() -> dict[str, Any]:
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
     from holdfast.looking.doctor import HouseFinding
+    from holdfast.moving.report import MoveReport
     from holdfast.transfer.backup import Backup
 
     return {
@@ -57,6 +58,7 @@ def records() -> dict[str, Any]:
         "holdfast.letters/1": list[views.LetterView],
         "holdfast.limit/1": views.LimitView,
         "holdfast.limits/1": list[views.LimitView],
+        "holdfast.moved/1": MoveReport,
         "holdfast.purged/1": PurgeReport,
         "holdfast.queues/1": list[views.QueueView],
         "holdfast.restored/1": Backup,

@@ -140,7 +140,8 @@ class SQLStore(SQLLooks):
         async def look(db: Statements) -> Departure:
             moves = [record_of(MoveRow, row) for row in await db.read("read_move", [(key,)])]
             tasks = await db.read("read_tasks", [(key,)])
-            [(run_id,)] = await db.read("id_of_run", [(key,)])
+            run = StoredRun(*(await db.read("run_by_key", [(key,)]))[0])  # type: ignore[arg-type]  # as in StoredRun
+            children = [StoredRun(*row) for row in await db.read("open_children", [(run.id,)])]  # type: ignore[arg-type]  # likewise
             return Departure(
                 move=moves[0] if moves else None,
                 waited={str(name): _int(queued) for name, queued in await db.read("waited_names", [(key,)])},
@@ -148,7 +149,10 @@ class SQLStore(SQLLooks):
                 keys=[(str(activity), str(name)) for activity, name in await db.read("keys_wanted", [(key,)])],
                 tasks={str(location): _int(attempt) for _, location, attempt in tasks},
                 seen=[str(id) for (id,) in await db.read("last_message_ids", [(key, MOST_SEEN)])][::-1],
-                children=[StoredRun(*row).id for row in await db.read("open_children", [(run_id,)])],  # type: ignore[arg-type]  # as in StoredRun
+                children={child.id: bool(child.cancel_with_parent) for child in children},
+                timeout=run.timeout,
+                lost=run.lost,
+                place=run.place,
             )
 
         return await self.look(look, together=True)

@@ -159,7 +159,7 @@ class MoveConformance:
         child = await child_at_rest(store, parent)
         await one(store, turn(parent.key, state=at_rest(seen=1)), Committed)
         parent = await row(store, parent.id)
-        assert (await store.departure(parent.key)).children == [child.id]
+        assert (await store.departure(parent.key)).children == {child.id: False}
         for alone in (parent, child):
             assert (await one(store, mark(alone), Refused)).reason == "moved"
             assert (await row(store, alone.id)).status is Status.PAUSED

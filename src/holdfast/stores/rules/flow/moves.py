@@ -81,7 +81,7 @@ class MoveRules:
             await batch.free(run, operation.at)
             batch.events.forget(run)
             batch.forget_side_rows(run)
-        run.status, run.wait, run.lost = Status.MOVING, operation.address, ""
+        run.status, run.wait = Status.MOVING, operation.address
         run.due, run.claims = None, 0
         run.epoch += 1
         batch.touch(run, operation.at)
@@ -93,7 +93,7 @@ class MoveRules:
         if run.inbox > operation.seen:
             return Refused(Status.MOVING, "inbox")
         batch.consume(run, [row.n for row in await batch.unread(run)])
-        run.status, run.ended, run.fingerprint = Status.MOVED, operation.at, None
+        run.status, run.ended, run.fingerprint, run.lost = Status.MOVED, operation.at, None, ""
         batch.touch(run, operation.at)
         return Done(1)
 

@@ -35,7 +35,3 @@ UNION SELECT activity, key FROM idempotency_waiters WHERE run = $1 ORDER BY 1, 2
 -- name: last_message_ids
 -- The last ids of messages to a run, newest first.
 SELECT id FROM message_ids WHERE run = $1 ORDER BY at DESC, id LIMIT $2;
-
--- name: id_of_run
--- The public id of a run.
-SELECT id FROM runs WHERE key = $1;

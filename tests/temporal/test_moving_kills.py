@@ -1,0 +1,91 @@
+"""The housing example, killed after every commit, and moved by processes that are killed after every step of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.paths import ROOT
+from tests.temporal import housing
+from tests.temporal.server import missing
+
+if missing():
+    pytest.skip(missing(), allow_module_level=True)
+
+from holdfast import RunTerminal
+from holdfast.stores import open_store
+
+pytestmark = [pytest.mark.temporal, pytest.mark.leaves("process")]  # the server that the tests of the file share
+
+MOST_COMMITS = 40
+CALLS = (1, 1, 1, 2)
+"""After how many calls each mover is killed: the run was paused, marked, started there, left as a tombstone."""
+
+
+async def child(*arguments: str) -> int:
+    """Run a role in a process of its own; return how it ended."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(Path(housing.__file__)), *arguments, cwd=ROOT, stdout=asyncio.subprocess.DEVNULL
+    )
+    return await process.wait()
+
+
+async def begin(database: str, run_id: str, commits: int) -> bool:
+    """Begin an application and kill its process after so many commits; False if it had come to its end by then."""
+    ended = await child("run", database, run_id, str(commits))
+    assert ended in (0, -signal.SIGKILL)
+    store = open_store(database, "process")
+    await store.open(look_only=True)
+    try:
+        row = await store.get(run_id)
+        return row is not None and row.ended is None
+    finally:
+        await store.close()
+
+
+async def move_with_kills(database: str, server: str) -> int:
+    """Move what is open, each mover killed one step later than the last; return how many were."""
+    ends = [await child("move", database, server, str(calls)) for calls in (*CALLS, 99)]
+    assert {*ends[:-1]} <= {0, -signal.SIGKILL}
+    assert ends[-1] == 0
+    return len([end for end in ends if end])
+
+
+async def kill_at_every_commit(database: str, server: str, make_engine: Any, prefix: str) -> tuple[int, int]:
+    """Move the example at each of its commits; return at how many, and how many movers were killed."""
+    example, made = housing.load(), 0
+    killed = 0
+    here = await make_engine(example.fair_chance)
+    for commits in range(1, MOST_COMMITS):
+        run_id = f"{prefix}-{commits}"
+        if not await begin(database, run_id, commits):
+            break
+        killed += await move_with_kills(database, server)
+        run = here.get(run_id, example.fair_chance)
+        with suppress(RunTerminal):  # it had its signature before it moved
+            await run.send(example.SIGNED, example.Authorization(housing.SIGNED_AT, "user_456"), id="signature")
+        decision = await run.result()
+        assert (decision.approved, decision.state) == (True, "APPROVED")
+        assert decision.rationale == "assessed: nobody was hurt, nine years"
+        assert len(set(decision.evidence_ids)) == len(decision.evidence_ids) == 7
+        made += 1
+    return made, killed
+
+
+async def test_a_run_moved_from_sqlite_gives_the_result_it_would_have_given(tmp_path, server, make_engine):
+    """S3-16, G1: at every commit, with a kill -9 at every step of the move."""
+    made, killed = await kill_at_every_commit(f"sqlite:///{tmp_path}/old.db", server, make_engine, "lite")
+    assert made >= 5
+    assert killed >= 3 * made
+
+
+async def test_a_run_moved_from_postgresql_gives_the_result_it_would_have_given(database, server, make_engine):
+    """S3-16, G1: likewise."""
+    made, killed = await kill_at_every_commit(database, server, make_engine, "post")
+    assert made >= 5
+    assert killed >= 3 * made
