@@ -149,6 +149,45 @@ async def fall(ctx: Context) -> None:
     await ctx.step(unlucky)
 
 
+@activity(retry=Retry(max_attempts=9, initial_interval=timedelta(hours=1)))
+async def patient() -> None:
+    raise TimeoutError("nothing came")
+
+
+@workflow
+async def wait(ctx: Context) -> None:
+    await ctx.step(patient)
+
+
+@workflow
+async def fall_inside(ctx: Context) -> None:
+    await ctx.step(declined)
+
+
+class Declined(Exception):
+    pass
+
+
+@activity(retry=Retry(max_attempts=1))
+async def declined() -> None:
+    raise Declined("no funds")
+
+
+async def test_steps_name_what_they_failed_with_while_they_are_retried_and_not_what_stands_for_it(tmp_path):
+    path = tmp_path / "shop.db"
+    async with TestEngine(str(path), workflows=[wait, fall_inside]) as engine:
+        await engine.start(wait)
+        await engine.settle()
+        await engine.start(fall_inside)
+        await engine.settle()
+    store = SQLiteStore(path)
+    await store.open(look_only=True)
+    found = {each.step: each.error_type for each in (await LocalDesk(store).figures(last=timedelta(hours=2))).items}
+    await store.close()
+    assert found["patient"] == "TimeoutError"
+    assert found["declined"].rpartition(".")[2] == "Declined"
+
+
 async def test_a_step_that_failed_for_good_names_the_class_of_its_last_error(tmp_path):
     path = tmp_path / "shop.db"
     async with TestEngine(str(path), workflows=[fall]) as engine:

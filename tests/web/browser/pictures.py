@@ -33,12 +33,13 @@ SCREENS = {
     "record": ("/runs/parcel-1?tab=record", 860),
     "letters": ("/letters", 560),
     "graph": (f"{RUN}?tab=graph", 860),
-    "schedules": ("/schedules?id=nightly", 900),
+    "schedules": ("/schedules?id=hourly", 900),
     "workers": ("/workers", 760),
     "events": ("/events?name=parcel", 560),
     "deploys": ("/deploys", 760),
     "audit": ("/audit", 760),
     "start": ("/start?workflow=fulfil", 700),
+    "settings": ("/settings", 900),
     "sheet": ("/runs?q=status%3Afailed", 760),
     "keys": ("/runs", 760),
 }
@@ -84,6 +85,7 @@ async def furnish(shop: shops.Shop) -> None:
     await shop.engine.publish("parcel", {"id": 7}, by="kim")
     order = {"order": "o-night"}
     await shop.engine.schedules.put("nightly", shops.quick, order, cron="30 2 * * *", timezone="Europe/Berlin")
+    await shop.engine.schedules.put("hourly", shops.on_record, cron="0 * * * *", timezone="America/New_York")
     await shops.fill(shop)
     for slot in range(144):
         busy = 22 + 16 * (1 - abs(slot - 62) / 72) + slot * 7 % 5

@@ -11,7 +11,9 @@ import msgspec
 from holdfast.changes import step_name
 from holdfast.clock import Instant, from_datetime, micros, to_datetime
 from holdfast.contract.figures import BOUNDS, CLAIMED, HOUR, MINUTE, Figure, FigureFilter
+from holdfast.contract.heads import HeadFilter
 from holdfast.contract.store import Store
+from holdfast.contract.waits import meant_error, notes_of
 from holdfast.errors import BadInput
 
 By = Literal["step", "workflow", "time"]
@@ -23,6 +25,10 @@ _FINE = 6 * HOUR
 _MINUTES_KEPT = 2 * DAY
 _MOST_SLOTS = 1_000
 _BEFORE = (0, *BOUNDS)
+
+
+_TOLD = 10
+"""Of so many steps, those that fail most, the errors of attempts that are retried are looked for."""
 
 
 class FigureView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +58,7 @@ class FigureView(msgspec.Struct, frozen=True, kw_only=True):
     claim_p50: float | None = None
     claim_p95: float | None = None
     error_type: str = ""
-    """Of a step: the class of the newest error in a dead letter that no person has seen."""
+    """Of a step: the class of the newest error in a dead letter that no person has seen, or of one that is retried."""
 
 
 class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +139,8 @@ async def figure_views(
     ]  # fmt: skip
     if by != "time":
         items.sort(key=_weight if by == "step" else _ended, reverse=True)
+    if by == "step":
+        items[:_TOLD] = [await _with_error(store, each) for each in items[:_TOLD]]
     return FiguresView(
         by=which.by,
         since=to_datetime(page.since),
@@ -213,4 +221,18 @@ def _ended(view: FigureView) -> tuple[int, int]:
 async def _errors(store: Store) -> dict[tuple[str, str], str]:
     """Return the class of the newest error by workflow and step."""
     found = sorted(await store.letter_groups(), key=lambda group: group.last)
-    return {(group.workflow, step_name(group.step)): group.error_type for group in found if group.step}
+    return {
+        (group.workflow, step_name(group.step)): meant_error(group.error_type, group.message)[0]
+        for group in found
+        if group.step
+    }
+
+
+async def _with_error(store: Store, view: FigureView) -> FigureView:
+    """Return what a step that is retried failed with last, by the newest run that waits to try it again."""
+    if view.error_type or not view.retried:
+        return view
+    which = HeadFilter(workflows=(view.workflow,), waiting=f"step {view.step}", limit=1)
+    notes = [note for head in (await store.heads(which)).heads for note in notes_of(head.wait or "")]
+    error = next((note.error for note in notes if note.kind == "retry" and step_name(note.step) == view.step), "")
+    return msgspec.structs.replace(view, error_type=error.partition(":")[0])

@@ -119,5 +119,6 @@ export const plural = (n, one, many = one + "s") => number(n) + " " + (n === 1 ?
 export function bytes(n) {
   if (n < 1024) return n + " B";
   if (n < 1 << 20) return (n / 1024).toFixed(1) + " KiB";
-  return (n / (1 << 20)).toFixed(1) + " MiB";
+  if (n < 2 ** 30) return (n / (1 << 20)).toFixed(1) + " MiB";
+  return n < 2 ** 40 ? (n / 2 ** 30).toFixed(1) + " GiB" : (n / 2 ** 40).toFixed(1) + " TiB";
 }

@@ -14,6 +14,7 @@ import { Part } from "../run/tabs.js";
 import { typeName } from "../run/step.js";
 
 const SPANS = { "1h": 3600e3, "24h": 86400e3, "7d": 7 * 86400e3, "30d": 30 * 86400e3 };
+const RARE = ["cancelling", "moving", "moved"];
 const WORD = { "1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days" };
 
 /** The act that helps most, from why a run is where it is. */
@@ -53,7 +54,7 @@ function Failing({ steps }) {
 
 function OpenRuns({ counts }) {
   const by = Object.fromEntries((counts.data?.items ?? []).map((each) => [each.status, each]));
-  return html`<section class="panel" aria-label="Open runs"><div class="ptitle"><h2>Open runs</h2></div><${Part} picture=${counts}><ul class="lines">${STATUSES.filter((each) => !TERMINAL.includes(each) && (each !== "cancelling" || by.cancelling?.n)).map((each) => html`<li><a href=${href("/runs", { q: "status:" + each })}><${Status} status=${each} /></a><b class="num">${counted(by[each] ?? { n: 0, exact: true })}</b></li>`)}</ul><//></section>`;
+  return html`<section class="panel" aria-label="Open runs"><div class="ptitle"><h2>Open runs</h2></div><${Part} picture=${counts}><ul class="lines">${STATUSES.filter((each) => !TERMINAL.includes(each) && (!RARE.includes(each) || by[each]?.n)).map((each) => html`<li><a href=${href("/runs", { q: "status:" + each })}><${Status} status=${each} /></a><b class="num">${counted(by[each] ?? { n: 0, exact: true })}</b></li>`)}</ul><//></section>`;
 }
 
 function Hands({ workers, due }) {

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
 import { useLive } from "../live.js";
 import { here, href, runHref, settled } from "../url.js";
-import { absolute, number, plural, zoneName } from "../format.js";
+import { absolute, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
 import { durationOf } from "../parts/acts.js";
 import { Copies } from "../parts/drop.js";
@@ -44,8 +44,8 @@ export function inWords(when) {
 
 function Act({ action, id }) {
   const act = ACTS[action];
-  const day = new Date(Date.now() - 86400e3).toISOString().slice(0, 10);
-  const [given, change] = useState({ reason: reasonKept(), start: day + "T00:00:00Z", end: day + "T23:59:59Z" });
+  const day = new Date(now.peek() - 86400e3).toISOString().slice(0, 10);
+  const [given, change] = useState({ reason: reasonKept(), start: day + "T00:00:00Z", end: new Date(now.peek()).toISOString().slice(0, 10) + "T00:00:00Z" });
   const set = (more) => change((known) => ({ ...known, ...more }));
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
