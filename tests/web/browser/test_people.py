@@ -16,6 +16,8 @@ SCREENS = [
     "/runs/order-88405?tab=record",
     "/runs/order-88409",
     "/runs/order-88405?tab=graph",
+    "/runs/order-88405?tab=state",
+    "/schedules?id=nightly",
     "/",
     "/letters",
     "/schedules",
@@ -39,6 +41,7 @@ MODES: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize("mode", MODES)
 async def test_no_screen_has_anything_that_axe_finds_wrong(shop, site, looker, mode):
     """FACES 10, line 22. At 200 % zoom a window of 1,440 is laid out as one of 720."""
+    await shop.engine.schedules.put("nightly", shops.quick, {"order": "o-1"}, cron="30 2 * * *")
     await shops.fill(shop)
     width, media = MODES[mode]
     await looker.page.set_viewport_size({"width": width, "height": 900})

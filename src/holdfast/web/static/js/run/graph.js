@@ -68,7 +68,7 @@ function Drawing({ graph, selected }) {
     ${graph.nodes.map(({ name, status, path, attempts, progress }) => { const [x, y] = drawn.at.get(name); const far = status === "running" ? progressed(progress) : attempts > 1 ? attempts + "×" : ""; const said = `${name}, ${path ? statusWord(status) : "not called yet"}${attempts > 1 ? `, ${plural(attempts, "attempt")}` : ""}${status === "running" && far ? ", " + far : ""}`; return html`<a key=${name} class=${"node s-" + tone(status) + (path ? "" : " none") + (path && path === selected ? " sel" : "")} transform=${`translate(${x} ${y})`} href=${path ? here({ tab: null, step: path }) : undefined} role=${path ? undefined : "img"} aria-label=${said}>${name.length > 21 && html`<title>${name}</title>`}<rect width=${WIDE} height=${HIGH} rx="9" /><path class="icon" transform="translate(10 12)" d=${drawing(path ? tone(status) : "pending")} /><text x="33" y="25">${cut(name)}${far && html`<tspan class="far" x=${WIDE - 8} text-anchor="end">${far}</tspan>`}</text></a>`; })}</svg></div>`;
 }
 
-const MOST_CALLS = 400;
+const MOST_CALLS = 200;
 const NAMED = { iteration: "iteration", loop: "loop", join: "join", race: "race", message: "message", child: "child", sleep: "sleep", send: "sent", publish: "published" };
 
 /** What the code has called, as a tree: branches, loops and what was called in them. */

@@ -23,11 +23,13 @@ const State = later(() => import("../run/state.js"), "State");
 const MOST_FACTS = 5000, PAGE = 1000;
 
 /** Read the facts that the timeline is drawn of: all of them, or of a very long run the newest. */
-async function factsOf(id, entries, known, signal) {
+async function factsOf(id, known, signal) {
   const path = `/runs/${encodeURIComponent(id)}/history`;
-  if (entries > MOST_FACTS && !known?.items.length) {
-    const page = await get(path, { params: { newest: "true", limit: PAGE }, signal });
-    return { items: page.items, partial: true };
+  if (!known?.items.length) {
+    // The newest tell how many there are, before the run itself is read.
+    const { items } = await get(path, { params: { newest: "true", limit: PAGE }, signal });
+    if (items.length < PAGE) return { items, partial: false };
+    if (items.at(-1).seq > MOST_FACTS) return { items, partial: true };
   }
   const items = known ? [...known.items] : [];
   for (let after = items.at(-1)?.seq ?? 0; ; ) {
@@ -115,7 +117,7 @@ export function Run({ id, params }) {
   const audit = usePicture("audit " + id, (signal) => get(path + "/audit", { signal }));
   const data = run.data?.head?.id === id ? run.data : null;
   const known = useRef(null);
-  const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, data?.entries ?? 0, known.current, signal)));
+  const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
   useLive("run/" + id, (name, data) => {
     const same = data.value?.entries === run.data?.entries && data.value?.head?.updated_at === run.data?.head?.updated_at;
@@ -153,7 +155,7 @@ export function Run({ id, params }) {
   const toggleFold = () => go(here({ fold: fold ? "no" : null }), { replace: true });
   useKeys({ "[": () => near(-1), "]": () => near(1), j: () => move(1), k: () => move(-1), arrowdown: () => move(1), arrowup: () => move(-1), f: toggleFold, c: () => copy("holdfast why " + quoted(id), "Command"), y: () => copy(id, "Id") });
   if (run.problem && !data) {
-    return html`<main id="main" tabindex="-1" class="s-run"><div class="crumb"><a href=${href("/runs")}>Runs</a></div><${Trouble} problem=${run.problem} retry=${again}><p><a href=${href("/runs", { q: id })}>Look for runs whose id begins so</a></p><//></main>`;
+    return html`<main id="main" tabindex="-1" class="s-run"><div class="crumb"><a href=${href("/runs")}>Runs</a></div><h1 class="vh">${id}</h1><${Trouble} problem=${run.problem} retry=${again}><p><a href=${href("/runs", { q: id })}>Look for runs whose id begins so</a></p><//></main>`;
   }
   if (!data) return html`<main id="main" class="s-run" aria-busy="true"></main>`;
   const counts = { steps: steps.length, history: data.entries, messages: drawn.rows.filter((each) => each.kind === "message").length, children: drawn.rows.filter((each) => each.kind === "child").length, record: audit.data?.items?.length };

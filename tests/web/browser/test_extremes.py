@@ -1,0 +1,81 @@
+"""What screens say at the edges: a database without anything, and a run with a hundred thousand facts."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import apsw
+import pytest
+from playwright.async_api import expect
+from tests.web.browser import shop as shops
+from tests.web.browser.conftest import served
+
+pytestmark = pytest.mark.web
+
+FACTS = 100_000
+EMPTY = {
+    "/": "There are no runs yet",
+    "/runs": "There are no runs yet",
+    "/letters": "No dead letters",
+    "/schedules": "There is no schedule. await engine.schedules.put(",
+    "/workers": "alive",
+    "/events": "No event is queued, and no run waits for one",
+    "/deploys": "None is on record. holdfast check --record",
+    "/audit": "declare limit",
+    "/start": "choose one",
+    "/settings": "None yet. Save view",
+    "/runs/nobody": "no run",
+}
+"""What each screen says of a database that an engine has just made; its limits are on record."""
+
+
+async def test_every_screen_of_an_empty_database_says_what_would_be_there(shop, site, looker):
+    for path, said in EMPTY.items():
+        await looker.open(path)
+        await looker.sees("main", said)
+        assert await looker.violations() == [], path
+        assert not await looker.overflows(), path
+
+
+def lengthen(file: Path, steps: int) -> None:
+    """Give the only run of a database so many steps more, each like its second: two facts."""
+    with apsw.Connection(str(file)) as database:
+        rows = [*database.execute("SELECT * FROM entries")]
+        last = max(row[2] for row in rows)
+        begin, end = [row for row in rows if row[1].endswith("#a2")]
+        more = (
+            (row[0], f"{row[1].removesuffix('a2')}{'abcdef'[len(str(n)) - 1]}{n}", last + 2 * n - 5 + which, row[3],
+             row[4] + 1_000 * n, row[5])
+            for n in range(3, steps + 3)
+            for which, row in enumerate((begin, end))
+        )  # fmt: skip
+        database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", more)
+    database.close()
+
+
+async def test_a_run_of_a_hundred_thousand_facts_says_what_is_shown_of_it(tmp_path: Path, looker):
+    """FACES 10, line 2: the page stays small, and says where it shows a part."""
+    async with AsyncExitStack() as stack:
+        file = tmp_path / "shop.db"
+        shop = await shops.opened(stack, f"sqlite:///{file}")
+        await shop.engine.start(shops.lengthy, 2, id="long")
+        await shop.settle()
+        lengthen(file, FACTS // 2)
+        site = await stack.enter_async_context(served(shop))
+        looker.site.port = site.port
+        for tab, said in {
+            "": "The newest 1,000 of 100,005 facts are drawn",
+            "graph": "Of its first facts",
+            "steps": "1 to 100 of 50,002 steps",
+            "history": "100,005",
+        }.items():
+            await looker.open(f"/runs/long?tab={tab}")
+            await expect(await looker.sees("main .panel .tabs")).to_be_visible()
+            await looker.sees("main", said)
+            assert await looker.page.evaluate("document.querySelectorAll('*').length") < 3_000, tab
+            if tab == "steps":
+                await looker.page.get_by_role("button", name="After").click()
+                await looker.sees("main", "101 to 200 of 50,002 steps")
+                assert await looker.violations() == []
+        await looker.page.goto("about:blank")
