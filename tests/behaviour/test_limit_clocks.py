@@ -14,14 +14,14 @@ from tests.support.limit_cases import Service, calling
 from tests.support.moved_clocks import BootedStore, MovedClock
 from tests.support.waiting import LONG, eventually
 
-from holdfast import Engine
+from holdfast import Context, Engine, activity, workflow
 from holdfast.clock import Clock
 from holdfast.contract.turns import CommitTurn
 from holdfast.engine.runs import departures
 from holdfast.limits import Limit
 from holdfast.testing.faults import Faults
 
-HOUR = 3_600_000_000
+HOUR, SECOND = 3_600_000_000, 1_000_000
 
 
 class Machine:
@@ -89,6 +89,45 @@ async def test_a_step_that_has_its_turn_goes_on_after_a_boot_and_a_commit_that_f
     failed = machine.faults.fail(only=lambda operations: any(map(_asks, operations)))
     await failed.happened()
     assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("resident", [0, 1000])
+async def test_a_line_moves_on_when_the_clock_on_the_wall_is_set_back(machine, service, resident):
+    """S4-19 The first in line was told by the clock on the wall when it may begin; limits go by the time since boot."""
+    caller = calling(service.call)
+    limits = [Limit(name="service", rate=1, per=timedelta(seconds=1))]
+    service.engine = engine = await machine.engine(caller, limits=limits, max_resident=resident)
+    for number in range(4):
+        await engine.start(caller, number, id=str(number))
+    await eventually(lambda: _waits(engine, 3))
+    machine.wall.jump(-HOUR)
+    machine.since_boot.jump(11 * SECOND)
+    assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(4)] == [0, 1, 2, 3]
+
+
+async def test_a_place_that_was_given_before_a_boot_is_not_kept_for_a_run_that_cannot_go_on(machine, service):
+    """S4-19 The worker dies when a step has got its turn, the machine is booted, and no worker has the run's code."""
+    caller, call = calling(service.stay), activity(limit="service")(service.call)
+
+    @workflow
+    async def other(ctx: Context) -> Any:
+        return await ctx.step(call, 7)
+
+    limits = [Limit(name="service", at_once=1)]
+    service.engine = engine = await machine.engine(caller, other, limits=limits)
+    for number in range(2):
+        await engine.start(caller, number, id=str(number))
+    await eventually(lambda: _waits(engine, 1))
+    faults = machine.faults
+    killed = faults.call(faults.die, moment="after", only=lambda _: any(map(_gives_back, faults.batches[-1])))
+    service.go.set()
+    await killed.happened()
+    await engine.stop(grace=timedelta(0))
+    machine.boot()
+    engine = service.engine = await machine.engine(other, limits=limits)
+    run = await engine.start(other)
+    machine.since_boot.jump(11 * SECOND)
+    assert await asyncio.wait_for(run.result(), LONG) == 7
 
 
 def _gives_back(operation: Any) -> bool:

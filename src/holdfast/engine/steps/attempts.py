@@ -92,8 +92,9 @@ class Attempts:
                 continue
             if verb.location in limits and self.limited.recall(resident, verb, limits[verb.location], notes):
                 continue
-            if (verb.settled or verb.skipped) and verb.retry_at is not None and verb.retry_at > now:
-                resident.retries[verb.location] = (verb.retry_at, verb)
+            due = verb.retry_at or 0
+            if (verb.settled or verb.skipped) and due > now and not self.limited.was_in_line(verb):
+                resident.retries[verb.location] = (due, verb)
                 continue
             if verb.location in resident.queued:
                 continue

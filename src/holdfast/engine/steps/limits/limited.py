@@ -286,6 +286,12 @@ class LimitedSteps:
         resident.retries[verb.location] = (due, verb)
         return True
 
+    def was_in_line(self, verb: StepVerb) -> bool:
+        """Tell whether a step that is not in line any more was there last: it asks again, whatever the clock says."""
+        last = verb.last
+        over = isinstance(last, entries.AttemptSkipped) and last.reason.startswith(OVER_LIMIT)
+        return verb.skipped and over and self.of(verb) is not None
+
     def withdraw_done(self, resident: Resident, limits: Mapping[str, Instant | None]) -> None:
         """Let steps wait no longer that the code gave up while it was replayed."""
         open_verbs = resident.execution.journal.open

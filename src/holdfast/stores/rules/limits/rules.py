@@ -389,13 +389,16 @@ class LimitRules:
         """Give turns that were not used in time to the next, and forget keys that are not in use."""
         statements = self._batch.statements
         await self._rows.write()
-        await statements.write("date_limit_turns", [(operation.now,)])
-        late = await statements.read("late_limit_turns", [(operation.now - GRANTED_FOR, operation.now + SKEW)])
+        await statements.write("date_limit_turns", [(operation.now, operation.now + SKEW)])
+        late = await statements.read("late_limit_turns", [(operation.now - GRANTED_FOR,)])
         names = dict.fromkeys(str(name) for (name,) in await statements.read("stale_limits", [()]))
         for row in late:
             waiter = Waiter(*row)  # type: ignore[arg-type]  # columns as in Waiter
             await self._remove(waiter)
             names[waiter.name] = None
+            run = await self._batch.run(waiter.run) if not (waiter.place or waiter.task) else None
+            if run is not None:  # it waits by a clock that may have been set back: let it ask again
+                self._batch.put(run, InboxKind.LIMIT_TURN, waiter.location, waiter.name, "", operation.at)
         for name in names:
             found = await self._rows.get(name, "", "")
             if found is not None:

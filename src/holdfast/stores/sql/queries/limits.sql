@@ -101,13 +101,13 @@ FROM limit_keys WHERE name = $1 AND waiting > 0 AND at >= $2;
 UPDATE limit_waiters SET granted = NULL WHERE name = $1 AND key = $2 AND granted IS NOT NULL AND place = 0;
 
 -- name: date_limit_turns
--- Turns that were given by a process that did not know the time.
-UPDATE limit_waiters SET granted = $1 WHERE granted = -1;
+-- Turns that were given by a process that did not know the time, or, if they lie after an instant ($2), in another boot.
+UPDATE limit_waiters SET granted = $1 WHERE granted = -1 OR (granted > $2 AND place = 1);
 
 -- name: late_limit_turns
--- Turns that were given before an instant ($1) and not used; those reserved after another ($2) were given in another boot.
+-- Turns that were given before an instant and not used.
 SELECT run, location, name, key, priority, n, since, granted, place, task FROM limit_waiters
-WHERE granted IS NOT NULL AND (granted < $1 OR (granted > $2 AND place = 1)) ORDER BY granted LIMIT 1000;
+WHERE granted IS NOT NULL AND granted < $1 ORDER BY granted LIMIT 1000;
 
 -- name: stale_limits
 -- Limits of which turns became free when the time was not known.
