@@ -12,9 +12,10 @@ from tests.support.limit_cases import START, Service, calling
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, workflow
-from holdfast.contract.limits import TakeTasks, TasksTaken
+from holdfast.contract.limits import CorrectPlaces, TakeTasks, TasksTaken
 from holdfast.contract.operations import FinishTask
 from holdfast.engine.steps.queue import incoming
+from holdfast.engine.worker import committer
 from holdfast.errors import DefinitionError, RetryAfter, UnknownLimit
 from holdfast.limits import Limit
 
@@ -301,6 +302,22 @@ async def test_the_end_of_a_task_that_is_told_twice_gives_its_place_back_once(ma
     for run in runs:
         await asyncio.wait_for(run.result(), LONG)
     assert service.most == 2
+    await counts(engine, 0, 0, 0)
+
+
+@pytest.mark.parametrize("mode", ["evict"])
+async def test_a_correction_of_counts_that_fails_is_made_again_soon(make, service):
+    """S4-19 The store fails when an attempt ends, and again when the worker says what it has: its lease is long."""
+    caller = queued(service.call)
+    service.engine = engine = await make(caller, limits=ONE, lease=timedelta(hours=1))
+    ending = engine.faults.fail(None, only=FinishTask)
+    run = await engine.start(caller, 1)
+    await ending.happened()
+    correcting = engine.faults.fail(None, only=CorrectPlaces)
+    await eventually(lambda: correcting.injected > len(committer._RETRIES))  # then it is given up
+    ending.heal()
+    correcting.heal()
+    assert await asyncio.wait_for(run.result(), LONG) == 1
     await counts(engine, 0, 0, 0)
 
 

@@ -67,7 +67,12 @@ class LimitKeeper:
         limited = self._runner.attempts.limited
         if (limited.used and not limited.tasks.asked) and (renewed != self._corrected or limited.doubt):
             self._corrected = renewed
-            outcome = await self._committer.apply(limited.correction())
+            correction = limited.correction()
+            try:
+                outcome = await self._committer.apply(correction)
+            except Exception:
+                limited.doubt = True
+                raise
             if isinstance(outcome, Done) and outcome.count:
                 _logger.info("%d places of limits were counted for this worker that it did not have", outcome.count)
                 self._turns_came()
