@@ -17,8 +17,8 @@ SKEW = 60_000_000
 def turn_of(begins: Sequence[Instant], now: Instant, rate: int, per: int, burst: int | None, ahead: int = 0) -> Instant:
     """Return from when an attempt may begin, now at the earliest, if `ahead` others begin before it.
 
-    Without burst `begins` are the last instants at which attempts began, at most `rate` of them; with burst the one
-    instant at which all tokens are there again.
+    Without burst `begins` are the last instants at which attempts began, at most `rate` of them; with burst the
+    instant at which all tokens are there again, and that of the last begin.
     """
     if burst is not None:
         interval = -(-per // rate)
@@ -36,7 +36,7 @@ def after_begin(begins: Sequence[Instant], now: Instant, rate: int, per: int, bu
     """Return what to keep once an attempt began now."""
     if burst is not None:
         interval = -(-per // rate)
-        return [max(_full(begins, now, interval * burst), now) + interval]
+        return [max(_full(begins, now, interval * burst), now) + interval, now]
     kept = [_seen(begin, now) for begin in begins]
     return [*kept, max([now, *kept[-1:]])][-rate:]
 
@@ -54,4 +54,5 @@ def _seen(begin: Instant, now: Instant) -> Instant:
 
 
 def _full(begins: Sequence[Instant], now: Instant, most: int) -> Instant:
-    return min(begins[0], now + most) if begins else now
+    """Return when all tokens are there again: at most so long after the last begin, whatever the numbers were then."""
+    return min(begins[0], begins[-1] + most) if begins else now

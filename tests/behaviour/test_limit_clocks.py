@@ -54,10 +54,13 @@ def service() -> Service:
     return Service()
 
 
-async def test_a_line_moves_on_after_the_machine_was_booted(machine, service):
-    """S4-19 The first in line was told when it may begin, in the time of the last boot."""
+@pytest.mark.parametrize("burst", [None, 1])
+@pytest.mark.parametrize("up", [1000 * HOUR, 55 * SECOND])
+async def test_a_line_moves_on_after_the_machine_was_booted(machine, service, up, burst):
+    """S4-19 The first in line was told when it may begin, in the time of the last boot; that may have been short."""
+    machine.since_boot.ahead = -Clock().now() + up
     caller = calling(service.call)
-    limits = [Limit(name="service", rate=1, per=timedelta(seconds=1))]
+    limits = [Limit(name="service", rate=1, per=timedelta(milliseconds=300), burst=burst)]
     service.engine = engine = await machine.engine(caller, limits=limits)
     for number in range(3):
         await engine.start(caller, number, id=str(number))
@@ -66,6 +69,7 @@ async def test_a_line_moves_on_after_the_machine_was_booted(machine, service):
     machine.boot()
     service.engine = engine = await machine.engine(caller, limits=limits)
     assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(3)] == [0, 1, 2]
+    assert machine.since_boot.now() < 50 * SECOND
 
 
 async def test_a_step_that_has_its_turn_goes_on_after_a_boot_and_a_commit_that_failed(machine, service, monkeypatch):

@@ -46,3 +46,14 @@ def test_as_many_as_allowed_begin_at_once() -> None:
 def test_those_ahead_in_line_come_first() -> None:
     """S4-19"""
     assert [turn_of([10, 20], 30, 3, PER, None, ahead) for ahead in range(4)] == [30, 1010, 1020, 1030]
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 10), (1000, 10)), ((10, 1000), (10, 3)), ((5, 5), (5, 5))])
+def test_a_turn_that_was_told_is_the_same_when_it_comes(before: tuple[int, int], after: tuple[int, int]) -> None:
+    """S4-19 Also where the numbers were others when the attempts before it began."""
+    kept: list[int] = []
+    for _ in range(before[1]):
+        kept = after_begin(kept, 50, before[0], PER, before[1])
+    turn = turn_of(kept, 50, after[0], PER, after[1])
+    assert 50 < turn <= 50 + PER // after[0]
+    assert turn_of(kept, turn, after[0], PER, after[1]) == turn

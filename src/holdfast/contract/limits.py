@@ -60,10 +60,15 @@ class CorrectPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrantTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """Give the turns of steps that did not begin in time to the next, and forget keys that are not in use."""
+    """Give the turns of steps that did not begin in time to the next, and forget keys that are not in use.
+
+    `opens` is the worker that is being opened. If no other is alive, no commit is late, so that all that lies ahead of
+    `now` was written in another boot of the machine.
+    """
 
     at: Instant
     now: Instant
+    opens: str | None = None
 
 
 class PutLimit(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,10 +39,10 @@ class LimitKeeper:
         self._corrected: float | None = None
         """The renewal of the lease after which the counts of this worker were last corrected."""
 
-    async def declare(self) -> None:
+    async def declare(self, worker: str) -> None:
         """Write down the limits that this engine declares: the one that was opened last says what holds.
 
-        Turns that were given before the machine was booted count as given now.
+        What was written before the machine was booted is brought to the present time since boot.
         """
         for limit in self._runner.limits.shared:
             outcome = await self._committer.apply(
@@ -58,7 +58,7 @@ class LimitKeeper:
             if isinstance(outcome, Done) and outcome.ids:
                 _logger.warning("limit %r was %s and is %s now", limit.name, outcome.ids[0], limit.brief())
         if self._runner.limits.shared:
-            await self._committer.apply(GrantTurns(at=self._clock.now(), now=self.lease_clock.now()))
+            await self._committer.apply(GrantTurns(at=self._clock.now(), now=self.lease_clock.now(), opens=worker))
 
     async def see_to(self, renewed: float) -> None:
         """Correct the counts of this worker after each renewal of its lease, and hand on turns that were not used."""

@@ -127,7 +127,7 @@ class Worker:
                 await self.committer.apply(
                     Unblock(at=self._clock.now(), workflow=workflow.name, fingerprint=workflow.fingerprint)
                 )
-        await self.limits.declare()
+        await self.limits.declare(self.id)
         if advance:
             self._background.start("claimer", self._claimer.run(lambda: self.id))
         self._store.when_changed = self._hear

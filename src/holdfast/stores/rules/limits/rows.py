@@ -68,9 +68,9 @@ class KeyRecord(msgspec.Struct):
     at: Instant = 0
     """When the last of these instants was written."""
 
-    def seen(self, now: Instant) -> None:
+    def seen(self, now: Instant, skew: int = SKEW) -> None:
         """Note the time; what was written in another boot of the machine is as far away as it was then."""
-        if self.at > now + SKEW:
+        if self.at > now + skew:
             moved = now - self.at
             self.begins = encoded([begin + moved for begin in self.instants]).decode() if self.begins else ""
             self.held_until = max(self.held_until + moved, 0)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Instant
 from holdfast.contract.limits import (
-    GRANTED_FOR,
     CorrectPlaces,
     GrantTurns,
     LeaveLimits,
@@ -20,6 +19,7 @@ from holdfast.contract.operations import Done, KeyAnswer, Outcome, Refused
 from holdfast.contract.rows import InboxKind
 from holdfast.contract.turns import EnterLimit, LeaveKey, LeaveLimit, TurnEffects
 from holdfast.rates import SKEW, after_begin, idle_from
+from holdfast.stores.rules.limits.late import grant_turns
 from holdfast.stores.rules.limits.rows import KeyRecord, LimitRecord, LimitRows, Waiter, encoded
 from holdfast.stores.rules.limits.tasks import take_tasks
 from holdfast.stores.rules.limits.turns import goes_on, has_place, is_calm, is_full, key_has_place, may_keep, turn_under
@@ -46,15 +46,16 @@ class LimitRules:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._rows = LimitRows(batch.statements)
+        self.rows = LimitRows(batch.statements)
+        """What the batch has read of limits, and will write."""
 
     def know(self, wanted: Sequence[Row], rows: Iterable[Row]) -> None:
         """Take in limits with their keys and counts, read before they were asked for; there are no others."""
-        self._rows.know(wanted, rows)
+        self.rows.know(wanted, rows)
 
     def pending(self) -> list[tuple[str, list[Row]]]:
         """Return what is to be written, by statement."""
-        return self._rows.pending()
+        return self.rows.pending()
 
     async def use(
         self, run: StoredRun, effects: TurnEffects, at: Instant, keys: Mapping[str, KeyAnswer]
@@ -63,8 +64,8 @@ class LimitRules:
         answers: dict[str, LimitAnswer] = {}
         if len(effects.enters) == len(effects.exits) == 1 and not (keys or effects.unlimits or run.side_rows):
             enter = effects.enters[0]
-            found = await self._rows.get(enter.limit, enter.key, enter.worker)
-            held = self._rows.counts[enter.limit, enter.key, enter.worker] if found is not None else 0
+            found = await self.rows.get(enter.limit, enter.key, enter.worker)
+            held = self.rows.counts[enter.limit, enter.key, enter.worker] if found is not None else 0
             if held and found is not None and goes_on(*found, effects.exits[0], enter):
                 return {enter.location: _MAY_KEEP if may_keep(*found, held) else _ENTERED}
         for location, now in effects.unlimits:
@@ -87,12 +88,12 @@ class LimitRules:
 
     async def enter(self, run: StoredRun, enter: EnterLimit, at: Instant) -> LimitAnswer:
         """Take a place for an attempt, or let it wait in line."""
-        found = await self._rows.get(enter.limit, enter.key, enter.worker)
+        found = await self.rows.get(enter.limit, enter.key, enter.worker)
         if found is None:
             return _UNKNOWN
         limit, key = found
         if enter.counted:
-            held = self._rows.counts[enter.limit, enter.key, enter.worker]
+            held = self.rows.counts[enter.limit, enter.key, enter.worker]
             if held >= enter.counted and is_calm(limit, key) and not run.side_rows:
                 return _MAY_KEEP if may_keep(limit, key, held) else _ENTERED
             await self.leave(LeaveLimit(limit=enter.limit, key=enter.key, worker=enter.worker, now=enter.now), at)
@@ -105,7 +106,7 @@ class LimitRules:
 
     async def enter_task(self, run: int, enter: EnterLimit, at: Instant) -> LimitAnswer:
         """Take a place for an attempt that is being taken from a queue, or put it in line."""
-        found = await self._rows.get(enter.limit, enter.key, enter.worker)
+        found = await self.rows.get(enter.limit, enter.key, enter.worker)
         if found is None:
             return _UNKNOWN
         limit, key = found
@@ -128,7 +129,7 @@ class LimitRules:
             if mine.granted is None and (mine.name, mine.key) == (enter.limit, enter.key):
                 await self._park(run, enter.location, task)
                 return _WAITS
-            await self._remove(mine)
+            await self.remove(mine)
         first = mine is not None or not key.waiting
         if first and has_place(limit, key) and turn_under(limit, key, enter.now) <= enter.now:
             answer = self._begin(limit, key, enter)
@@ -141,14 +142,14 @@ class LimitRules:
 
     def is_full(self, name: str) -> bool:
         """Tell whether nothing more may begin under a limit, whatever its key."""
-        limit = self._rows.limits.get(name)
+        limit = self.rows.limits.get(name)
         return limit is not None and is_full(limit)
 
     def _begin(self, limit: LimitRecord, key: KeyRecord, enter: EnterLimit) -> LimitAnswer:
         limit.used += 1
         key.used += 1
-        self._rows.counts[enter.limit, enter.key, enter.worker] += 1
-        self._rows.changed_counts[enter.limit, enter.key, enter.worker] = None
+        self.rows.counts[enter.limit, enter.key, enter.worker] += 1
+        self.rows.changed_counts[enter.limit, enter.key, enter.worker] = None
         numbers = limit.numbers
         if numbers.rate is not None:
             begins = after_begin(key.instants, enter.now, numbers.rate, numbers.per, numbers.burst)
@@ -157,10 +158,10 @@ class LimitRules:
         probes = numbers.trip_after is not None and key.open_until is not None
         if probes:
             key.probe = enter.worker
-        self._note(limit, key)
+        self.note(limit, key)
         if probes:
             return _PROBES
-        held = self._rows.counts[enter.limit, enter.key, enter.worker]
+        held = self.rows.counts[enter.limit, enter.key, enter.worker]
         return _MAY_KEEP if may_keep(limit, key, held) else _ENTERED
 
     async def _wait(
@@ -175,7 +176,7 @@ class LimitRules:
         key.waiting += 1
         if key.head is None or (-enter.priority, n) < (-(key.head_priority or 0), key.head):
             key.head_priority, key.head = enter.priority, n
-        self._note(limit, key)
+        self.note(limit, key)
 
     async def _park(self, run: int, location: str, task: int) -> None:
         """Let no worker take an attempt from its queue before it is its turn."""
@@ -186,12 +187,12 @@ class LimitRules:
 
     async def leave(self, leave: LeaveLimit, at: Instant) -> None:
         """Give places back, and take in what the attempt says of the service."""
-        found = await self._rows.get(leave.limit, leave.key, leave.worker)
+        found = await self.rows.get(leave.limit, leave.key, leave.worker)
         if found is None:
             return
         limit, key = found
         key.seen(leave.now)
-        held = self._rows.counts[leave.limit, leave.key, leave.worker]
+        held = self.rows.counts[leave.limit, leave.key, leave.worker]
         self._judge(limit, key, leave)
         self._give_back(limit, key, leave.worker, min(leave.places, held))
         if limit.waiting:
@@ -199,13 +200,13 @@ class LimitRules:
 
     def _give_back(self, limit: LimitRecord, key: KeyRecord, worker: str, places: int) -> None:
         if places:
-            if key.probe == worker and places == self._rows.counts[limit.name, key.key, worker]:
+            if key.probe == worker and places == self.rows.counts[limit.name, key.key, worker]:
                 key.probe = ""  # the attempt that tried went with them
             limit.used -= places
             key.used -= places
-            self._rows.counts[limit.name, key.key, worker] -= places
-            self._rows.changed_counts[limit.name, key.key, worker] = None
-            self._note(limit, key)
+            self.rows.counts[limit.name, key.key, worker] -= places
+            self.rows.changed_counts[limit.name, key.key, worker] = None
+            self.note(limit, key)
 
     def _judge(self, limit: LimitRecord, key: KeyRecord, leave: LeaveLimit) -> None:
         """Hold a key back if the service said so, or if too many attempts failed in a row."""
@@ -213,7 +214,7 @@ class LimitRules:
             if leave.now + leave.hold > key.held_until:
                 key.held_until, key.at = leave.now + leave.hold, leave.now
             key.idle = max(key.idle, key.held_until)
-            self._note(limit, key)
+            self.note(limit, key)
         numbers = limit.numbers
         if numbers.trip_after is None:
             return
@@ -228,7 +229,7 @@ class LimitRules:
                 key.open_until = leave.now + numbers.cool_down
         elif leave.verdict == "ok" and (probed or key.open_until is None):
             key.failures, key.open_until = 0, None
-        self._note(limit, key)
+        self.note(limit, key)
 
     # The line.
 
@@ -254,9 +255,9 @@ class LimitRules:
 
     async def _forget(self, waiters: Sequence[Waiter], at: Instant, now: Instant | None = None) -> None:
         for waiter in waiters:
-            await self._remove(waiter)
+            await self.remove(waiter)
         for name in dict.fromkeys(waiter.name for waiter in waiters):
-            limit = self._rows.limits.get(name)
+            limit = self.rows.limits.get(name)
             if limit is not None and limit.waiting:
                 await self._grant(limit, at, now)
 
@@ -264,12 +265,12 @@ class LimitRules:
         rows = await self._batch.statements.read("get_limit_waiter", [(run, location)])
         return Waiter(*rows[0]) if rows else None  # type: ignore[arg-type]  # columns as in Waiter
 
-    async def _remove(self, waiter: Waiter) -> None:
+    async def remove(self, waiter: Waiter) -> None:
         """Delete a waiter, and free what was reserved for it."""
         await self._batch.statements.write("delete_limit_waiter", [(waiter.name, waiter.run, waiter.location)])
         if waiter.task:
             await self._batch.statements.write("unpark_task", [(waiter.run, waiter.location)])
-        found = await self._rows.get(waiter.name, waiter.key, "")
+        found = await self.rows.get(waiter.name, waiter.key, "")
         if found is None:
             return
         limit, key = found
@@ -283,7 +284,7 @@ class LimitRules:
                 key.invited = None
             if waiter.granted is not None or waiter.n == key.head:
                 await self._find_head(key)
-        self._note(limit, key)
+        self.note(limit, key)
 
     async def _find_head(self, key: KeyRecord) -> None:
         rows = await self._batch.statements.read("first_limit_waiter", [(key.name, key.key)]) if key.waiting else []
@@ -302,17 +303,17 @@ class LimitRules:
                 key.seen(now)
             elif numbers.rate is not None or key.held_until or key.open_until is not None:
                 limit.stale = 1  # the next worker that looks knows the time
-                self._note(limit, key)
+                self.note(limit, key)
                 return
             await self._tell_first(limit, key, at, now)
 
     async def _next_key(self, limit: LimitRecord) -> KeyRecord | None:
         """Return the key whose first waiter is the first of those that may begin."""
-        known = [key for key in self._rows.keys.values() if key.name == limit.name]
+        known = [key for key in self.rows.keys.values() if key.name == limit.name]
         if limit.waiting > sum(key.waiting for key in known):
-            await self._rows.write()
+            await self.rows.write()
             rows = await self._batch.statements.read("next_limit_key", [(limit.name,)])
-            return self._rows.adopt(rows[0]) if rows else None
+            return self.rows.adopt(rows[0]) if rows else None
         ready = (key for key in known if key.ready)
         return min(ready, key=lambda key: (-(key.head_priority or 0), key.head or 0), default=None)
 
@@ -323,7 +324,7 @@ class LimitRules:
         waiter = Waiter(*row)  # type: ignore[arg-type]  # columns as in Waiter
         run = await batch.run(waiter.run)
         if run is None or run.ended is not None:
-            await self._remove(waiter)
+            await self.remove(waiter)
             return
         turn = turn_under(limit, key, now) if now is not None else _UNDATED
         wait = turn - now if now is not None else 0
@@ -337,7 +338,7 @@ class LimitRules:
             limit.granted += 1
             key.granted += 1
         await self._find_head(key)
-        self._note(limit, key)
+        self.note(limit, key)
         if waiter.task:
             if not wait:
                 await batch.statements.write("unpark_task", [(waiter.run, waiter.location)])
@@ -346,73 +347,46 @@ class LimitRules:
         at = run.updated if at is None else at
         batch.put(run, InboxKind.LIMIT_TURN, waiter.location, limit.name, str(at + wait) if wait else "", at)
 
-    def _note(self, limit: LimitRecord, key: KeyRecord) -> None:
+    def note(self, limit: LimitRecord, key: KeyRecord) -> None:
         """Note that a limit and a key of it changed."""
         numbers = limit.numbers
         key.ready = int(key.head is not None and key.invited is None and key_has_place(numbers, key))
-        self._rows.changed_limits[limit.name] = limit
-        self._rows.changed_keys[key.name, key.key] = key
+        self.rows.changed_limits[limit.name] = limit
+        self.rows.changed_keys[key.name, key.key] = key
 
     # Workers.
 
     async def lose(self, worker: str, at: Instant | None = None) -> None:
         """Delete what a worker has that is not there any more, and give its places to others."""
         names: dict[str, None] = {}
-        await self._rows.write()
+        await self.rows.write()
         for name, key_name, used in await self._batch.statements.read("limit_counts_of", [(worker,)]):
-            found = await self._rows.get(str(name), str(key_name), worker)
+            found = await self.rows.get(str(name), str(key_name), worker)
             if found is not None:
                 self._give_back(*found, worker, int(used or 0))
                 names[str(name)] = None
-        await self._grant_all(names, at, None)
+        await self.grant_all(names, at, None)
 
     async def correct(self, operation: CorrectPlaces) -> Outcome:
         """Let the counts of a worker say what it knows that it has."""
         known = {(held.limit, held.key): held for held in operation.places}
         wrong = 0
         names: dict[str, None] = {}
-        await self._rows.write()
+        await self.rows.write()
         for name, key_name, used in await self._batch.statements.read("limit_counts_of", [(operation.worker,)]):
             held = known.get((str(name), str(key_name)))
             surplus = int(used or 0) - (held.most if held is not None else 0)
-            found = await self._rows.get(str(name), str(key_name), operation.worker)
+            found = await self.rows.get(str(name), str(key_name), operation.worker)
             if surplus > 0 and found is not None:
                 wrong += surplus
                 names[str(name)] = None
                 self._give_back(*found, operation.worker, surplus)
-        await self._grant_all(names, operation.at, operation.now)
+        await self.grant_all(names, operation.at, operation.now)
         return Done(wrong)
 
-    # Time.
-
-    async def grant_turns(self, operation: GrantTurns) -> Outcome:
-        """Give turns that were not used in time to the next, and forget keys that are not in use."""
-        statements = self._batch.statements
-        await self._rows.write()
-        await statements.write("date_limit_turns", [(operation.now, operation.now + SKEW)])
-        late = await statements.read("late_limit_turns", [(operation.now - GRANTED_FOR,)])
-        names = dict.fromkeys(str(name) for (name,) in await statements.read("stale_limits", [()]))
-        for row in late:
-            waiter = Waiter(*row)  # type: ignore[arg-type]  # columns as in Waiter
-            await self._remove(waiter)
-            names[waiter.name] = None
-            run = await self._batch.run(waiter.run) if not (waiter.place or waiter.task) else None
-            if run is not None:  # it waits by a clock that may have been set back: let it ask again
-                self._batch.put(run, InboxKind.LIMIT_TURN, waiter.location, waiter.name, "", operation.at)
+    async def grant_all(self, names: Iterable[str], at: Instant | None, now: Instant | None) -> None:
         for name in names:
-            found = await self._rows.get(name, "", "")
-            if found is not None:
-                found[0].stale = 0
-                self._note(*found)
-        await self._grant_all(names, operation.at, operation.now)
-        await self._rows.write()
-        forgotten = await statements.change("forget_limit_keys", (operation.now,))
-        self._rows.forget_idle(operation.now)
-        return Done(len(late) + len(names) + forgotten)
-
-    async def _grant_all(self, names: Iterable[str], at: Instant | None, now: Instant | None) -> None:
-        for name in names:
-            found = await self._rows.get(name, "", "")
+            found = await self.rows.get(name, "", "")
             if found is not None and found[0].waiting:
                 await self._grant(found[0], at, now)
 
@@ -420,13 +394,13 @@ class LimitRules:
 
     async def put(self, operation: PutLimit) -> Outcome:
         """Declare a limit, or override its numbers."""
-        found = await self._rows.get(operation.name, "", "")
+        found = await self.rows.get(operation.name, "", "")
         spec = encoded(operation.spec).decode() if operation.spec is not None else None
         if found is None:
             if operation.override or spec is None:
                 return Refused(None)
             await self._batch.statements.write("insert_limit", [(operation.name, spec, operation.at)])
-            del self._rows.limits[operation.name]
+            del self.rows.limits[operation.name]
             return Done(1)  # nothing can wait for it yet
         limit, _ = found
         before = limit.override if operation.override else limit.spec
@@ -446,7 +420,7 @@ class LimitRules:
 
     async def pause(self, operation: PauseLimit) -> Outcome:
         """Let nothing begin under a limit, or let it go on."""
-        found = await self._rows.get(operation.name, "", "")
+        found = await self.rows.get(operation.name, "", "")
         if found is None:
             return Refused(None)
         limit, _ = found
@@ -465,16 +439,20 @@ class LimitRules:
         A first in line that was told when it may begin is told again.
         """
         statements = self._batch.statements
-        await self._rows.write()
+        await self.rows.write()
         found = await statements.read("waiting_limit_keys", [(limit.name, now + SKEW if boot else 0)])
-        for key in map(self._rows.adopt, found):
-            if key.invited is not None:
-                await statements.write("take_back_turn", [(key.name, key.key)])
-                key.invited = None
-                await self._find_head(key)
-            self._note(limit, key)
+        for key in map(self.rows.adopt, found):
+            await self.tell_again(limit, key)
         if found:
             await self._grant(limit, at, now)
+
+    async def tell_again(self, limit: LimitRecord, key: KeyRecord) -> None:
+        """Let the first in line of a key wait to be told when it may begin, though it was told."""
+        if key.invited is not None:
+            await self._batch.statements.write("take_back_turn", [(key.name, key.key)])
+            key.invited = None
+            await self._find_head(key)
+        self.note(limit, key)
 
     async def apply(
         self, operation: LeaveLimits | TakeTasks | CorrectPlaces | GrantTurns | PutLimit | PauseLimit
@@ -490,7 +468,7 @@ class LimitRules:
             case CorrectPlaces():
                 return await self.correct(operation)
             case GrantTurns():
-                return await self.grant_turns(operation)
+                return await grant_turns(self._batch, operation)
             case PutLimit():
                 return await self.put(operation)
             case PauseLimit():

@@ -96,6 +96,15 @@ SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, b
     probe, idle, at
 FROM limit_keys WHERE name = $1 AND waiting > 0 AND at >= $2;
 
+-- name: later_limit_keys
+-- The keys of which something was written after an instant.
+SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, begins, held_until, failures, open_until,
+    probe, idle, at
+FROM limit_keys WHERE at > $1;
+
+-- name: other_live_workers
+SELECT 1 FROM workers WHERE state = 'live' AND id <> $1 LIMIT 1;
+
 -- name: take_back_turn
 -- The first in line of a key that was told when it may begin waits as the others do.
 UPDATE limit_waiters SET granted = NULL WHERE name = $1 AND key = $2 AND granted IS NOT NULL AND place = 0;
