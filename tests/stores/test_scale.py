@@ -300,6 +300,7 @@ WHOLE = re.compile(rf"SCAN ({'|'.join(TABLES)})\b")
 BY_DESIGN = {
     "dead_workers": "there are as many workers as processes",
     "live_leases": "the same",
+    "other_live_workers": "the same",
     "prune_dead": "the same",
     "age_dead": "the same",
     "recent_deaths": "the same",
