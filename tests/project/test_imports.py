@@ -372,7 +372,7 @@ def test_a_rightful_use_is_left_alone(check, module, code):
 CIRCLES: dict[frozenset[str], str] = {
     frozenset({"replay.journal", "replay.verbs"}): "a verb is an entry of its journal",
     frozenset(
-        {"stores.rules.batch", "stores.rules.limits.rules", "stores.rules.limits.tasks"}
+        {"stores.rules.batch", *(f"stores.rules.limits.{topic}" for topic in ("late", "rules", "tasks"))}
         | {
             f"stores.rules.{topic}"
             for topic in [
