@@ -154,3 +154,35 @@ async def test_ended_runs_are_counted_seldom_and_open_ones_now():
         assert await counted() == (2, 0)
         clock.advance(timedelta(seconds=11))
         assert await counted() == (2, 1)
+
+
+async def test_a_page_of_a_history_names_its_calls_and_reads_no_other_page(monkeypatch):
+    @activity
+    async def pick(number: int) -> int:
+        return number
+
+    @workflow
+    async def picking(ctx: Context) -> None:
+        for number in range(40):
+            await ctx.step(pick, number)
+
+    async with TestEngine(workflows=[picking]) as engine:
+        await engine.execute(picking, id="order-1")
+        desk = LocalDesk(engine.store)
+        whole = (await desk.history("order-1", limit=1_000)).items
+        read: list[int] = []
+        for name in ("history", "facts_of_kind"):
+            asked = getattr(engine.store, name)
+
+            async def counted(*given, asked=asked, **more):
+                rows = await asked(*given, **more)
+                read.append(len(rows))
+                return rows
+
+            monkeypatch.setattr(engine.store, name, counted)
+        page = await desk.history("order-1", after=whole[50].seq, limit=10)
+        assert page.items == whole[51:61]
+        assert {entry.path.partition("#")[0] for entry in page.items} == {"pick"}
+        newest = await desk.history("order-1", limit=10, newest=True)
+        assert newest.items == whole[-10:]
+        assert sum(read) < 30, "two pages and the name"

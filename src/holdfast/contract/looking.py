@@ -19,7 +19,7 @@ from holdfast.contract.house import (
     QueueRow,
 )
 from holdfast.contract.limits import Admission
-from holdfast.contract.rows import AuditRow
+from holdfast.contract.rows import AuditRow, EntryRow
 
 
 class Looks(ABC):
@@ -64,6 +64,10 @@ class Looks(ABC):
     @abstractmethod
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         """Return since when runs, by their keys, wait in their oldest receive."""
+
+    @abstractmethod
+    async def facts_of_kind(self, key: int, kind: int, before: int) -> list[EntryRow]:
+        """Return the facts of one kind that a run has before a number, in their order: of many the few that matter."""
 
     @abstractmethod
     async def unread_names(self, keys: Sequence[int]) -> dict[int, tuple[str, ...]]:

@@ -275,8 +275,7 @@ class LocalDesk(LocalActs):
 
         if not rows:
             return rows
-        names = [row for row in await self._store.history(key) if row.kind == Name.kind and row.seq < rows[0].seq]
-        return [*names, *rows]
+        return [*await self._store.facts_of_kind(key, Name.kind, rows[0].seq), *rows]
 
     async def record(self, run_id: str) -> RecordedRun:
         from holdfast.histories.recorded import recorded_run

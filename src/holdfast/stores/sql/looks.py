@@ -34,7 +34,7 @@ from holdfast.contract.house import (
     QueueRow,
 )
 from holdfast.contract.limits import Admission
-from holdfast.contract.rows import AuditRow
+from holdfast.contract.rows import AuditRow, EntryRow
 from holdfast.contract.store import Store
 from holdfast.stores.liveness import Fate
 from holdfast.stores.sql import heads as searching
@@ -125,6 +125,9 @@ class SQLLooks(Store):
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
         return {_int(run): _int(since) for run, since in rows}
+
+    async def facts_of_kind(self, key: int, kind: int, before: int) -> list[EntryRow]:
+        return [EntryRow._make(row) for row in await self._read("read_entries_of_kind", (key, before, kind))]
 
     async def unread_names(self, keys: Sequence[int]) -> dict[int, tuple[str, ...]]:
         rows = await self._read("unread_names", *((key, MOST_UNREAD) for key in keys)) if keys else []

@@ -127,6 +127,8 @@ class HeadConformance:
         assert await store.history(run.key, after=2, limit=3) == facts[2:5]
         assert await store.history(run.key, after=2, limit=3, newest=True) == facts[4:]
         assert await store.history(run.key, after=7) == []
+        assert await store.facts_of_kind(run.key, facts[0].kind, before=4) == facts[:3]
+        assert await store.facts_of_kind(run.key, facts[0].kind + 1, before=4) == []
 
     async def test_what_sentences_need_is_asked_for_many_runs_at_once(self, store: Store) -> None:
         paused = await waiting(store, "news", since=NOW - 5 * SECOND)

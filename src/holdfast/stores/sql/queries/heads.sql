@@ -13,6 +13,10 @@ SELECT {head} FROM {rows} AS wanted {join} runs ON runs.id = wanted.id LEFT JOIN
 -- The first facts of one run after a number.
 SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3;
 
+-- name: read_entries_of_kind
+-- The facts of one kind that a run has before a number.
+SELECT {entry} FROM entries WHERE run = $1 AND seq < $2 AND kind = $3 ORDER BY seq;
+
 -- name: read_newest_entries
 -- The last facts of one run after a number, latest first.
 SELECT {entry} FROM entries WHERE run = $1 AND seq > $2 ORDER BY seq DESC LIMIT $3;
