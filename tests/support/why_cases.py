@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tests.support.waiting import eventually
 
 from holdfast import Context, NotReady, Retry, activity, step_context, workflow
+from holdfast.contract.figures import BOUNDS, CLAIMED, MINUTE, Figure
 from holdfast.contract.moves import FinishMove
 from holdfast.contract.operations import Committed, Done, Started
 from holdfast.contract.rows import Status
@@ -442,9 +443,16 @@ async def nobody(house: House) -> str:
     return "order-1"
 
 
-@case("pending.busy", "Waits for a worker: it was due 0.0 s ago, 1 run is pending before it, and 1 worker is alive")
+@case(
+    "pending.busy",
+    "Waits for a worker: it was due 0.0 s ago, 1 run is pending before it, and 1 worker is alive; "
+    "about 90 are taken a second",
+)
 async def busy(house: House) -> str:
-    await (await house.store()).join("worker-3", HOUR)  # it has not told what it serves
+    store = await house.store()
+    await store.join("worker-3", HOUR)  # it has not told what it serves
+    minute = (house.clock.now() // MINUTE - 1) * MINUTE
+    await store.add_figures([Figure(minute, "sleeper", "", CLAIMED, 5 * 60 * 90, 0, (0,) * len(BOUNDS))])
     engine = await house.engine(run_workflows=False)
     await engine.start(sleeper, id="order-0")
     house.clock.advance(SECOND)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import Instant, from_datetime
+from holdfast.contract.figures import CLAIMED, MINUTE, FigureFilter
 from holdfast.contract.heads import Counted, HeadFilter, RunHead, WorkerRow
 from holdfast.contract.limits import Admission, LimitSpec
 from holdfast.contract.rows import AuditRow, RunPlace, Status
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _DEEPEST = 10
 _STOPPING = ("pause", "resume", "cancel", "terminate", "retry", "rerun")
 """Acts that stop a run, or let it go on; others say nothing of why it stands."""
+_OF_LATE = 5
+"""How many minutes the rate is of at which workers take runs."""
 _KEYS = 20
 _OTHERS = 10_000
 """How many rows are looked at to count the runs that wait for the same."""
@@ -99,6 +102,8 @@ class Facts:
     """How many steps were undone of runs that undo what they have done."""
     others: dict[str, Counted] = field(default_factory=dict)
     """How many runs wait to try a step again that a run waits to try again, this one among them."""
+    taken: float | None = None
+    """How many runs workers took a second of late."""
     ahead: dict[str, str] = field(default_factory=dict)
     """How many runs that no worker has taken were due before a run, in words."""
 
@@ -160,6 +165,15 @@ async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
         n, exact, _ = await store.count(which)
         facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
+        facts.taken = await _taken(store) if n else None
+
+
+async def _taken(store: Store) -> float:
+    """Return how many runs workers took a second in the last whole minutes."""
+    now = store.clock.now() // MINUTE * MINUTE
+    which = FigureFilter(since=now - _OF_LATE * MINUTE, until=now, by="workflow", span=MINUTE, slot=MINUTE)
+    rows = (await store.figures(which)).rows
+    return sum(row.n for row in rows if row.outcome == CLAIMED) / (_OF_LATE * 60)
 
 
 def _tried_again(wait: WaitNote) -> str:

@@ -72,7 +72,14 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
         return Say(code="overdue", text=text, since=due, subject={"workflow": head.workflow}, help=help)
     ahead = facts.ahead.get(head.id)
     others = f", {ahead} pending before it" if ahead else ""
-    return Say(code="pending.busy", text=f"Waits for a worker: it {late}{others}, and {workers}", since=due)
+    text = f"Waits for a worker: it {late}{others}, and {workers}{_rate(facts.taken)}"
+    return Say(code="pending.busy", text=text, since=due)
+
+
+def _rate(taken: float | None) -> str:
+    if not taken:
+        return ""
+    return f"; about {taken:,.0f} are taken a second" if taken >= 1 else f"; about {taken * 60:,.0f} are taken a minute"
 
 
 def running(head: RunHead, facts: Facts, times: Times) -> Say | None:
