@@ -186,6 +186,7 @@ async def at_random(store: SQLStore, several: int = 200) -> int:
     desk = LocalDesk(store)
     spent: list[float] = []
     most = over = slow = 0
+    slowest = (0.0, "")
     for text in filters(several):
         for ask in (lambda text=text: desk.heads(text), lambda text=text: desk.count(text)):
             began = time.perf_counter()
@@ -195,10 +196,11 @@ async def at_random(store: SQLStore, several: int = 200) -> int:
                 break  # they exclude each other
             spent.append((time.perf_counter() - began) * 1000)
             most, over, slow = max(most, rows), over + (rows > SCAN_BUDGET), slow + (spent[-1] > 250)
+            slowest = max(slowest, (spent[-1], text))
     middle, late = median(spent), quantiles(spent, n=20)[-1]
     print(
         f"{len(spent):,} pages and counts of filters: median {middle:.1f} ms, p95 {late:.1f} ms, {slow} above 250 ms; "
-        f"at most {most:,} rows, {over} above {SCAN_BUDGET:,}"
+        f"at most {most:,} rows, {over} above {SCAN_BUDGET:,}; longest {slowest[0]:.0f} ms: {slowest[1]}"
     )
     return over
 

@@ -71,7 +71,7 @@ async def ask(db: Statements, what: str, which: HeadFilter, piece: Piece, limit:
     found = f"({driven}) AS driven {_LOOKUP} WHERE {others}"
     if str(others) == "TRUE":
         found = f"({driven}) AS driven"
-    elif piece.driver is ALL:
+    elif piece.driver.ordered and not piece.driver.attribute:  # its index leads to the runs: none is looked up by key
         found = f"({driven.replace('runs.key AS key', '*')}) AS runs {_SAME} WHERE {others}"
     return await db.list(f"{what}_driven", found, tuple(wanted.values))
 
