@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.support.waiting import eventually
 from tests.temporal import moving_flows
-from tests.temporal.server import missing
+from tests.temporal.server import missing, temporal_server
 
 if missing():
     pytest.skip(missing(), allow_module_level=True)
@@ -46,12 +46,12 @@ def database(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def mover(database: str, server: str, **options: Any) -> AsyncIterator[Mover]:
+async def mover(database: str, server: str, target: MoveTarget | None = None, **options: Any) -> AsyncIterator[Mover]:
     """Open what moves the runs of a database, as a process of its own would."""
     store = open_store(database, "process")
     await store.open()
     try:
-        yield Mover(store, await MoveTarget.connect(server), by="ada", **options)
+        yield Mover(store, target or await MoveTarget.connect(server), by="ada", **options)
     finally:
         await store.close()
 
@@ -313,3 +313,24 @@ async def test_the_command_says_what_it_would_do_and_does_it(make_engine, databa
     here = await make_engine(*EVERY)
     await here.get("told").send("n", 1)
     assert await here.get("told").result() == [1]
+
+
+async def test_a_server_that_goes_away_in_the_middle_leaves_the_run_on_its_way(database):
+    """S3-16: nothing is lost; it is finished by the same command, and not sent elsewhere."""
+    async with Engine(database, workflows=EVERY) as old:
+        run = await old.start(moving_flows.counter, 1, id="between")
+        await waits(run, "message n")
+        with temporal_server() as gone:
+            async with mover(database, gone) as moving:
+                family, _ = await moving._rested(await moving._families.around("between"), set())
+                assert await moving._mark(family, set())
+        async with mover(database, gone, target=moving._target) as again:
+            with pytest.raises(StoreUnreachable):
+                await again.move()
+        assert await run.status() is Status.MOVING
+        assert await run.send("n", 1)
+        with temporal_server() as other:
+            async with mover(database, other) as elsewhere:
+                report = await elsewhere.move()
+        assert f"is on its way to {gone}: finish that first" in report.left["between"][0]
+        assert await run.status() is Status.MOVING

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
-from tests.temporal import housing
+from tests.support.waiting import eventually
+from tests.temporal import housing, moving_flows
 from tests.temporal.server import missing
 
 if missing():
     pytest.skip(missing(), allow_module_level=True)
 
-from holdfast import RunTerminal
+from holdfast import Engine, RunTerminal, Status
+from holdfast.errors import Moved
 from holdfast.stores import open_store
 
 pytestmark = [pytest.mark.temporal, pytest.mark.leaves("process")]  # the server that the tests of the file share
@@ -89,3 +91,36 @@ async def test_a_run_moved_from_postgresql_gives_the_result_it_would_have_given(
     made, killed = await kill_at_every_commit(database, server, make_engine, "post")
     assert made >= 5
     assert killed >= 3 * made
+
+
+FAMILY_CALLS = (1, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7, 5, 3)
+"""Likewise for three runs: each is paused; all are marked; each is started, resumed, and left as a tombstone."""
+
+
+async def test_a_family_whose_movers_are_killed_at_every_step_arrives_whole(tmp_path, server, make_engine):
+    """S3-16, G1: with a worker that goes on meanwhile; what is sent between two kills arrives once."""
+    database = f"sqlite:///{tmp_path}/old.db"
+    async with Engine(database, workflows=moving_flows.EVERY) as old:
+        await old.start(moving_flows.parent, "kin", id="kin")
+
+        async def deep() -> bool:
+            found = await old.find("kin.below")
+            return found is not None and found.waiting_for == "message go"
+
+        await eventually(deep)
+        ends = []
+        for number, calls in enumerate((*FAMILY_CALLS, 99)):
+            ends.append(await child("move", database, server, str(calls)))
+            with suppress(Moved):
+                await old.get("kin.below").send("note", number, id=f"note-{number}")
+        assert {*ends[:-1]} <= {0, -signal.SIGKILL}
+        assert ends[-1] == 0
+        assert len([end for end in ends if end]) >= 8
+        assert {run.status for run in await old.runs()} == {Status.MOVED}
+    here = await make_engine(*moving_flows.EVERY)
+    below = here.get("kin.below")
+    notes = [message.payload for message in await below.messages()]
+    assert notes == sorted(set(notes))
+    assert len(notes) >= 3
+    await below.send("go", 7)
+    assert await here.get("kin").result() == [7]

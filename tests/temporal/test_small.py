@@ -1,4 +1,4 @@
-"""The runtime on Temporal, in one short test on a real server; `make temporal` runs all of them."""
+"""The runtime on Temporal, in two short tests on a real server; `make temporal` runs all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ if missing():
 
 from datetime import timedelta
 
-from tests.temporal import flows
+from tests.support.waiting import eventually
+from tests.temporal import flows, moving_flows
 
-from holdfast import RunCancelled, RunFailed
-from holdfast.errors import NoSuchRun, RunConflict, RunTerminal, UnknownQuery
+from holdfast import Engine, RunCancelled, RunFailed
+from holdfast.errors import Moved, NoSuchRun, RunConflict, RunTerminal, UnknownQuery
+from holdfast.moving.mover import Mover
+from holdfast.stores import open_store
 from holdfast.temporal import TemporalEngine
+from holdfast.temporal.client.target import MoveTarget
 
 
 async def test_the_same_definitions_run_on_a_real_server():
@@ -50,3 +54,29 @@ async def test_the_same_definitions_run_on_a_real_server():
             await cancelled.cancel()
             with pytest.raises(RunCancelled):
                 await cancelled.result()
+
+
+async def test_a_run_of_a_database_goes_on_there(tmp_path):
+    """S3-16: moved in the middle of its code; what was sent before and after arrives."""
+    database = f"sqlite:///{tmp_path}/old.db"
+    with server.temporal_server() as address:
+        async with Engine(database, workflows=moving_flows.EVERY) as old:
+            run = await old.start(moving_flows.counter, 2, id="count")
+            await run.send("n", 1)
+
+            async def waits() -> bool:
+                return len(await old.store.history(1)) > 3
+
+            await eventually(waits)
+            store = open_store(database, "process")
+            await store.open()
+            report = await Mover(store, await MoveTarget.connect(address), by="ada").move()
+            await store.close()
+            assert (report.moved, report.left) == (["count"], {})
+            with pytest.raises(Moved):
+                await run.send("n", 2)
+        options = {"lease": timedelta(minutes=1), "stop_grace": timedelta(milliseconds=100)}
+        async with TemporalEngine(address, workflows=moving_flows.EVERY, **options) as engine:
+            moved = engine.get("count", moving_flows.counter)
+            await moved.send("n", 2)
+            assert await moved.result() == [1, 2]
