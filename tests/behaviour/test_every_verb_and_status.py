@@ -12,9 +12,13 @@ from tests.support.waiting import eventually
 
 from holdfast import Context, NoSuchRun, Retry, RunHandle, Status, activity, step_context, workflow
 from holdfast.clock import new_id
+from holdfast.contract.operations import Done
+from holdfast.contract.rows import AWAY
 from holdfast.engine.client.reopen import Redo
-from holdfast.errors import CannotReopen, InvalidId, StoreError
+from holdfast.errors import CannotReopen, InvalidId, Moved, StoreError
 from holdfast.testing import TestEngine
+from holdfast.testing.conformance.moving import finish, mark
+from holdfast.testing.conformance.samples import one
 
 HOUR = timedelta(hours=1)
 VERBS = ("cancel", "terminate", "pause", "resume", "retry", "rerun", "set_attributes", "recover")
@@ -121,6 +125,8 @@ TABLE: dict[str, dict[str, tuple[object, str]]] = {
         "set_attributes": (None, "cancelled"),
         "recover": (False, "cancelled"),
     },
+    "moving": {"cancel": (True, "moving"), **{verb: ("moved", "moving") for verb in VERBS if verb != "cancel"}},
+    "moved": dict.fromkeys(VERBS, ("moved", "moved")),
 }
 
 gate = Gate()
@@ -198,9 +204,22 @@ async def brought_to(engine: TestEngine, status: str, id: str = "") -> RunHandle
         await run.pause()
     elif status in ("cancelling", "cancelled"):
         await run.cancel()
+    elif status in AWAY:
+        await send_away(engine, run, status)
     await engine.settle()
     assert await run.status() == status
     return run
+
+
+async def send_away(engine: TestEngine, run: RunHandle[None], status: str) -> None:
+    """Let a run be on its way to another runtime, or have arrived there."""
+    await run.pause()
+    await engine.settle()
+    row = await engine.store.get(run.id)
+    assert row is not None
+    await one(engine.store, mark(row, at=engine.clock.now()), Done)
+    if status == "moved":
+        await one(engine.store, finish(row, 9), Done)
 
 
 async def do(engine: TestEngine, run: RunHandle[None], verb: str) -> object:
@@ -212,6 +231,8 @@ async def do(engine: TestEngine, run: RunHandle[None], verb: str) -> object:
             return await engine.get(run.id).recover(by="kim")
         answer: object = await getattr(run, verb)(by="kim")
         return None if isinstance(answer, Redo) else answer
+    except Moved as error:
+        return "moved" if error.run_id == run.id and error.address in str(error) else error
     except CannotReopen as error:
         return "refused" if error.run_id == run.id and run.id in str(error) else error
 

@@ -213,7 +213,7 @@ class RunControl:
         outcome = await self._link.apply(Unblock(at=self._link.clock.now(), target=check_run_id(run_id), audit=audit))
         if isinstance(outcome, Done) and outcome.count:
             return True
-        await self._link.row(run_id)
+        await self._link.row_here(run_id)
         return False
 
     async def recover_all(self) -> RecoveryReport:

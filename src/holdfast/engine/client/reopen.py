@@ -143,7 +143,7 @@ class Reopener:
         check_run_id(run_id)
         check_who(by, reason)
         for _ in range(_ATTEMPTS):
-            row = await self._link.row(run_id)
+            row = await self._link.row_here(run_id)
             if row.status not in allowed:
                 raise CannotReopen(run_id, _not_allowed(row, how, allowed))
             operation, found = await self._reopening(row, cut, judge, _DEEPEST_FAMILY)
