@@ -32,6 +32,17 @@ def test_schedules_are_listed_paused_resumed_and_triggered(shop, run):
     assert {"schedule.trigger", "schedule.resume", "schedule.pause"} <= {act["action"] for act in acts}
 
 
+def test_a_timetable_is_changed_without_the_input(shop, run):
+    app = ("--app", "tests.support.command_cases:sleeper")
+    before = json.loads(run("schedules", "show", "nightly", "--json").out)
+    put = run("schedules", "put", "nightly", "sleeper", "--keep-input", "--cron", "0 3 * * *", *app)
+    assert put.code == 0, put.err
+    after = json.loads(run("schedules", "show", "nightly", "--json").out)
+    assert (after["when"], after["input"]) == ("0 3 * * * UTC", before["input"])
+    both = run("schedules", "put", "nightly", "sleeper", "{}", "--keep-input", "--cron", "0 3 * * *", *app)
+    assert (both.code, "one of the two" in both.err) == (2, True)
+
+
 def test_a_backfill_says_first_which_ticks_it_would_start(shop, run):
     words = ("schedules", "backfill", "nightly", "--from", "2026-01-01T00:00Z", "--until", "2026-01-03T00:00Z")
     planned = run(*words, "--dry-run")

@@ -187,7 +187,7 @@ async def test_a_house_that_goes_away_leaves_its_last_picture_and_comes_back_by_
         async def desk():
             opened.append(1)
             if away:
-                raise StoreUnreachable("the server is not there")
+                raise StoreUnreachable(f"the server is not there{' any more' * 15}: start it, or name another by --url")
             yield Away(engine.store, engine=engine)
 
         async with screen(engine, look=desk) as (app, _):
@@ -198,7 +198,8 @@ async def test_a_house_that_goes_away_leaves_its_last_picture_and_comes_back_by_
             assert "lost" in shown
             assert "order-1" in shown
             app.look_now()
-            await seen(app, "the server is not there")
+            shown = await seen(app, "--url")
+            assert "any more: start it, or name another by --url" in " ".join(shown.split()), "the way out is cut off"
             away = False
             await engine.start(order, "lamp", id="order-2")
             app.look_now()

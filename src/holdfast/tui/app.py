@@ -18,7 +18,7 @@ from holdfast.looking.desk import Desk
 from holdfast.texts import printable
 from holdfast.tui.acts import ACTS, LETTER_ACTS
 from holdfast.tui.house import House
-from holdfast.tui.lines import in_columns, joined, said
+from holdfast.tui.lines import folded, in_columns, joined, said
 from holdfast.tui.pulse import Pulse
 from holdfast.tui.run import TABS, RunScreen
 from holdfast.tui.runs import RunList
@@ -31,6 +31,8 @@ EVERY = 1.0
 """How many seconds lie between two looks."""
 _LONGEST = 5.0
 """And how many at most while the house does not answer."""
+_MOST_LINES = 5
+"""Of what went wrong: its end is the way out."""
 _SILENT = 3.0
 """For how many seconds an answer may be waited for before that is said."""
 _ACT_KEYS = {
@@ -206,7 +208,7 @@ class Top(App[None]):
         if filter:
             lines.append(joined("filter: ", said(filter, "bold cyan"), gap=""))
         if self._wrong:
-            lines.append(said(self._wrong, "red"))
+            lines += folded(self._wrong, self.size.width, _MOST_LINES, "red")
         self._lines("head").show(lines)
 
     def _show_foot(self) -> None:

@@ -28,6 +28,7 @@ class Pulse:
         self.workers: list[WorkerView] = []
         self._figures: FiguresView | None = None
         self._looks = 0
+        self._asked = False
 
     async def look(self, desk: Desk) -> None:
         """Ask what is due to be asked."""
@@ -37,6 +38,7 @@ class Pulse:
         if self._looks % ADDED_EVERY == 0:
             self._figures = await desk.figures(last=timedelta(hours=1), by="time")
         self._looks += 1
+        self._asked = True
 
     def again(self) -> None:
         """Ask everything at the next look."""
@@ -44,6 +46,8 @@ class Pulse:
 
     def line(self, width: int) -> Text:
         """Return workers, and what ended in the last hour, as much of it as so many columns have room for."""
+        if not self._asked:
+            return said("")
         alive = sum(worker.state == "alive" for worker in self.workers)
         silent = len([worker for worker in self.workers if worker.state == "silent"])
         hands = [

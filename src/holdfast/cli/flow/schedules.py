@@ -170,6 +170,7 @@ def trigger_schedule(schedule_id: str, **given: Any) -> int:
 @click.argument("workflow", metavar="WORKFLOW", type=WORKFLOW)
 @click.argument("payload", metavar="[JSON]", required=False)
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="One argument; JSON, or a text.")
+@click.option("--keep-input", is_flag=True, help="Leave the arguments as the schedule has them.")
 @click.option("--cron", help="When: five fields, six with seconds first, or @daily.")
 @click.option("--every", metavar="TIME", help="When: again after so long, 15min, 1h, 1d.")
 @click.option("--zone", "timezone", default="UTC", show_default=True, help="The time zone of --cron.")
@@ -180,7 +181,7 @@ def trigger_schedule(schedule_id: str, **given: Any) -> int:
 @click.option("--jitter", metavar="TIME", help="Begin each run later by a part of this.")
 @app_option
 @shared
-def put_schedule(schedule_id: str, workflow: str, payload: str | None, **given: Any) -> int:
+def put_schedule(schedule_id: str, workflow: str, payload: str | None, keep_input: bool, **given: Any) -> int:
     """Make a schedule, or change the one of that name; it needs the code of its workflow, to check the arguments.
 
     \b
@@ -188,9 +189,11 @@ def put_schedule(schedule_id: str, workflow: str, payload: str | None, **given: 
     """
     from holdfast.looking.acting.requests import ScheduleRequest
 
+    if keep_input and (payload is not None or given["inputs"]):
+        raise click.UsageError("give arguments, or leave them with --keep-input, one of the two")
     request = ScheduleRequest(
         workflow=workflow,
-        arguments=arguments_of(payload, given["inputs"]),
+        arguments=None if keep_input else arguments_of(payload, given["inputs"]),
         cron=given["cron"],
         every=duration_of("--every", given["every"]),
         timezone=given["timezone"],

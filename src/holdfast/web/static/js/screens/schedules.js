@@ -138,7 +138,7 @@ function Edit({ schedule }) {
     <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${given.cron ? inWords(`${given.cron} ${given.timezone}`) : "every " + given.every}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${given.cron && html` <span class="dim">${local(each.local)} there</span>`}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
     ${choice("catch_up", "Of ticks that were missed", ["latest", "all", "none"])}${choice("overlap", "If the last run is still open", ["skip", "allow", "cancel"])}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), quoted(JSON.stringify(schedule.input ?? {})), ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", given.every || "1h"]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--keep-input", ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", given.every || "1h"]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
   <//>`;
 }
 addKind("timetable", Edit);
