@@ -77,19 +77,45 @@ def test_a_lock_that_a_killed_process_leaves_for_a_moment_is_waited_for(tmp_path
     assert len(tried) > 5
 
 
-def test_a_segment_that_is_cut_anywhere_in_its_last_batch_keeps_the_batches_before_it(tmp_path):
-    whole = written(tmp_path / "whole").read_bytes()
-    before = len(written(tmp_path / "shorter", 4).read_bytes())
-    for cut in (before, before + 1, before + 23, before + 24, before + 30, len(whole) - 1):
-        path = tmp_path / str(cut)
-        written(path, 0).write_bytes(whole[:cut])
-        driver = DirectoryDriver(path)
-        assert driver.get(b"n") == b"3"
+def test_a_segment_that_is_cut_at_any_byte_keeps_the_batches_before_it(tmp_path):
+    """S1-7 The torn batch is dropped, and the next one takes its place; a base that is torn is refused by name."""
+    ends = [len(written(tmp_path / str(count), count).read_bytes()) for count in range(6)]
+    whole = segments.segment_path(tmp_path / "5", 1).read_bytes()
+    path = written(tmp_path / "cut", 0)
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        if cut < ends[0]:
+            with pytest.raises(StoreCorrupt, match=r"00000001\.log"):
+                DirectoryDriver(tmp_path / "cut")
+            assert path.read_bytes() == whole[:cut]
+            continue
+        kept = sum(cut >= end for end in ends) - 1
+        driver = DirectoryDriver(tmp_path / "cut")
+        assert sorted(driver.list(b"k")) == [(b"k%d" % number, b"v" * 40) for number in range(kept)], cut
         driver.batch({b"n": b"again"})
         driver.close()
-        driver = DirectoryDriver(path)
-        assert (driver.get(b"n"), driver.get(b"k4")) == (b"again", None)
+        driver = DirectoryDriver(tmp_path / "cut")
+        assert (driver.get(b"n"), len(driver.list(b"k"))) == (b"again", kept)
         driver.close()
+
+
+def test_a_bit_that_flips_anywhere_is_found(tmp_path):
+    """S1-7 Refused by name, or, in the last batch, taken for one that was never acknowledged: never read wrong."""
+    last = len(written(tmp_path / "shorter", 4).read_bytes())
+    path = written(tmp_path / "space")
+    data = path.read_bytes()
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        if place < last:
+            with pytest.raises((StoreCorrupt, SchemaTooNew), match=r"00000001\.log"):
+                DirectoryDriver(tmp_path / "space")
+            assert path.read_bytes() == damaged
+        else:
+            driver = DirectoryDriver(tmp_path / "space")
+            assert (driver.get(b"n"), driver.get(b"k4")) == (b"3", None), place
+            driver.close()
 
 
 def test_a_last_batch_that_was_only_written_in_part_is_dropped(tmp_path):

@@ -231,10 +231,10 @@ def moment(place):
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["lmdb", "redis"])
 def test_a_run_killed_at_any_batch_continues_and_repeats_no_recorded_step(tmp_path, request, kind, step):
-    """S1-7 S1-13 S1-14 Before a batch, and after it but before its answer."""
+    """S1-7 S1-13 S1-14 Before a batch, in the middle of it, and after it but before its answer."""
     environment = {"REDIS_SOCKET": request.getfixturevalue("server").socket} if kind == "redis" else {}
     reports = run(tmp_path, kind, 1, step, **environment)
-    every = {(batch, moment) for batch in range(1, BATCHES + 1, step) for moment in ("before", "after")}
+    every = {(batch, moment) for batch in range(1, BATCHES + 1, step) for moment in ("before", "inside", "after")}
     assert every - {(report["kill_at"], report["moment"]) for report in reports} == set()
     assert [report for report in reports if report["state"] != "completed" or report["left"]] == []
     assert [report for report in reports if report["again"]] == []

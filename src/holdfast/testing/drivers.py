@@ -100,7 +100,7 @@ class DriverConformance:
         await answer(driver.batch(dict.fromkeys(longest, b"v" * size)))
         assert [key for key, _ in await answer(driver.list(b"k"))] == longest
         assert await answer(driver.get(longest[0])) == b"v" * size
-        count = min(driver.max_batch, 100_000)
+        count = min(driver.max_batch, 20_000)
         await answer(driver.batch({b"n%05d" % number: b"" for number in range(count)}))
         assert len(await answer(driver.list(b"n"))) == count
         await answer(driver.close())

@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from tests.support.scripts import crash_everywhere
 from tests.support.scripts.crash_everywhere import fifty
@@ -64,10 +66,39 @@ class Killing(FaultyDriver):
         if here and self._moment == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         if here and self._moment == "inside":
-            directory._write = _half
+            self._die_inside()
         await super().batch(puts, deletes, expect)
         if here:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _die_inside(self) -> None:
+        directory._write = _half
+        driver: Any = self._driver
+        if hasattr(driver, "_lmdb"):
+            begun = driver._begun
+            driver._begun = lambda write: _Uncommitted(begun(write)) if write else begun(write)
+        elif hasattr(driver, "_client"):
+            asyncio.get_running_loop().create_task(_soon_killed())
+
+
+class _Uncommitted:
+    """A transaction of LMDB whose process is killed when all is put and nothing committed."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    def commit(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _soon_killed() -> None:
+    """Die between asking a server and its answer: whether the server has done it is not known."""
+    for _ in range(random.randrange(20)):
+        await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _half(file: int, data: bytes, at: int) -> None:
@@ -131,10 +162,9 @@ def one_kill(work: Path, kind: str, kill_at: int, moment: str) -> dict:
 
 def main() -> None:
     work, kind, first, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    moments = ("before", "inside", "after") if kind == "directory" else ("before", "after")
     kill_at = first
     while True:
-        for moment in moments:
+        for moment in ("before", "inside", "after"):
             report = one_kill(work, kind, kill_at, moment)
             if not report["killed"]:
                 return
