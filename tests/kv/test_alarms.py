@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, workflow
 from holdfast.clock import to_datetime
-from holdfast.errors import StoreError
+from holdfast.errors import OutcomeUnknown, StoreError
 from holdfast.kv import MemoryDriver, deliver, drive, drive_due
 from holdfast.testing import JumpingClock
 from holdfast.testing.drivers import FaultyDriver
@@ -100,6 +100,70 @@ async def test_what_is_delivered_between_any_two_calls_of_a_driver_wakes_the_run
             standing = await drive(store, listener, clock=clock)
         assert standing.state == ("cancelled" if kind == "cancel" else "completed"), at
     assert met > 3
+
+
+@pytest.mark.parametrize("made", [MemoryDriver, Simple])
+async def test_a_driver_that_comes_between_any_two_calls_of_a_delivery_leaves_the_run_woken(made):
+    """S1-4 S1-5 It has looked before the message was there, and set the alarm to later."""
+    for at in range(1, 20):
+        store, clock = made(), JumpingClock()
+        await drive(store, listener, clock=clock)
+
+        async def come(store=store, clock=clock):
+            await drive(store, listener, clock=clock)
+
+        between = Between(store, at, come)
+        assert await deliver(between, "word", "hello", clock=clock)
+        if between.calls < at:
+            break
+        assert store.get_alarm() <= to_datetime(clock.now()), f"lost at call {at}"
+        assert (await drive(store, listener, clock=clock)).output == "hello"
+    assert at > 4
+
+
+async def test_a_message_whose_sender_dies_after_its_batch_wakes_the_run():
+    """S1-4 S1-5 The alarm is due before the message is there."""
+    driver, clock = FaultyDriver(MemoryDriver()), JumpingClock()
+    await drive(driver, listener, clock=clock)
+    driver.lose = {driver.batches + 1}
+    with pytest.raises(OutcomeUnknown):
+        await deliver(driver, "word", "hello", clock=clock)
+    assert await driver.get_alarm() <= to_datetime(clock.now())
+    assert (await drive(driver, listener, clock=clock)).output == "hello"
+
+
+async def test_messages_are_taken_in_the_order_of_their_delivery_however_the_clock_goes():
+    """S1-6 S1-18 S1-19 Many at one instant, at later ones, and after the clock was set back."""
+    store, clock = MemoryDriver(), JumpingClock()
+
+    @workflow
+    async def collecting(ctx: Context) -> list[int]:
+        return [await ctx.receive("number", int) for _ in range(600)]
+
+    for number in range(600):
+        if number == 300:
+            clock = JumpingClock(to_datetime(clock.now()) - HOUR)
+        elif number > 300:
+            clock.advance(timedelta(microseconds=number))
+        await deliver(store, "number", number, clock=clock)
+    assert (await drive(store, collecting, clock=clock)).output == list(range(600))
+
+
+@pytest.mark.parametrize("made", [MemoryDriver, Simple])
+async def test_a_message_with_an_id_is_delivered_once(made):
+    """S1-43 Also after the run has taken it."""
+    store, clock = made(), JumpingClock()
+
+    @workflow
+    async def twice(ctx: Context) -> list[str]:
+        return [await ctx.receive("word", str), await ctx.receive("word", str)]
+
+    assert await deliver(store, "word", "one", id="1", clock=clock)
+    assert not await deliver(store, "word", "one", id="1", clock=clock)
+    await drive(store, twice, clock=clock)
+    assert not await deliver(store, "word", "one", id="1", clock=clock)
+    assert await deliver(store, "word", "two", id="2", clock=clock)
+    assert (await drive(store, twice, clock=clock)).output == ["one", "two"]
 
 
 async def test_the_alarm_is_due_from_before_the_first_batch_until_the_last(monkeypatch):

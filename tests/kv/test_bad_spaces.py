@@ -113,8 +113,9 @@ async def test_a_damaged_key_space_never_raises_anything_but_errors_that_say_so(
 
 async def test_a_value_that_becomes_shorter_leaves_no_part_of_the_longer_one():
     """S1-7 The input of a run that continues as new: the parts of the old one go with the batch that replaces it."""
-    driver, clock = MemoryDriver(), JumpingClock()
-    driver.max_value = 100
+    store, clock = MemoryDriver(), JumpingClock()
+    store.max_value = 100
+    driver = FaultyDriver(store)
 
     @workflow
     async def shrinking(ctx: Context, text: str) -> str:
@@ -127,7 +128,7 @@ async def test_a_value_that_becomes_shorter_leaves_no_part_of_the_longer_one():
     assert (await drive(driver, shrinking, "i" * 900, clock=clock)).state == "sleeping"
     clock.advance(HOUR)
     assert (await drive(driver, shrinking, clock=clock)).output == "i"
-    assert [key for key, _ in driver.list(keys.INPUT)] == [keys.INPUT]
+    assert [key for key, _ in store.list(keys.INPUT)] == [keys.INPUT]
 
 
 async def test_a_message_in_parts_that_comes_while_the_run_is_driven_is_deleted_whole():

@@ -368,6 +368,32 @@ async def test_callbacks_of_activities_are_told_after_the_end_is_durable(driver,
     assert calls == ["start 1", "failure once", "start 2", "success fine"]
 
 
+async def test_nothing_that_a_batch_asks_for_is_done_while_it_is_being_written(clock, calls):
+    """S1-13 Neither a body nor a callback, however long the batch takes."""
+
+    class Slow(FaultyDriver):
+        async def batch(self, puts, deletes=(), expect=None):
+            calls.append("writing")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await super().batch(puts, deletes, expect)
+            calls.append("written")
+
+    @activity(on_start=lambda step: calls.append("start"), on_success=lambda step, result: calls.append("success"))
+    async def watched() -> None:
+        calls.append("body")
+
+    @workflow
+    async def two(ctx: Context) -> None:
+        await ctx.step(watched)
+        await ctx.step(watched)
+
+    assert (await drive(Slow(MemoryDriver()), two, clock=clock)).state == "completed"
+    batch, attempt = ["writing", "written"], ["start", "body"]
+    once = [*batch, *attempt, *batch, "success"]
+    assert calls == [*once, *once, *batch]
+
+
 async def test_requests_are_answered_and_attributes_evidence_and_letters_are_kept(driver, clock):
     async def broken() -> None:
         raise ValueError("in vain")
@@ -547,7 +573,7 @@ async def test_drive_due_wakes_what_is_due_and_nothing_else(clock, calls):
         await ctx.sleep(hours * HOUR)
         return hours
 
-    spaces = {f"run {hours}": MemoryDriver() for hours in (3, 1, 2)}
+    spaces = {f"run {hours}": MemoryDriver() for hours in (3, 2, 1)}
     for name, space in spaces.items():
         await drive(space, sleeper, int(name[-1]), clock=clock)
 
@@ -559,7 +585,7 @@ async def test_drive_due_wakes_what_is_due_and_nothing_else(clock, calls):
     clock.advance(2 * HOUR)
     standings = await drive_due(spaces, one, clock)
     assert {name: standing.output for name, standing in standings.items()} == {"run 1": 1, "run 2": 2}
-    assert calls == ["run 1", "run 2"]
+    assert calls == ["run 1", "run 2"], "the earliest first"
     assert await drive_due(spaces, one, clock) == {}
 
 

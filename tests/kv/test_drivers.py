@@ -91,6 +91,7 @@ def test_a_segment_that_is_cut_at_any_byte_keeps_the_batches_before_it(tmp_path)
             continue
         kept = sum(cut >= end for end in ends) - 1
         driver = DirectoryDriver(tmp_path / "cut")
+        assert path.stat().st_size == ends[kept]
         assert sorted(driver.list(b"k")) == [(b"k%d" % number, b"v" * 40) for number in range(kept)], cut
         driver.batch({b"n": b"again"})
         driver.close()

@@ -275,7 +275,10 @@ def _killed(program: str) -> int:
 
 
 class FaultyDriver(Driver):
-    """A driver around another that counts its batches and lets some of them fail, or loses the answer."""
+    """A driver around another that counts its batches and lets some of them fail, or loses the answer.
+
+    A batch that breaks the contract, by putting and deleting one key, fails the test.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -305,6 +308,7 @@ class FaultyDriver(Driver):
         self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
     ) -> None:
         self.batches += 1
+        assert not set(puts).intersection(deletes), "a key is both put and deleted"
         if self.batches in self.fail:
             self.faults += 1
             raise StoreError(f"batch {self.batches} is let fail by the test")
