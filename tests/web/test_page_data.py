@@ -127,3 +127,46 @@ async def test_the_rows_of_a_chain_are_given_as_they_are_hashed_to_an_admin_only
     first = (await page_of(shop).get("/api/v1/audit/chain?run=noted&limit=1")).json
     assert (len(first["items"]), first["next"]) == (1, 1)
     assert (await page_of(shop, "operator").get("/api/v1/audit/chain")).status == 403
+
+
+async def test_of_a_long_run_only_the_newest_facts_are_looked_at(shop, monkeypatch):
+    """A page that follows it would read all of its history each second otherwise, and so would each page of that."""
+    page = page_of(shop)
+    await shop.start(film, id="film-1")
+    await ended(shop, "film-1")
+    whole = (await page.get("/api/v1/runs/film-1")).json
+    facts = (await page.get("/api/v1/runs/film-1/history")).json["items"]
+    assert {step["path"] for step in whole["steps"]} == {"fetch", "cut", "show"}
+    asked: list[tuple[int, int | None]] = []
+    history = shop.store.history
+
+    async def noted(key: int, *, after: int = 0, limit: int | None = None, **which: Any) -> Any:
+        asked.append((after, limit))
+        return await history(key, after=after, limit=limit, **which)
+
+    monkeypatch.setattr(shop.store, "history", noted)
+    [begun] = [each["seq"] for each in facts if (each["kind"], each["path"]) == ("step", "show")]
+    newest = (await page.get(f"/api/v1/runs/film-1?facts={facts[-1]['seq'] - begun + 1}")).json
+    assert (newest["partial"], newest["entries"]) == (True, facts[-1]["seq"])
+    assert [step["path"] for step in newest["steps"]] == ["show"]
+    assert (await page.get("/api/v1/runs/film-1?facts=1000")).json | {"as_of": ""} == whole | {"as_of": ""}
+    assert (await page.get("/api/v1/runs/film-1?facts=0")).status == 400
+    asked.clear()
+    for fact in facts[:-1]:
+        rest = (await page.get(f"/api/v1/runs/film-1/history?after={fact['seq']}&limit=2")).json["items"]
+        assert rest[0] == facts[facts.index(fact) + 1]  # a name may stand before it
+    assert [limit for _, limit in asked] == [3] * len(asked)  # what names the calls is not read with it
+
+
+async def test_a_history_that_was_cut_is_named_anew(shop):
+    page = page_of(shop)
+    run = await shop.start(film, id="film-1")
+    await ended(shop, "film-1")
+    for again in range(2):
+        facts = (await page.get("/api/v1/runs/film-1/history")).json["items"]
+        for place in range(len(facts)):
+            rest = (await page.get(f"/api/v1/runs/film-1/history?after={facts[place]['seq']}")).json["items"]
+            assert rest == facts[place + 1 :]
+        if not again:
+            await run.rerun(from_step="cut")
+            await ended(shop, "film-1")

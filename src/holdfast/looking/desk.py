@@ -160,8 +160,8 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def run(self, run_id: str, *, relative: bool = False) -> RunView:
-        """Return one run with its payloads and steps.
+    async def run(self, run_id: str, *, relative: bool = False, facts: int | None = None) -> RunView:
+        """Return one run with its payloads and steps; with `facts` only its newest so many facts are looked at.
 
         Raises:
             NoSuchRun: there is no such run.

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -40,7 +40,7 @@ from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 MOST = 200
 """How many runs a page may have."""
 _MOST_ENTRIES = 1_000
+_MANY_FACTS = 300
+"""Of more than so many facts steps are made in a thread."""
+T = TypeVar("T")
 _MOST_TRACEBACK = 4_000
 _NAMED = 3
 _OVER = frozenset({*TERMINAL, Status.BLOCKED})
@@ -177,16 +180,21 @@ class LocalDesk(LocalActs):
 
         return await progress_views(self._store, ids, self._code)
 
-    async def run(self, run_id: str, *, relative: bool = False) -> RunView:
+    async def run(self, run_id: str, *, relative: bool = False, facts: int | None = None) -> RunView:
         from holdfast.engine.views.steps import steps_of
 
+        if facts is not None and facts < 1:
+            raise BadInput(f"facts must be 1 at least, not {facts}")
         head = await self._head(run_id)
         row = await self._store.get(run_id)
         if row is None:
             raise NoSuchRun(run_id)
         why = explain(head, await self._facts(head), self._times(relative), DEPTH)
-        entries = await self._store.history(row.key)
-        steps = steps_of(row.id, entries, await self._store.beats(row.key), row.ended, row.generation)
+        rows = await self._store.history(row.key, newest=True, limit=None if facts is None else facts + 1)
+        partial = facts is not None and len(rows) > facts
+        entries = await self._with_names(row.key, rows[1:]) if partial else rows
+        beats = await self._store.beats(row.key)
+        steps = await _aside(len(entries), lambda: steps_of(row.id, entries, beats, row.ended, row.generation))
         return RunView(
             as_of=to_datetime(self._now),
             head=head_view(head, why),
@@ -195,7 +203,8 @@ class LocalDesk(LocalActs):
             error=codec.decode(row.error) if row.error is not None else None,
             compensation=codec.decode(row.compensation) if row.compensation is not None else None,
             steps=[_step(step) for step in steps],
-            entries=len(entries),
+            entries=rows[-1].seq if partial else len(rows),
+            partial=partial,
         )
 
     async def steps(self, run_id: str) -> StepList:
@@ -402,6 +411,11 @@ def _check_limit(limit: int) -> None:
 
 def _moment(at: Instant | None) -> Any:
     return to_datetime(at) if at is not None else None
+
+
+async def _aside(size: int, work: Callable[[], T]) -> T:
+    """Do work on so many facts, in a thread where they are many: the loop goes on meanwhile."""
+    return await asyncio.to_thread(work) if size > _MANY_FACTS else work()
 
 
 def _step(step: Any) -> StepView:

@@ -134,6 +134,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepView]
     entries: int
     """How many facts its history has."""
+    partial: bool = False
+    """Whether only the newest facts were looked at: `steps` began in them, and `entries` is the number of the last."""
 
 
 class StepList(msgspec.Struct, frozen=True, kw_only=True):

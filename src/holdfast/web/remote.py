@@ -93,8 +93,8 @@ class RemoteDesk(Asking, Desk):
     async def progress(self, ids: Sequence[str]) -> list[ProgressView]:
         return await self._items("/progress", ProgressView, run=ids)
 
-    async def run(self, run_id: str, *, relative: bool = False) -> views.RunView:
-        return await self._told(_run(run_id), views.RunView, relative)
+    async def run(self, run_id: str, *, relative: bool = False, facts: int | None = None) -> views.RunView:
+        return await self._told(_run(run_id), views.RunView, relative, facts=facts)
 
     async def steps(self, run_id: str) -> views.StepList:
         return await self._get(f"{_run(run_id)}/steps", views.StepList)

@@ -16,6 +16,13 @@ from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, TellingQuery, zone
 LONGEST_WAIT = timedelta(seconds=60)
 
 
+class RunQuery(TellingQuery, frozen=True, kw_only=True):
+    """How much of a run is looked at."""
+
+    facts: int | None = None
+    """The newest so many facts alone, for the steps of a long run: `partial` says that there are more."""
+
+
 class ListQuery(TellingQuery, frozen=True, kw_only=True):
     """Which runs."""
 
@@ -133,7 +140,7 @@ async def run(call: ApiCall) -> ApiAnswer:
 
 async def _run(call: ApiCall) -> RunView:
     desk = call.desk.in_zone(zone_of(call.query.zone))
-    return await desk.run(call.path["id"], relative=call.query.relative)
+    return await desk.run(call.path["id"], relative=call.query.relative, facts=call.query.facts)
 
 
 def etag_of(view: RunView) -> str:

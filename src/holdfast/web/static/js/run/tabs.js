@@ -21,14 +21,14 @@ export function Part({ picture, empty, children }) {
 
 const STEPS = 100;
 
-export function Steps({ steps }) {
+export function Steps({ steps, partial }) {
   const [from, turn] = useState(0);
   if (!steps.length) return html`<p class="empty">It has called no step yet. <code>await ctx.step(activity, ...)</code> does.</p>`;
   return html`<${Wide}><table class="tbl"><caption class="vh">Steps</caption><thead><tr><th scope="col">Status</th><th scope="col">Step</th><th scope="col" class="n">Attempts</th><th scope="col">Began</th><th scope="col" class="n">Took</th><th scope="col">Result or error</th></tr></thead><tbody>
     ${steps.slice(from, from + STEPS).map((step) => html`<tr><td><${Status} status=${step.status} /></td><td><a href=${here({ tab: null, step: step.path })}><code>${step.path.split(/(?<=[/_])/).map((part) => html`${part}<wbr />`)}</code></a>${step.compensation && html`<span class="small">undoes</span>`}</td><td class="n">${step.attempts}</td><td><${Time} at=${step.started_at} /></td>
       <td class="n">${step.started_at && step.finished_at ? span(Date.parse(step.finished_at) - Date.parse(step.started_at)) : ""}</td>
       <td>${step.error && step.status !== "completed" ? html`<span class="s-failed">${typeName(step.error.type)}: ${step.error.message}</span>` : step.status === "completed" ? html`<code>${cut(plain(step.result ?? null))}</code>` : step.reason}</td></tr>`)}</tbody></table><//>
-    ${steps.length > STEPS && html`<div class="older"><span class="dim num">${number(from + 1)} to ${number(Math.min(from + STEPS, steps.length))} of ${number(steps.length)} steps</span> <button class="btn small" disabled=${!from} onClick=${() => turn(from - STEPS)}><${Icon} name="left" />Before</button> <button class="btn small" disabled=${from + STEPS >= steps.length} onClick=${() => turn(from + STEPS)}>After<${Icon} name="right" /></button></div>`}`;
+    ${steps.length > STEPS && html`<div class="older"><span class="dim num">${number(from + 1)} to ${number(Math.min(from + STEPS, steps.length))} of ${number(steps.length)} steps</span> <button class="btn small" disabled=${!from} onClick=${() => turn(from - STEPS)}><${Icon} name="left" />Before</button> <button class="btn small" disabled=${from + STEPS >= steps.length} onClick=${() => turn(from + STEPS)}>After<${Icon} name="right" /></button></div>`}${partial && html`<p class="empty">Steps that began in the newest facts; History has all.</p>`}`;
 }
 
 const cut = (text, most = 90) => (text.length > most ? text.slice(0, most) + "…" : text);

@@ -21,6 +21,8 @@ import { Took, listed } from "./runs.js";
 const Graph = later(() => import("../run/graph.js"), "Graph");
 const State = later(() => import("../run/state.js"), "State");
 const MOST_FACTS = 5000, PAGE = 1000;
+/** Of a longer run the newest so many facts are looked at, for its steps and for what changes. */
+const NEWEST = 2000;
 
 /** Read the facts that the timeline is drawn of: all of them, or of a very long run the newest. */
 async function factsOf(id, known, signal) {
@@ -112,14 +114,14 @@ const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["gr
 
 export function Run({ id, params }) {
   const path = `/runs/${encodeURIComponent(id)}`;
-  const run = usePicture(`run ${id} ${zoneName()}`, (signal) => get(path, { sentences: true, signal }));
+  const run = usePicture(`run ${id} ${zoneName()}`, (signal) => get(path, { params: { facts: NEWEST }, sentences: true, signal }));
   const why = usePicture(`why ${id} ${zoneName()}`, (signal) => get(path + "/why", { sentences: true, signal }));
   const audit = usePicture("audit " + id, (signal) => get(path + "/audit", { signal }));
   const data = run.data?.head?.id === id ? run.data : null;
   const known = useRef(null);
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
-  useLive("run/" + id, (name, data) => {
+  useLive(`run/${id}?facts=${NEWEST}`, (name, data) => {
     const same = data.value?.entries === run.data?.entries && data.value?.head?.updated_at === run.data?.head?.updated_at;
     if (name === "look" || !same) again();
   });
@@ -158,7 +160,7 @@ export function Run({ id, params }) {
     return html`<main id="main" tabindex="-1" class="s-run"><div class="crumb"><a href=${href("/runs")}>Runs</a></div><h1 class="vh">${id}</h1><${Trouble} problem=${run.problem} retry=${again}><p><a href=${href("/runs", { q: id })}>Look for runs whose id begins so</a></p><//></main>`;
   }
   if (!data) return html`<main id="main" class="s-run" aria-busy="true"></main>`;
-  const counts = { steps: steps.length, history: data.entries, messages: drawn.rows.filter((each) => each.kind === "message").length, children: drawn.rows.filter((each) => each.kind === "child").length, record: audit.data?.items?.length };
+  const counts = { steps: data.partial ? 0 : steps.length, history: data.entries, messages: drawn.rows.filter((each) => each.kind === "message").length, children: drawn.rows.filter((each) => each.kind === "child").length, record: audit.data?.items?.length };
   const doneSteps = steps.filter((each) => each.status === "completed" && !each.compensation).length;
   const stale = run.problem && run.problem.passing;
   const tabKey = (event) => {
@@ -171,7 +173,7 @@ export function Run({ id, params }) {
   };
   return html`<main id="main" tabindex="-1" class=${"s-run" + (stale ? " stale" : "")}>
     <div class="crumb"><a href=${href("/runs")}>Runs</a>${listed.value.q && html`<${Icon} name="right" /><a href=${href("/runs", { q: listed.value.q })}>${listed.value.q}</a>`}${at >= 0 && html`<${Icon} name="right" /><span>${at + 1} of ${neighbours.length}${listed.value.more ? "+" : ""}</span>`}${head.parent && html`<${Icon} name="right" /><a href=${runHref(head.parent)}>${head.parent}</a>`}</div>
-    <div class="head"><h1>${id}</h1><${Status} status=${head.status} pill /><span class="wf"><b>${head.workflow}</b> v${head.version} · started <${Time} at=${head.created_at} />${head.actor && ` by ${head.actor}`} · <${Took} head=${head} /> · <b>${doneSteps}</b> of <b>${steps.filter((each) => !each.compensation).length}</b> steps</span>
+    <div class="head"><h1>${id}</h1><${Status} status=${head.status} pill /><span class="wf"><b>${head.workflow}</b> v${head.version} · started <${Time} at=${head.created_at} />${head.actor && ` by ${head.actor}`} · <${Took} head=${head} /> · ${data.partial ? html`about <b>${number(data.entries)}</b> facts` : html`<b>${doneSteps}</b> of <b>${steps.filter((each) => !each.compensation).length}</b> steps`}</span>
       <${Acts} head=${head} waits=${waits} steps=${steps.filter((each) => !each.compensation).map((each) => each.path)} /></div>
     ${stale && html`<p class="lost" role="status">${run.problem.message} This is the picture of ${coarse(now.value - run.at)} ago.</p>`}
     <${Banner} why=${reason} head=${head} waits=${waits} steps=${steps} />
@@ -182,7 +184,7 @@ export function Run({ id, params }) {
           ${tab === "" && html`<span class="tools"><button class="btn small quiet" aria-pressed=${fold} onClick=${toggleFold}><${Icon} name="fold" />${fold ? "Idle time folded" : "Fold idle time"}</button><button class="btn small quiet" aria-pressed=${failedOnly} onClick=${() => only(!failedOnly)}>Failed only</button></span>`}</div>
         <div id="tabpanel" role="tabpanel" aria-labelledby=${"tab-" + (tab || "timeline")}>
         ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
-        ${tab === "steps" && html`<${Steps} steps=${steps} />`}
+        ${tab === "steps" && html`<${Steps} steps=${steps} partial=${data.partial} />`}
         ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} />`}
         ${tab === "graph" && html`<${Graph} key=${id} id=${id} entries=${data.entries} rows=${foldedRows(drawn.rows, flipped, selected)} selected=${selected} flip=${flip} />`}
         ${tab === "messages" && html`<${Messages} id=${id} rows=${drawn.rows} waits=${waits} ended=${Boolean(head.ended_at)} />`}
