@@ -15,10 +15,13 @@ from tests.support.waiting import eventually
 
 from holdfast import Context, activity, workflow
 from holdfast.cli.main import main
+from holdfast.contract.operations import Done
 from holdfast.engine.worker import telling
 from holdfast.looking import LocalDesk, doctor
 from holdfast.looking.database import bytes_said
 from holdfast.testing import JumpingClock, TestEngine
+from holdfast.testing.conformance.moving import mark
+from holdfast.testing.conformance.samples import one
 
 
 @pytest.fixture(autouse=True)
@@ -218,3 +221,21 @@ def test_the_command_ends_with_one_if_there_is_something_to_look_at(tmp_path: Pa
 @pytest.mark.parametrize(("size", "said"), [(5, "5 bytes"), (1536, "1.5 KB"), (3 << 20, "3.0 MB"), (2 << 30, "2.0 GB")])
 def test_sizes_are_said_in_their_unit(size, said):
     assert bytes_said(size) == said
+
+
+async def test_a_move_that_was_interrupted_is_found(path):
+    """S3-16: its runs act nowhere until it is finished."""
+    clock = JumpingClock()
+    async with House(f"sqlite:///{path}", clock).engine() as engine:
+        engine.store.clock = clock
+        run = await engine.start(sleeper, 30, id="order-1")
+        await engine.settle()
+        await run.pause()
+        await engine.settle()
+        row = await engine.store.get("order-1")
+        assert row is not None
+        await one(engine.store, mark(row, at=clock.now()), Done)
+        assert "moving" not in await found(engine)
+        clock.advance(timedelta(minutes=6))
+        level, remedy = (await found(engine))["moving"]
+        assert (level, remedy.startswith("run the same `holdfast move` again")) == ("fail", True)

@@ -28,6 +28,7 @@ _MOST_OVERDUE = 200
 _MOST_UNKNOWN = 50
 _CLOCKS_APART = 10_000_000
 _SHORT_LEASE = 5_000_000
+_MOVES_TAKE = timedelta(minutes=5)
 _KEPT = timedelta(days=31)
 """A day longer than Retention keeps completed runs unless it is told."""
 _MANY_OLD = 1_000
@@ -265,6 +266,19 @@ async def _blocked(store: Store) -> AsyncIterator[HouseFinding]:
         )
 
 
+async def _moving(store: Store) -> AsyncIterator[HouseFinding]:
+    quiet = store.clock.now() - int(_MOVES_TAKE / timedelta(microseconds=1))
+    counted = await store.count(HeadFilter(statuses=(Status.MOVING,), quiet_since=quiet))
+    if counted.n:
+        runs = "1 run is" if counted.n == 1 else f"{counted.n:,}{'' if counted.exact else '+'} runs are"
+        yield HouseFinding(
+            level="fail",
+            subject="moving",
+            said=f"{runs} on the way to another runtime, untouched for more than {span(store.clock.now() - quiet)}",
+            remedy="run the same `holdfast move` again; holdfast list status:moving says where to",
+        )
+
+
 async def _letters(store: Store) -> AsyncIterator[HouseFinding]:
     rows = await store.letters(LetterFilter(acknowledged=False, limit=_MOST_LETTERS))
     unseen = [row for row in rows if not row.outcome]
@@ -309,6 +323,6 @@ async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
 
 
 _LOOKS = (
-    _database, _clocks, _workers, _code, _leases, _overdue, _queues, _blocked, _letters, _paused, _schedules,
+    _database, _clocks, _workers, _code, _leases, _overdue, _queues, _blocked, _moving, _letters, _paused, _schedules,
     _retention,
 )  # fmt: skip
