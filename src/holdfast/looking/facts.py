@@ -28,7 +28,7 @@ _STOPPING = ("pause", "resume", "cancel", "terminate", "retry", "rerun")
 _OF_LATE = 5
 """How many minutes the rate is of at which workers take runs."""
 _KEYS = 20
-_OTHERS = 10_000
+_OTHERS = 4_000
 """How many rows are looked at to count the runs that wait for the same."""
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
 

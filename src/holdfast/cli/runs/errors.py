@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from holdfast.looking.about.frames import FRAME
 from holdfast.looking.views import RunView, StepView
 
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
 _OURS = re.compile(r"[/\\]holdfast[/\\](?:bodies|context|engine|replay)[/\\]")
 _MOST_STEPS, _MOST_FRAMES, _LAST_LINES = 3, 8, 6
 
@@ -37,7 +37,7 @@ def places(traceback: str, *, otherwise: bool = True) -> list[str]:
     lines = traceback.split("\n")
     found: list[str] = []
     for number, line in enumerate(lines):
-        frame = _FRAME.match(line)
+        frame = FRAME.match(line)
         if frame is not None and not _OURS.search(frame["file"]):
             text = lines[number + 1].strip() if number + 1 < len(lines) else ""
             found.append(f"{frame['file']}:{frame['line']} in {frame['name'] or '?'}   {text}")

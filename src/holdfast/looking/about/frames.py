@@ -17,7 +17,8 @@ from holdfast.errors import BadInput
 from holdfast.looking.views import SourceLine
 from holdfast.payloads import codec
 
-_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
+FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
+"""A line of a traceback that names a place in code."""
 _BEFORE, _AFTER = 3, 2
 _MOST_FRAMES = 20
 
@@ -83,7 +84,7 @@ def _frames(text: str) -> Iterator[FrameView]:
     at_hand = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
     said = text.splitlines()
     for number, line in enumerate(said[:-1]):
-        found = _FRAME.match(line)
+        found = FRAME.match(line)
         if found is None or found["file"] not in at_hand:
             continue
         file, place = found["file"], int(found["line"])
