@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from datetime import timedelta
 from typing import Any
@@ -12,17 +13,21 @@ import pytest
 from tests.support.key_spaces import Killed, OddDriver
 
 from holdfast import Context, workflow
+from holdfast.clock import micros
 from holdfast.contract.operations import Started
 from holdfast.contract.turns import StartRun
 from holdfast.errors import BadInput, NotOurDatabase, OutcomeUnknown, SchemaTooNew, StoreBusy, StoreError, StoreReplaced
 from holdfast.kv import MemoryDriver, drive
 from holdfast.stores.keyvalue import KeyValueStore, space
+from holdfast.stores.keyvalue import store as key_value_store
 from holdfast.stores.keyvalue.rows import ChangedRows, everything, tables_of
 from holdfast.stores.keyvalue.space import ABOUT, OWNER
 from holdfast.stores.sql.files import migrations
 from holdfast.stores.sqlite.file import connect_memory
+from holdfast.system import boot_time
 from holdfast.testing import TestEngine
 from holdfast.testing.conformance import LEASE, NOW, new_run, one, row
+from holdfast.testing.drivers import FaultyDriver
 
 RAN: list[int] = []
 
@@ -349,3 +354,75 @@ async def test_rows_of_an_older_schema_are_brought_up_to_date_whole_or_not_at_al
         assert await store.secret("selections")
         assert msgspec.json.decode(driver.stored()[ABOUT])["schema"] == migrations("sqlite")[-1][0]
         await store.close()
+
+
+# While a driver is waited for.
+
+
+class SlowDriver(FaultyDriver):
+    """A driver whose batches wait until they are let go on."""
+
+    def __init__(self, driver: MemoryDriver) -> None:
+        super().__init__(driver)
+        self.let = asyncio.Event()
+        self.let.set()
+        self.waiting = asyncio.Event()
+
+    async def batch(self, *args: Any) -> None:
+        self.waiting.set()
+        await self.let.wait()
+        await super().batch(*args)
+
+
+async def test_nothing_is_seen_of_a_batch_before_the_driver_has_it():
+    """G1: reads that come meanwhile wait, and so do writes, each for its turn."""
+    driver = SlowDriver(MemoryDriver())
+    store = await opened(driver)
+    driver.let.clear()
+    driver.waiting.clear()
+    writing = asyncio.create_task(store.apply([start("a")]))
+    await driver.waiting.wait()
+    reading = asyncio.create_task(store.get("a"))
+    second = asyncio.create_task(store.apply([start("b")]))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    assert store.apply_now([start("c")]) is None
+    driver.let.set()
+    assert isinstance((await writing)[0], Started)
+    assert (await reading) is not None
+    assert isinstance((await second)[0], Started)
+    await store.close()
+
+
+async def test_a_batch_under_way_is_finished_though_its_caller_is_cancelled():
+    """G1"""
+    driver = SlowDriver(MemoryDriver())
+    store = await opened(driver)
+    driver.let.clear()
+    driver.waiting.clear()
+    writing = asyncio.create_task(store.apply([start("a")]))
+    await driver.waiting.wait()
+    writing.cancel()
+    await asyncio.sleep(0)
+    assert writing.cancelled() or writing.cancelling()
+    driver.let.set()
+    assert (await row(store, "a")).id == "a"
+    await store.close()
+
+
+async def test_when_a_worker_last_said_that_it_lives_is_stored(monkeypatch):
+    """G4: a step that had run for long when its process died is not blamed for it."""
+    driver = MemoryDriver()
+    store = await opened(driver)
+    await store.join("w", LEASE)
+    before = store._connections.writer.execute("SELECT lease_until FROM workers").get
+    later = boot_time() + micros(LEASE)
+    monkeypatch.setattr(key_value_store, "boot_time", lambda: later)
+    assert store.renew("w", '{"running":3}')
+    assert await store.take_over(NOW) == []
+    await store.close()
+    store = await opened(driver)
+    [(until, load)] = store._connections.writer.execute("SELECT lease_until, load FROM workers").fetchall()
+    assert (until, load) == (later + micros(LEASE), '{"running":3}')
+    assert until > before
+    await store.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import apsw
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, micros
 from holdfast.contract.rows import TakenOver
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
@@ -17,6 +18,7 @@ from holdfast.stores.liveness import Fate
 from holdfast.stores.sqlite import workers as sqlite_workers
 from holdfast.stores.sqlite.backup import copy_file
 from holdfast.stores.sqlite.file import MEMORY
+from holdfast.stores.sqlite.statements import SQL
 from holdfast.stores.sqlite.store import SQLiteStore
 from holdfast.system import boot_time
 
@@ -59,6 +61,9 @@ class KeyValueStore(SQLiteStore):
         self.path: str = path or self.shown
         self.fences: bool = True
         """Whether to open it though a process of another machine may have it open, which then may write no more."""
+        self._renewals: dict[str, tuple[int, int]] = {}
+        """When the row of a worker was last renewed, and how often that is done, in microseconds since boot."""
+        self._loads: dict[str, str] = {}
         self._driver = driver
         self._open_to_look = open_to_look or driver
         self._connections: KeyValueConnections = KeyValueConnections(self.shown, driver)
@@ -82,15 +87,39 @@ class KeyValueStore(SQLiteStore):
 
     transact = Store.transact  # which refuses: there are no tables of users'
 
+    async def join(self, worker: str, lease: timedelta, about: str = "{}") -> None:
+        await super().join(worker, lease, about)
+        self._renewals[worker] = boot_time(), micros(lease) // 3
+
+    def renew(self, worker: str, load: str = "{}") -> bool:
+        self._loads[worker] = load  # which the event loop writes: a driver is asked from no other thread
+        return super().renew(worker, load)
+
+    async def _write_renewals(self) -> None:
+        """Write when the workers of this process last said that they live; their death is dated by it."""
+        now = boot_time()
+        due = [worker for worker, (last, every) in self._renewals.items() if now - last > every]
+        if due:
+            rows = [(worker, now, self._loads.get(worker, "{}")) for worker in due if worker in self._connections.locks]
+            await self._connections.write(lambda db: db.executemany(SQL["renew_worker"], rows).fetchall())
+            self._renewals |= {worker: (now, self._renewals[worker][1]) for worker in due}
+
+    async def leave(self, worker: str) -> None:
+        await super().leave(worker)
+        self._renewals.pop(worker, None)
+        self._loads.pop(worker, None)
+
     async def take_over(self, now: Instant) -> list[TakenOver]:
         await self._connections.check_owner()
+        await self._write_renewals()
         fates = await self.fates()
         if not fates:
             return []
 
         def declare(db: apsw.Connection) -> list[TakenOver]:
             # Whatever its lease says: it may write no more.
-            db.executemany(_LET_LAPSE, [(worker, boot_time()) for worker in fates])
+            lapsed = [worker for worker, fate in fates.items() if fate is Fate.LAPSED]
+            db.executemany(_LET_LAPSE, [(worker, boot_time()) for worker in lapsed])
             return sqlite_workers.declare_dead(db, fates, now)
 
         return await self._connections.write(declare)
