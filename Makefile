@@ -22,7 +22,7 @@ QUICK_WORKERS ?= $(shell echo $$(( $(CORES) + 1 )))
 ALL_TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check web temporal browsers newcomer redis speed format bench stress postgres coverage clean
+.PHONY: help demo test quick check web temporal browsers newcomer keyvalue redis speed format bench stress postgres coverage clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -61,6 +61,11 @@ browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root,
 	  patient="-o Acquire::Retries=5 -o DPkg::Lock::Timeout=300" && $$sudo apt-get update -qq $$patient && \
 	  $$sudo apt-get install -qq -y $$patient --no-install-recommends chromium >/dev/null; } || { \
 	  echo "apt-get cannot install chromium here; name one: HOLDFAST_CHROMIUM=/path/to/chromium" >&2; exit 1; }
+
+keyvalue: $(READY) ## Run all tests of engines on key-value stores: contract, behaviour, kills, moves; Redis if it is there
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow" tests/stores/keyvalue
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --key-value tests/behaviour
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow -k keyvalue tests/transfer/test_transfer.py
 
 redis: ## Install redis-server for the tests of the driver over it (Debian's; as root, or with sudo)
 	@command -v redis-server >/dev/null || { \

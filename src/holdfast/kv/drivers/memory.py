@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
@@ -10,23 +10,45 @@ from typing import Literal
 from holdfast.errors import NotAsExpected
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 
+_FEW = 50
+"""So many keys are put into their places one by one; of more, all are sorted again."""
+
 
 class SortedKeys:
-    """A mapping of bytes whose keys are also kept in order; a batch changes it all at once."""
+    """A mapping of bytes whose keys can be listed in order; a batch changes it all at once.
+
+    Keys are put in order when they are listed, not when they come: a large key space is written often and listed once.
+    """
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
         self._order: list[bytes] = []
+        self._moved: set[bytes] = set()
+        """Keys that came or went since."""
 
     def list(self, prefix: bytes) -> list[Pair]:
         """Return what begins with a prefix, in order."""
-        order, found = self._order, []
+        order, found = self._ordered(), []
         for place in range(bisect_left(order, prefix), len(order)):
             key = order[place]
             if not key.startswith(prefix):
                 break
             found.append((key, self.values[key]))
         return found
+
+    def _ordered(self) -> list[bytes]:
+        if len(self._moved) > _FEW:
+            self._order = sorted(self.values)
+        else:
+            for key in self._moved:
+                place = bisect_left(self._order, key)
+                there = place < len(self._order) and self._order[place] == key
+                if key in self.values and not there:
+                    self._order.insert(place, key)
+                elif key not in self.values and there:
+                    del self._order[place]
+        self._moved.clear()
+        return self._order
 
     def check(self, expect: Expected | None) -> None:
         """Raise NotAsExpected unless each of these keys has that value."""
@@ -38,11 +60,9 @@ class SortedKeys:
         """Put and delete."""
         for key in deletes:
             if self.values.pop(key, None) is not None:
-                del self._order[bisect_left(self._order, key)]
-        for key, value in puts.items():
-            if key not in self.values:
-                insort(self._order, key)
-            self.values[key] = value
+                self._moved.add(key)
+        self._moved.update(puts.keys() - self.values.keys())
+        self.values.update(puts)
 
 
 class MemoryDriver(Driver):
