@@ -36,7 +36,7 @@ class SortedKeys:
             found.append((key, self.values[key]))
         return found
 
-    def _ordered(self) -> list[bytes]:
+    def _ordered(self) -> Sequence[bytes]:
         if len(self._moved) > _FEW:
             self._order = sorted(self.values)
         else:
