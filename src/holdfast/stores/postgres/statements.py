@@ -288,7 +288,7 @@ _BY_NAME: dict[str, Callable[[Row], int]] = {
 }  # fmt: skip
 """Statements for which the name of the event, the key or the limit must be locked, and by which row."""
 
-_EXCLUSIVE = frozenset({"last_audit", "date_limit_turns", "late_limit_turns", "forget_limit_keys"})
+_EXCLUSIVE = frozenset({"last_audit", "date_limit_turns", "late_limit_turns", "later_limit_keys", "forget_limit_keys"})
 """Statements that only a transaction may run beside which no other commits."""
 
 

@@ -19,6 +19,7 @@ from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, EnterLimit, LeaveLimit, State, TakeKey
 from holdfast.testing.conformance.samples import (
+    LEASE,
     NOW,
     SECOND,
     end,
@@ -350,6 +351,22 @@ class LimitConformance:
         assert await turns(store, second) == [("a0", "api", str(NOW + 10 * SECOND))] * 2
         assert await ask(store, second, now=14 * SECOND) == WAITS
         assert await ask(store, second, now=15 * SECOND) == ENTERED
+
+    async def test_a_worker_that_opens_alone_moves_to_its_boot_what_another_said(self, store: Store) -> None:
+        """S4-19 What lies less than a minute ahead may be of a commit that is late, unless no other worker is alive."""
+        await declare(store, rate=1, per=10 * SECOND)
+        first, second = await some(store, 2)
+        await ask(store, first)
+        await ask(store, second)
+        told, now = ("a0", "api", str(NOW + 10 * SECOND)), T - 30 * SECOND
+        await store.join("alive", LEASE)
+        await one(store, GrantTurns(at=NOW, now=now, opens="w"), Done)
+        assert await turns(store, second) == [told]
+        await store.leave("alive")
+        await one(store, GrantTurns(at=NOW, now=now, opens="w"), Done)
+        assert await turns(store, second) == [told, told]
+        assert await ask(store, second, now=now + 9 * SECOND) == WAITS
+        assert await ask(store, second, now=now + 10 * SECOND) == ENTERED
 
     async def test_a_circuit_that_is_taken_away_lets_all_begin(self, store: Store) -> None:
         """S4-19 Not one at a time for ever."""
