@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+from pathlib import Path
 
 from tests.web.fetch_vendor import VENDOR, listed
 
@@ -43,3 +44,25 @@ def test_the_page_makes_no_markup_of_text():
     own = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
     assert [path.name for path in own if dangerous.search(path.read_text())] == []
     assert re.findall(r"<script>|\bstyle=|\bon\w+=", (STATIC / "index.html").read_text()) == []
+
+
+def test_everything_that_the_first_screen_imports_is_asked_for_at_once():
+    """Without it a browser finds one module in another, and asks four times in a row before it paints."""
+    named = {"preact": "preact.mjs", "preact/hooks": "hooks.mjs", "htm": "htm.mjs"}
+    named |= {"@preact/signals": "signals.mjs", "@preact/signals-core": "signals-core.mjs"}
+    found: set[Path] = set()
+
+    def follow(file: Path) -> None:
+        if file not in found:
+            found.add(file)
+            for name in re.findall(r'(?:from|^import)\s*"([^"]+)"', file.read_text(), re.MULTILINE):
+                if name in named:
+                    follow((VENDOR / named[name]).resolve())
+                elif name.startswith("."):
+                    follow((file.parent / name).resolve())
+
+    for screen in ("js/main.js", "js/screens/runs.js"):
+        follow((STATIC / screen).resolve())
+    preloaded = re.findall(r'rel="modulepreload" href="\{\{static\}\}/([^"]+)"', (STATIC / "index.html").read_text())
+    wanted = {str(file.relative_to(STATIC.resolve())) for file in found} - {"js/main.js"}
+    assert sorted(preloaded) == sorted(wanted)
