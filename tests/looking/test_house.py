@@ -186,3 +186,42 @@ async def test_a_page_of_a_history_names_its_calls_and_reads_no_other_page(monke
         newest = await desk.history("order-1", limit=10, newest=True)
         assert newest.items == whole[-10:]
         assert sum(read) < 30, "two pages and the name"
+
+
+FAILED_ON_PURPOSE = ["order-1", "order-2"]
+
+
+@pytest.mark.parametrize(
+    ("filter", "found"),
+    [
+        ("", FAILED_ON_PURPOSE),
+        ("workflow:order", FAILED_ON_PURPOSE),
+        ("workflow:approval", []),
+        ("-workflow:order", []),
+        ("customer=c-1", ["order-1"]),
+        ("size=3", ["order-2"]),
+        ('size="3"', []),
+        ("id:order-2*", ["order-2"]),
+        ("order-2", ["order-2"]),
+        ("order", FAILED_ON_PURPOSE),
+        ("nothing", []),
+        ("tenant:acme", ["order-1"]),
+        ("actor:kim", []),
+        ("version:9", []),
+        ("created:..-1d", []),
+        ("created:-1d..", FAILED_ON_PURPOSE),
+        ("ended:..-1d", []),
+        ("status:failed", FAILED_ON_PURPOSE),
+        ("status:blocked", []),
+        ("is:overdue", []),
+    ],
+)
+async def test_what_needs_attention_meets_the_other_conditions_too(path, filter, found):
+    async with House(f"sqlite:///{path}", JumpingClock()).engine() as engine:
+        await engine.start(order, "lamp", id="order-1", attributes={"customer": "c-1"}, tenant="acme")
+        await engine.start(order, "lamp", id="order-2", attributes={"size": 3})  # the bank is closed
+        await engine.settle()
+        desk = LocalDesk(engine.store)
+        page = await desk.heads(f"is:attention {filter}")
+        assert sorted(head.id for head in page.items) == found
+        assert (await desk.count(f"is:attention {filter}")).n == len(found)

@@ -17,7 +17,7 @@ from holdfast.contract.waits import words_of
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, gather, gather_one
-from holdfast.looking.query import OVERDUE, Query, parse
+from holdfast.looking.query import OVERDUE, Query, meets, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
     Acted,
@@ -87,7 +87,8 @@ class LocalDesk(LocalActs):
         query = parse(which, self._now, self._zone)
         before = _read_cursor(cursor, which) if cursor is not None else None
         if query.attention:
-            return await self._attention(query, limit, relative)
+            heads = await self._attention(query, limit)
+            return Page(as_of=to_datetime(self._now), items=await self._shown(heads, relative))
         found = await self._searched(query, limit, before)
         return Page(
             as_of=to_datetime(self._now),
@@ -110,32 +111,40 @@ class LocalDesk(LocalActs):
             return by_id
         return await self._store.heads(msgspec.structs.replace(which, workflows=(query.word,), budget=half))
 
-    async def _attention(self, query: Query, limit: int, relative: bool) -> Page:
+    async def _attention(self, query: Query, limit: int) -> list[RunHead]:
         """Return the newest runs that a person should look at: three bounded searches, merged."""
-        which, now = msgspec.structs.replace(query.which, limit=limit), self._now
-        late = now - int(OVERDUE.total_seconds() * 1e6)
+        which, scanned = await self._with_word(query, limit)
+        late = self._now - int(OVERDUE.total_seconds() * 1e6)
         found: dict[int, RunHead] = {}
-        scanned = 0
         for each in (
             msgspec.structs.replace(which, statuses=(Status.BLOCKED,), budget=SCAN_BUDGET // 2),
             msgspec.structs.replace(which, due_until=late, thorough=True),
         ):
             if not which.statuses or set(each.statuses or which.statuses) & set(which.statuses):
-                left = min(each.budget, SCAN_BUDGET - scanned)
+                left = max(min(each.budget, SCAN_BUDGET - scanned), 1)
                 page = await self._store.heads(msgspec.structs.replace(each, budget=left))
                 scanned += page.scanned
                 found |= {head.key: head for head in page.heads}
         letters = await self._store.letters(LetterFilter(kind="work", acknowledged=False, limit=limit))
         failed = await self._store.heads_of([letter.run for letter in letters if not letter.outcome])
-        found |= {head.key: head for head in failed.values() if head.status is Status.FAILED}
-        newest = [found[key] for key in sorted(found, reverse=True)][:limit]
-        return Page(as_of=to_datetime(now), items=await self._shown(newest, relative))
+        found |= {head.key: head for head in failed.values() if head.status is Status.FAILED and meets(head, which)}
+        return [found[key] for key in sorted(found, reverse=True)][:limit]
+
+    async def _with_word(self, query: Query, limit: int) -> tuple[HeadFilter, int]:
+        """Return a filter in which a word alone is the beginning of ids, or a workflow, and how many rows that took."""
+        which = msgspec.structs.replace(query.which, limit=limit)
+        if query.word is None:
+            return which, 0
+        by_id = await self._store.heads(HeadFilter(id_prefix=query.word, limit=1, budget=SCAN_BUDGET // 4))
+        if by_id.heads or by_id.partial or which.workflows:
+            return msgspec.structs.replace(which, id_prefix=query.word), by_id.scanned
+        return msgspec.structs.replace(which, workflows=(query.word,)), by_id.scanned
 
     async def count(self, which: str = "") -> Count:
         query = parse(which, self._now, self._zone)
         if query.attention:
-            page = await self._attention(query, MOST, False)
-            return Count(n=len(page.items), exact=len(page.items) < MOST)
+            heads = await self._attention(query, MOST)
+            return Count(n=len(heads), exact=len(heads) < MOST)
         if query.word is not None:
             found = await self._searched(query, MOST, None)
             return Count(n=len(found.heads), exact=found.next is None)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Instant, from_datetime
-from holdfast.contract.heads import HeadFilter
+from holdfast.contract.heads import HeadFilter, RunHead
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.errors import BadFilter
 from holdfast.texts import check_text, shown
@@ -252,3 +252,33 @@ def _decoded(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text[1:-1]
+
+
+def meets(head: RunHead, which: HeadFilter) -> bool:
+    """Whether a run that was found otherwise meets the conditions of a filter, as the store judges them."""
+    same = (("parent", which.parent), ("actor", which.actor), ("tenant", which.tenant), ("version", which.version))
+    between = (
+        (head.created, which.created_from, which.created_until),
+        (head.ended, which.ended_from, which.ended_until),
+        (head.updated, None, which.quiet_since),
+    )
+    has = msgspec.json.decode(head.attributes) if which.attributes else {}
+    wanted = {name: msgspec.json.decode(value) for name, value in which.attributes.items()}
+    return (
+        (not which.statuses or head.status in which.statuses)
+        and (not which.workflows or head.workflow in which.workflows)
+        and head.workflow not in which.not_workflows
+        and head.id.startswith(which.id_prefix or "")
+        and all(value is None or getattr(head, name) == value for name, value in same)
+        and (which.unique_key is None or head.unique_key == which.unique_key)
+        and all(name in has and (type(has[name]), has[name]) == (type(value), value) for name, value in wanted.items())
+        and all(_inside(at, start, end) for at, start, end in between)
+        and (which.due_until is None or (head.ended is None and head.due is not None and head.due <= which.due_until))
+        and (which.waiting is None or head.wait.startswith(which.waiting))
+    )
+
+
+def _inside(at: Instant | None, start: Instant | None, end: Instant | None) -> bool:
+    if start is None and end is None:
+        return True
+    return at is not None and (start is None or at >= start) and (end is None or at < end)
