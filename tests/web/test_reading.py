@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from tests.support.asgi import Browser
 from tests.web.shop import approve, house, order, viewer
@@ -23,7 +25,7 @@ def page(shop: Engine) -> Browser:
     return Browser(dashboard(shop, authenticate=viewer("admin")))
 
 
-async def test_the_server_says_what_it_is_and_who_asks(page, mode):
+async def test_the_server_says_what_it_is_and_who_asks(page, mode, address):
     reply = await page.get("/api/v1/")
     assert reply.status == 200
     assert reply.json | {"version": ""} == {
@@ -33,7 +35,7 @@ async def test_the_server_says_what_it_is_and_who_asks(page, mode):
         "name": "kim",
         "role": "admin",
         "features": reply.json["features"],
-        "database": "postgres" if mode == "postgres" else "",
+        "database": urlsplit(address).path.strip("/") if mode == "postgres" else "",
         "open": False,
         "logs_url": "",
     }
