@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,22 @@ async def mover(database: str, server: str, target: MoveTarget | None = None, **
     store = open_store(database, "process")
     await store.open()
     try:
-        yield Mover(store, target or await MoveTarget.connect(server), by="ada", **options)
+        yield Mover(store, target or await connected(server), by="ada", **options)
     finally:
         await store.close()
+
+
+async def connected(server: str) -> MoveTarget:
+    """Connect to a server that may have begun to listen only just now."""
+    made: list[MoveTarget] = []
+
+    async def connects() -> bool:
+        with suppress(StoreUnreachable):
+            made.append(await MoveTarget.connect(server))
+        return bool(made)
+
+    await eventually(connects)
+    return made[0]
 
 
 async def waits(run: Any, what: str) -> None:

@@ -24,6 +24,8 @@ from holdfast.moving.report import MoveReport
 from holdfast.temporal.client.target import ABSENT, MoveTarget
 
 _LOOK = 0.05
+_AT_ONCE = 16
+"""How many families are moved side by side."""
 _TRIES = 5
 _SPARE = timedelta(minutes=1)
 """How much longer than its grace a pause lasts that a mover asked for, if that mover is no more."""
@@ -71,13 +73,29 @@ class Mover:
         report = self.report = MoveReport(address=self._target.address, dry_run=dry_run)
         if not dry_run:
             await self._store.take_over(self._clock.now())  # what dead workers had is at rest
+        together: list[Family] = []
         async for family in self._families.chosen(runs, workflows):
-            try:
-                await self._move(family, report, dry_run)
-            except CannotMove as error:
-                report.left |= {run_id: [str(error)] for run_id in family.ids}
-            progress(len(report.moved) + len(report.finished))
+            together.append(family)
+            if len(together) == _AT_ONCE:
+                await self._move_some(together, report, dry_run, progress)
+                together = []
+        await self._move_some(together, report, dry_run, progress)
         return report
+
+    async def _move_some(
+        self, families: list[Family], report: MoveReport, dry_run: bool, progress: Callable[[int], None]
+    ) -> None:
+        """Move some families side by side: most of the time is spent waiting for their workers to let them go."""
+        ends = await asyncio.gather(
+            *(self._move(family, report, dry_run) for family in families), return_exceptions=True
+        )
+        for family, end in zip(families, ends, strict=True):
+            if isinstance(end, CannotMove):
+                report.left |= {run_id: [str(end)] for run_id in family.ids}
+        progress(len(report.moved) + len(report.finished))
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, CannotMove):
+                raise end
 
     async def _move(self, family: Family, report: MoveReport, dry_run: bool) -> None:
         if family.moving:
