@@ -86,7 +86,10 @@ def typed_arguments(
         hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     except Exception:
         hints = {}
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin that does not tell: nor does it tell types
+        return tuple(args), kwargs
     bound = signature.bind(*args, **kwargs)
     for name, value in bound.arguments.items():
         if name not in hints:

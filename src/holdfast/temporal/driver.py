@@ -31,6 +31,7 @@ from holdfast.temporal.judging import end_of_attempt
 from holdfast.temporal.known import Known
 from holdfast.temporal.wire import (
     MOST_BYTES,
+    VERSION,
     AttemptCall,
     Begin,
     Carry,
@@ -327,7 +328,8 @@ class RunDriver:
             raise too_large(f"the arguments of step {path!r}", len(call))
         timeout = int(settings.timeout.total_seconds() * 1e6) if settings.timeout else 0
         queue = self.turns.queue_of(settings.queue) if settings.queue else ""
-        return Begin(verb.location, verb.attempt, path, settings.name, queue, msgspec.Raw(call), timeout)
+        name = str.__str__(settings.name)  # which may be of a class of its own
+        return Begin(verb.location, verb.attempt, path, name, queue, msgspec.Raw(call), timeout)
 
     def _call(self, verb: StepVerb, path: str) -> bytes:
         made = read_call(new_task(verb).payload)
@@ -346,6 +348,7 @@ class RunDriver:
     def _child(self, start: StartChild) -> ChildToStart:
         run, carry = start.run, self.place.carry
         begins = Carry(
+            version=VERSION,
             seed=run.seed,
             digest=run.digest,
             timeout=run.options.timeout,

@@ -114,6 +114,7 @@ class TemporalEngine(Runtime):
         self._executor: Executor | None = None
         self._turns: Turns | None = None
         self._local_functions = False
+        self._sticky = _STICKY
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -168,6 +169,7 @@ class TemporalEngine(Runtime):
         settings = self.settings
         turns = self._turns = Turns(self.registry, self._known, self._tags, settings.development, self.task_queue)
         turns.local_functions = self._local_functions
+        turns.propagate = settings.propagate_child_failures
         turns.on_blocked = self._port.blocked
         loop = asyncio.get_running_loop()
         self._executor = executor = Executor(loop, settings.max_steps, settings.max_threads, self._limits)
@@ -189,7 +191,7 @@ class TemporalEngine(Runtime):
                 max_concurrent_local_activities=1_000,
                 workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
                 activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-                sticky_queue_schedule_to_start_timeout=min(settings.lease, _STICKY),
+                sticky_queue_schedule_to_start_timeout=min(settings.lease, self._sticky),
                 graceful_shutdown_timeout=settings.stop_grace,
                 max_heartbeat_throttle_interval=settings.lease / 3,
                 default_heartbeat_throttle_interval=settings.lease / 3,

@@ -147,6 +147,8 @@ class Interpreter:
         if ended is None:
             raise self._another(self.input, self.carry.generation, self.rows)
         await self._last_words(ended)
+        if ended.status == "cancelled" and ended.compensation and self.carry.version >= 2:
+            workflow.upsert_memo({"compensation": ended.compensation})
         if ended.status == "renewed":
             raise self._another(raw(ended.payload), self.carry.generation + 1, ended.rows)
         if ended.status == "completed":
@@ -228,7 +230,10 @@ class Interpreter:
         undo = '{"compensate":true}' if '"compensate":true' in data else "{}"
         if self.paused:
             self._act("resume", "")
-        self.mail("cancel", "", "", undo)
+        if self.blocked and self.turning is None and self.carry.version >= 2:
+            self._end(RunEnded(status="cancelled", told='["cancelled"]' if self.carry.parent else ""))
+        else:
+            self.mail("cancel", "", "", undo)
 
     def _act(self, what: str, data: str) -> None:
         if what == "pause":

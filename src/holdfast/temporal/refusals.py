@@ -14,10 +14,10 @@ from holdfast.limits import Limit
 
 DENIED = frozenset(
     {
-        "admission", "alerts", "attributes.ended", "audit", "bulk", "dead_letters", "evict", "evidence.kept", "health",
-        "in_thread", "keys", "lifespan", "pending_steps", "priorities", "publish", "queue.pauses", "queue.places",
-        "retry.families", "send.duplicate", "send.full", "shared_limits", "step_trail", "store", "transactions",
-        "unique_key.id", "watch",
+        "admission", "alerts", "attributes.ended", "audit", "bulk", "clock", "dead_letters", "errors.unknown", "evict",
+        "evidence.kept", "health", "in_thread", "keys", "lifespan", "mixed_workers", "pending_steps", "priorities",
+        "publish", "queue.pauses", "queue.places", "retry.families", "send.duplicate", "send.ended", "send.full",
+        "send.together", "shared_limits", "step_trail", "store", "transactions", "unique_key.id", "watch",
     }
 )  # fmt: skip
 """The capabilities that `offers` denies."""
@@ -36,7 +36,8 @@ _OPTIONS = {
     "step_trail": ("step_trail", "every step is in Temporal's history already"),
     "storage_retry": ("store", "leave it out"),
     "timer_resolution": ("store", "leave it out"),
-    "clock": ("store", "the server has the time; tests use TemporalTestEngine"),
+    "clock": ("clock", "the server has the time; tests use TemporalTestEngine"),
+    "start": ("clock", "time begins now; let it pass with engine.advance()"),
 }
 
 _MEMBERS = {
@@ -50,6 +51,7 @@ _MEMBERS = {
     "flow": ("queue.pauses", "pause runs by their handles, or stop the workers of a queue"),
     "health": ("health", "ask the server: temporal operator cluster health"),
     "in_thread": ("in_thread", "run the engine in an event loop of your own, in a thread"),
+    "jumping": ("clock", "let time pass with engine.advance()"),
     "limits": ("shared_limits", "limits of scope='engine' are counted by each worker"),
     "pending_steps": ("pending_steps", "look at each run: run.steps()"),
     "purging": ("store", "temporal workflow delete"),

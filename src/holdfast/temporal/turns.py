@@ -49,6 +49,8 @@ class Turns:
         self.guarded = guarded
         self.queue_of = queue_of
         """The task queue of Temporal's for a queue of holdfast's."""
+        self.propagate = True
+        """Whether the failure of a child that is awaited is raised, unless its call says so itself."""
         self.local_functions = False
         """Whether a step may be a function that only this process knows: for tests."""
         self.live: dict[tuple[str, str], Any] = {}
@@ -108,7 +110,12 @@ class Turns:
         async def turn(value: RawValue) -> RawValue:
             key = activity.info().workflow_run_id or ""
             batch = unpacked(value, TurnInput)
-            return packed(await from_callback(lambda: self._make(key, batch)))
+            answer = await from_callback(lambda: self._make(key, batch))
+            try:
+                return packed(answer)
+            except Exception as error:  # what JSON does not carry: nothing of the turn is recorded
+                await from_callback(lambda: self._forget(key))
+                return packed(self._blocked(self._interpreters[key].run_id, error))
 
         return turn
 
@@ -124,11 +131,7 @@ class Turns:
                 driver.begin()
             answer = driver.take(batch)
         except Exception as error:  # also a workflow that is not known here, or an input that does not fit
-            data = error.error if isinstance(error, Blocked) else error_to_data(error)
-            blocked = codec.encode(data).decode()
-            _logger.error("run %s is blocked: %s", interpreter.run_id, error)
-            self.on_blocked(interpreter.run_id)
-            return TurnAnswer(taken=0, blocked=blocked)
+            return self._blocked(interpreter.run_id, error)
         if answer.ended is None and not answer.blocked:
             driver.number = batch.number + 1
             self._drivers[key] = driver
@@ -138,6 +141,12 @@ class Turns:
             _logger.error("run %s is blocked: %s", interpreter.run_id, answer.blocked[:500])
             self.on_blocked(interpreter.run_id)
         return answer
+
+    def _blocked(self, run_id: str, error: Exception) -> TurnAnswer:
+        data = error.error if isinstance(error, Blocked) else error_to_data(error)
+        _logger.error("run %s is blocked: %s", run_id, error)
+        self.on_blocked(run_id)
+        return TurnAnswer(taken=0, blocked=codec.encode(data).decode())
 
     def _driver(self, interpreter: Interpreter, looked_at: bool) -> RunDriver:
         """Bring the code of a run to where its entries end."""
@@ -154,6 +163,7 @@ class Turns:
             0,
             carry.reopens,
             carry.deadline,
+            propagate=self.propagate,
             looked_at=looked_at,
         )
         code = WorkflowCode(workflow, args, kwargs)
@@ -195,8 +205,10 @@ class Turns:
                 answer.set_exception(error)
 
     def resident(self) -> set[str]:
-        """Return the ids of the runs that this process has in memory."""
-        return {interpreter.run_id for interpreter in list(self._interpreters.values())}
+        """Return the ids of the runs that this process has in memory, and of their children."""
+        interpreters = list(self._interpreters.values())
+        children = (child for interpreter in interpreters for child in list(interpreter.carry.children))
+        return {*(interpreter.run_id for interpreter in interpreters), *children}
 
     def busy(self) -> bool:
         """Whether one of them has something under way."""

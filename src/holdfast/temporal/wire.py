@@ -18,8 +18,11 @@ from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import PayloadTooLarge
 
 T = TypeVar("T")
-VERSION = 1
-"""Of the interpreter: which commands it makes of the same answers. Runs under way keep the one they began with."""
+VERSION = 2
+"""Of the interpreter: which commands it makes of the same answers. Runs under way keep the one they began with.
+
+Since 2 a blocked run that is cancelled ends, and what a cancelled run undid is in its memo.
+"""
 MOST_BYTES = 2_000_000
 """How large a payload may be, a little below the server's own limit of 2 MiB."""
 _LARGE = 64_000
@@ -157,7 +160,8 @@ class RunRules(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What one execution of Temporal's hands to the next one of the same run, beside the input."""
 
-    version: int = VERSION
+    version: int = 1
+    """Of the interpreter that it began with; never changed here, since it is left out of what is recorded."""
     seed: int = 0
     digest: int = 0
     generation: int = 0

@@ -23,7 +23,7 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import BadInput, RunConflict, StoreUnreachable
 from holdfast.temporal.sdk import tagged
-from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, RunRules, packed, raw, too_large
+from holdfast.temporal.wire import ACTS, MOST_BYTES, VERSION, Carry, RunRules, packed, raw, too_large
 
 TOKEN = "token"  # noqa: S105  # a name, no secret
 """Under which name the memo of a run has the token of the hand-over it was started from."""
@@ -84,6 +84,7 @@ def carry_of(handed: HandOver, rules: RunRules) -> Carry:
     if strange:
         raise BadInput(f"run {handed.id!r} cannot be handed over with {', '.join(strange)} in its inbox")
     return Carry(
+        version=VERSION,
         seed=handed.seed,
         digest=handed.digest,
         generation=handed.generation,

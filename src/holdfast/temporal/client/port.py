@@ -117,6 +117,7 @@ class TemporalPort:
             standing, more = await self._end(run_id)
             status, output, error = standing
             compensation, failed_step = more
+            compensation = compensation or memo.get("compensation")
         elif memo.get("blocked"):
             status, error = Status.BLOCKED, str(memo["blocked"])
         elif memo.get("paused"):
@@ -340,15 +341,18 @@ class TemporalPort:
         """Ask a run to stop; False if it has ended."""
         if (await self.described(run_id)).status is not WorkflowExecutionStatus.RUNNING:
             return False
+        if (await self._state(run_id, patient=False))[0] is Status.COMPENSATING:
+            return False
         said = {"compensate": compensate, "by": by or "", "reason": reason}
         told = msgspec.json.encode(said)
         try:
+            if compensate:  # the server passes on the first cancel only, which may not have asked for this
+                await self.handle(run_id).signal(ACTS + "cancel", raw(told))
             await self.handle(run_id).cancel(reason=told.decode())
-            return True
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return False
-        await self._signal(run_id, ACTS + "cancel", raw(told))  # it was asked before, perhaps not to undo
+            raise _refused(run_id, error) from error
         return True
 
     async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:

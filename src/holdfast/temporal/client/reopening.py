@@ -17,7 +17,7 @@ from holdfast.errors import CannotReopen, NoSuchRun
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
-from holdfast.temporal.wire import Carry, packed, raw, rows_of
+from holdfast.temporal.wire import VERSION, Carry, packed, raw, rows_of
 
 FindCut = Callable[[list[EntryRow], Instant, str], Cut]
 
@@ -84,6 +84,7 @@ class TemporalReopener:
         carry.numbers += len(unread)
         carry.rows = [*kept, *((*each,) for each in cut.entries)]
         carry.reopens += 1
+        carry.version = VERSION
         carry.children = {}
         if carry.timeout is not None:
             carry.deadline = now + carry.timeout

@@ -25,7 +25,7 @@ from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, schedule_of, spec_of
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.client.starting import TemporalStarter
-from holdfast.temporal.wire import Carry, RunRules, data_of, packed, raw
+from holdfast.temporal.wire import VERSION, Carry, RunRules, data_of, packed, raw
 
 _OVERLAP = {
     "skip": ScheduleOverlapPolicy.SKIP,
@@ -137,7 +137,7 @@ class TemporalSchedules:
     def _action(
         self, id: str, definition: Workflow[Any, Any], encoded: str, digest: int, spec: ScheduleSpec
     ) -> ScheduleActionStartWorkflow:
-        carry = Carry(digest=digest, rules=self._rules)
+        carry = Carry(version=VERSION, digest=digest, rules=self._rules)
         return ScheduleActionStartWorkflow(
             definition.name,
             args=[raw(encoded), packed(carry)],

@@ -25,7 +25,7 @@ from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.sdk import tagged
-from holdfast.temporal.wire import MOST_BYTES, Carry, RunRules, packed, raw, too_large
+from holdfast.temporal.wire import MOST_BYTES, VERSION, Carry, RunRules, packed, raw, too_large
 
 _ONCE, _AGAIN = WorkflowIDReusePolicy.REJECT_DUPLICATE, WorkflowIDReusePolicy.ALLOW_DUPLICATE
 
@@ -58,6 +58,7 @@ class TemporalStarter:
         run_id = _keyed(name, asked.unique_key) if asked.unique_key is not None else asked.id
         run_id = check_run_id(run_id) if run_id is not None else new_id()
         carry = Carry(
+            version=VERSION,
             seed=new_seed(),
             digest=digest,
             timeout=options.timeout,
