@@ -100,6 +100,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "engine.steps.queue.*",
         "engine.views.*",
         "engine.worker.committer",
+        "ops.audit",
         "schedules.preview",
         "schedules.view",
     ),

@@ -57,7 +57,6 @@ async def plain(ctx: Context) -> None: ...
     ("options", "words"),
     [
         ({"workflows": [transacting]}, "transaction=True of activity 'in_transaction'"),
-        ({"workflows": [sharing]}, "idempotency_key of activity 'keyed'"),
         ({"workflows": [publishing]}, r"ctx\.publish\(\) in workflow 'publishing' \(line \d+\)"),
         ({"workflows": [admitted]}, "the flow control of workflow 'admitted'"),
         ({"limits": [Limit(name="bank", at_once=1)]}, "limit 'bank', counted over all workers"),
@@ -73,6 +72,12 @@ def test_what_is_not_offered_is_refused_when_the_engine_is_made(options, words):
         TemporalEngine(NOWHERE, **options)
     assert not TemporalEngine(NOWHERE, workflows=[plain]).offers(refused.value.capability)
     assert refused.value.capability in DENIED
+
+
+def test_a_key_that_runs_would_share_is_warned_of(caplog):
+    engine = TemporalEngine(NOWHERE, workflows=[sharing])
+    assert "idempotency_key of activity 'keyed': on Temporal runs do not share results by it" in caplog.text
+    assert not engine.offers("keys")
 
 
 def test_what_is_counted_by_each_worker_is_offered():

@@ -25,6 +25,7 @@ from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NotOffered
 from holdfast.limits import Limit, Limits
 from holdfast.temporal.attempts import TemporalBodies
 from holdfast.temporal.client.connecting import ServerAddress, address_of, check_server, connected
+from holdfast.temporal.client.evidence import TemporalEvidence
 from holdfast.temporal.client.lists import RunLists
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.client.schedules import TemporalSchedules
@@ -275,6 +276,11 @@ class TemporalEngine(Runtime):
     def schedules(self) -> TemporalSchedules:
         """Runs started by the calendar: put, pause, resume, trigger, backfill, delete."""
         return TemporalSchedules(self._client, self.registry, self._starter, self._rules(), self.task_queue)
+
+    @property
+    def audit(self) -> TemporalEvidence:
+        """What runs put on record: `evidence`, `verify_evidence`; there is no trail of what callers did."""
+        return TemporalEvidence(self._client)
 
     async def publish(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.definitions import Activity, Workflow
 from holdfast.errors import NotOffered
 from holdfast.limits import Limit
 
+_logger = logging.getLogger("holdfast.temporal")
 DENIED = frozenset(
     {
         "admission", "alerts", "attributes.ended", "audit", "bulk", "clock", "dead_letters", "errors.unknown", "evict",
@@ -41,7 +43,6 @@ _OPTIONS = {
 }
 
 _MEMBERS = {
-    "audit": ("audit", "what happened to a run is in Temporal's history, who started it in its memo"),
     "backup": ("store", "back up the database of the Temporal cluster"),
     "bulk": ("bulk", "list runs with engine.runs() and act on each by its handle"),
     "dead_letters": (
@@ -98,13 +99,16 @@ def refuse_limit(limit: Limit) -> None:
 
 
 def refuse_activity(activity: Activity[..., Any]) -> None:
-    """Refuse an activity with options that are not offered."""
+    """Refuse an activity with options that are not offered; warn of a key that does less than on a database."""
     if activity.settings.transaction:
         instead = "make the step idempotent by step_context().idempotency_key instead"
         raise NotOffered(f"transaction=True of activity {activity.name!r}", "transactions", instead)
     if activity.settings.idempotency_key is not None:
-        instead = "let the service that is called tell repeated calls apart by step_context().idempotency_key"
-        raise NotOffered(f"idempotency_key of activity {activity.name!r}", "keys", instead)
+        _logger.warning(
+            "idempotency_key of activity %r: on Temporal runs do not share results by it (offers('keys') is False); "
+            "its body has it, for the service that it calls: step_context().idempotency_key",
+            activity.name,
+        )
 
 
 def refuse_workflow(workflow: Workflow[Any, Any]) -> None:

@@ -1,0 +1,42 @@
+"""What runs on Temporal put on record: it goes with the run, and lasts as long as the namespace keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import to_datetime
+from holdfast.errors import NotOffered
+from holdfast.ops.audit import EvidenceRecord, Verdict
+from holdfast.payloads import codec
+from holdfast.temporal.client.port import TemporalPort
+
+
+class TemporalEvidence:
+    """The part of `Engine.audit` that is about one run; there is no trail of what callers did."""
+
+    def __init__(self, port: TemporalPort) -> None:
+        self._port = port
+
+    async def evidence(self, run_id: str) -> list[EvidenceRecord]:
+        """Return what a run put on record, oldest first."""
+        carry = await self._port.carry(run_id)
+        return [
+            EvidenceRecord(run_id=run_id, n=n, id=id, kind=kind, data=codec.readable(data), at=to_datetime(at))
+            for n, (id, kind, data, at, _) in enumerate(carry.evidence, 1)
+        ]
+
+    async def verify_evidence(self, run_id: str) -> Verdict:
+        """Check the chain of what a run put on record."""
+        last, items = "", (await self._port.carry(run_id)).evidence
+        for n, (*fields, link) in enumerate(items):
+            if hashlib.sha256("\n".join([last, *map(str, fields)]).encode()).hexdigest() != link:
+                return Verdict(ok=False, checked=n, broken_at=n + 1, last=last)
+            last = link
+        return Verdict(ok=True, checked=len(items), last=last)
+
+    if not TYPE_CHECKING:  # type checkers know that there is nothing else
+
+        def __getattr__(self, name: str) -> Any:
+            instead = "what happened to a run is in Temporal's history, and who started it in its memo"
+            raise NotOffered(f"engine.audit.{name}", "audit", instead)
