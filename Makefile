@@ -54,6 +54,7 @@ web: $(READY) ## Run all tests of the dashboard, of its API on both databases, a
 
 temporal: $(READY) ## Run all tests of the runtime on Temporal, each file on a development server of its own
 	@HOLDFAST_TEMPORAL=required $(BIN)/python -m pytest -q -n $(or $(TEMPORAL_WORKERS),2) --dist loadfile -m "temporal or not temporal" tests/temporal
+	@$(BIN)/python -m pytest -q -n $(or $(TEMPORAL_WORKERS),2) --dist loadfile --temporal tests/behaviour
 
 browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root, or with sudo)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || test -n "$$HOLDFAST_CHROMIUM" || { \

@@ -391,5 +391,7 @@ class RunDriver:
         answer.wait = "" if busy else "; ".join(waits)
 
     def _log(self, turn: Turn) -> None:
+        workflow = self.execution.journal.run.workflow
         for level, text, args, scope in turn.logs:
-            _logger.log(level, f"[{self.run_id}] {text}", *args, extra={"run_id": self.run_id, "scope": scope})
+            extra = {"run_id": self.run_id, "workflow": workflow, "scope": scope}
+            _logger.log(level, f"[{self.run_id}] {text}", *args, extra=extra)

@@ -16,10 +16,11 @@ from holdfast.limits import Limit
 _logger = logging.getLogger("holdfast.temporal")
 DENIED = frozenset(
     {
-        "admission", "alerts", "attributes.ended", "audit", "bulk", "clock", "dead_letters", "errors.unknown", "evict",
-        "evidence.kept", "health", "in_thread", "keys", "lifespan", "mixed_workers", "pending_steps", "priorities",
-        "publish", "queue.pauses", "queue.places", "retry.families", "send.duplicate", "send.ended", "send.full",
-        "send.together", "shared_limits", "step_trail", "store", "transactions", "unique_key.id", "watch",
+        "admission", "alerts", "attributes.ended", "audit", "bulk", "callbacks.durable", "clock", "dead_letters",
+        "errors.unknown", "evict", "evidence.kept", "health", "in_thread", "keys", "lifespan", "mixed_workers",
+        "pause.scheduled", "payloads.large", "pending_steps", "priorities", "progress", "publish", "queue.pauses",
+        "queue.places", "retry.families", "send.duplicate", "send.ended", "send.full", "send.together", "shared_limits",
+        "step_trail", "store", "transactions", "unique_key.id", "watch",
     }
 )  # fmt: skip
 """The capabilities that `offers` denies."""
@@ -49,6 +50,7 @@ _MEMBERS = {
         "dead_letters",
         "list failed runs with engine.runs(status='failed'), and retry each by its handle",
     ),
+    "faults": ("store", "kill the worker, or the server"),
     "flow": ("queue.pauses", "pause runs by their handles, or stop the workers of a queue"),
     "health": ("health", "ask the server: temporal operator cluster health"),
     "in_thread": ("in_thread", "run the engine in an event loop of your own, in a thread"),

