@@ -50,8 +50,10 @@ def temporal_server(tags: bool = True) -> Iterator[str]:
 
 
 def _answers(port: int) -> bool:
+    """Whether the server takes calls: its port is open a moment before it does."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
         return False
-    return True
+    look = [str(BINARY), "operator", "namespace", "describe", "default", "--address", f"127.0.0.1:{port}"]
+    return subprocess.run(look, capture_output=True).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.waiting import eventually
 from tests.temporal import server
 from tests.temporal.server import missing
 
@@ -33,6 +34,11 @@ async def test_the_same_definitions_run_on_a_real_server():
         async with TemporalEngine(address, workflows=flows.EVERY, **options) as engine:
             run = await engine.start(flows.talk, id="talk")
             assert await engine.execute(flows.parent) == [101, "ChildFailed", True, 103]
+
+            async def timed_out() -> bool:
+                return bool(await run.query("got") == 1)
+
+            await eventually(timed_out)
             await run.send("x", 5)
             await run.send("b", "early")
             assert await run.ask("ask", 41) == 42
