@@ -12,7 +12,6 @@ if missing():
 
 from datetime import timedelta
 
-from tests.support.waiting import eventually
 from tests.temporal import flows, moving_flows
 
 from holdfast import Engine, RunCancelled, RunFailed
