@@ -14,6 +14,7 @@ class Change:
     `type` is one of
         run.started run.pending run.running run.suspended run.paused run.resumed run.reopened run.cancelling
         run.compensating run.completed run.failed run.cancelled run.blocked
+        run.moving run.moved (it goes on at another place; told to those who follow it)
         run.skewed (it runs under another version than it began with)
         step.started step.completed step.failed step.skipped step.progress attempt.failed attempt.lost
         compensation.started compensation.completed compensation.failed

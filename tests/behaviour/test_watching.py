@@ -292,7 +292,8 @@ async def test_a_watch_of_a_type_that_does_not_exist_is_refused(make_engine):
 def test_every_type_of_change_is_known_and_documented():
     """S0-46 In the docstring of Change and in the documents; those that entries are told as are among them."""
     told = {report.type for report in _REPORTS.values()} | {f"run.{status}" for status in Status}
-    assert told - TYPES == {"run.pending", "run.running"}
+    followed = {"run.pending", "run.running", "run.moving", "run.moved"}  # told to those who follow a run
+    assert told - TYPES == followed
     names = set(
         re.findall(
             r"\b(?:(?:run|step|attempt|compensation|message|attributes|evidence|deadletter|callback|schedule|limit|workflow|"
@@ -300,7 +301,7 @@ def test_every_type_of_change_is_known_and_documented():
             Change.__doc__,
         )
     )
-    assert names == TYPES | {"run.pending", "run.running"}
+    assert names == TYPES | followed
     page = (ROOT / "docs/production/observability.md").read_text()
     assert [name for name in TYPES if f"`{name}`" not in page] == []
 

@@ -11,8 +11,6 @@ CLI = ROOT / "src" / "holdfast" / "cli"
 ALLOWED = {
     "database.py": "it opens the desk that all others use",
     "serve.py": "it opens the desk that a server uses",
-    "transfer.py": "whole databases are moved, and backed up, whatever their tables",
-    "ship/check.py": "histories are read page by page for several processes",
     "ship/bench.py": "it makes a database of its own",
 }
 

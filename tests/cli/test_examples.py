@@ -28,9 +28,10 @@ ENDS = {"result": 1, "watch": 1, "doctor": 1, "schedules resume": 6, "purge": 6,
 RUN_ELSEWHERE = (
     "holdfast demo", "holdfast new shop", "holdfast top", "holdfast top status:failed", "holdfast ui",
     "holdfast ui --no-open --bind 127.0.0.1:0",
+    "holdfast move shop.db temporal://localhost:7233/default --app shop.main:engine --dry-run",
 )  # fmt: skip
 """Those of the first five minutes are run by tests/cli/test_begin.py and the tests of examples, `ui` by tests/web and
-`top` by tests/tui."""
+`top` by tests/tui; `move` needs a cluster, and is run by tests/temporal."""
 
 
 def examples_of_help() -> list[str]:

@@ -39,7 +39,7 @@ OTHERS = {
     "set", "publish", "letters ack", "letters replay", "schedules pause", "schedules resume", "schedules trigger",
     "letters purge", "letters remove", "schedules backfill", "schedules delete", "schedules put", "purge",
     "token create", "token revoke",
-    "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore",  # which act, or make files
+    "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore", "move",  # which act
     "bench", "demo", "new", "ui", "top", "config", "completion", "schema",  # which look at no database, or on and on
 }  # fmt: skip
 LIMITS = [Limit(name="openai", at_once=1)]
