@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +13,9 @@ import pytest
 from tests.support.sqlite_cases import opened
 from tests.support.waiting import eventually
 
-from holdfast import Context, Engine, activity, workflow
 from holdfast.contract.limits import LeaveLimits, LimitAnswer
 from holdfast.contract.operations import Committed
 from holdfast.contract.turns import EnterLimit, Lane, LeaveLimit
-from holdfast.limits import Limit
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sql.store import SQLStore
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -148,48 +145,6 @@ async def test_the_next_is_found_on_a_server_without_reading_those_behind_it(
     few, more = [await rows_read(empty_database, fill, act, *size) for size in (FEW, many)]
     assert few > 0
     assert more <= few * 1.5, (few, more)
-
-
-STEPS_OF_A_RUN = 30
-
-
-async def test_a_step_without_a_limit_makes_the_same_statements_beside_limits(tmp_path: Path) -> None:
-    """W2 S4-19 Counted statement by statement, in steps of SQLite's virtual machine."""
-    without = await statements_of_plain_steps(tmp_path / "without.db", [])
-    beside = await statements_of_plain_steps(tmp_path / "beside.db", [Limit(name="api", at_once=1, rate=5)])
-    assert beside == without
-    assert [count for count, _ in without.values()] == [STEPS_OF_A_RUN - 1], (
-        "one statement ends a step and begins the next"
-    )
-
-
-async def statements_of_plain_steps(path: Path, limits: list[Limit]) -> dict[str, tuple[int, int]]:
-    """Return what was written as often as there were steps: how often each statement was run, with how many steps."""
-
-    @activity
-    async def plain(number: int) -> int:
-        await let_go.wait()
-        return number
-
-    @workflow
-    async def work(ctx: Context) -> None:
-        for number in range(STEPS_OF_A_RUN):
-            await ctx.step(plain, number)
-
-    let_go, found = asyncio.Event(), dict[str, list[int]]()
-    async with Engine(str(path), durability="process", workflows=[work], limits=limits) as engine:
-        run = await engine.start(work)
-        store = engine.store
-        assert isinstance(store, SQLiteStore)
-        store._connections.writer.trace_v2(
-            apsw.SQLITE_TRACE_PROFILE,
-            lambda event: found.setdefault(event["sql"], []).append(event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]),
-        )
-        let_go.set()
-        await run.result()
-        store._connections.writer.trace_v2(0, None)
-    assert not [sql for sql in found if "limit_" in sql]
-    return {sql: (len(counts), min(counts)) for sql, counts in found.items() if len(counts) >= STEPS_OF_A_RUN // 2}
 
 
 READ = """
