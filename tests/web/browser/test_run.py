@@ -46,6 +46,7 @@ async def test_a_long_history_keeps_the_page_small(shop, site, looker):
         return "read so far" not in (await looker(".histbar").text_content() or "read so far")
 
     await eventually(at_the_end, within=PATIENCE / 1_000)
+    await expect(looker(".histbar .num")).to_have_text("1,600")  # none twice
     assert await looker.page.evaluate("document.querySelectorAll('*').length") < 3_000
     await looker.page.get_by_role("tab", name="Timeline").click()
     await looker.sees(".row")

@@ -68,13 +68,15 @@ export function History({ id, total }) {
   const [shown, show] = useState(null);
   const [top, scroll] = useState(0);
   const busy = useRef(false);
+  const read = useRef(0);
   const box = useRef(null);
   const more = async (from) => {
-    if (busy.current) return;
+    if (busy.current || from < read.current) return; // an effect of an earlier picture may ask for what has come meanwhile
     busy.current = true;
     try {
       const page = await get(path(id, "history"), { params: { after: from, limit: PAGE } });
       set((known) => (from ? [...known, ...page.items] : page.items));
+      read.current = page.next ?? page.items.at(-1)?.seq ?? from;
       setNext(page.next);
       setProblem(null);
     } catch (error) {
