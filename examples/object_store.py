@@ -17,8 +17,7 @@ from pathlib import Path
 
 from holdfast import Context, workflow
 from holdfast.errors import NotAsExpected, OutcomeUnknown, StoreError, StoreUnreachable
-from holdfast.kv import Driver, drive
-from holdfast.kv.driver import check_sizes
+from holdfast.kv import Driver, check_sizes, drive
 
 
 class ObjectStoreDriver(Driver):

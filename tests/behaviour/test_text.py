@@ -60,7 +60,7 @@ SAMPLES: dict[str, Any] = {
 }
 """What is given for parameters that have to be given something."""
 
-CHOICES = {"workflow", "action", "types", "on_conflict", "kind", "status", "catch_up", "overlap"}
+CHOICES = {"workflow", "action", "capability", "types", "on_conflict", "kind", "status", "catch_up", "overlap"}
 """Parameters of which only a few values mean anything: the error names those, or what is known instead."""
 
 TEXTS_OF_FILTERS = [name for name, kind in RunFilter.__annotations__.items() if "str | None" in str(kind)]

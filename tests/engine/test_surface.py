@@ -49,7 +49,8 @@ def test_what_asks_who_acts_asks_why_as_well():
 
 
 def test_a_status_tells_whether_the_run_has_ended():
-    assert [str(status) for status in Status if status.is_terminal] == ["completed", "failed", "cancelled"]
+    """One that was moved has ended here: it goes on where it was moved to."""
+    assert [str(each) for each in Status if each.is_terminal] == ["completed", "failed", "cancelled", "moved"]
 
 
 def test_the_package_tells_its_version():

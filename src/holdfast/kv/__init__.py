@@ -3,7 +3,7 @@
 from holdfast.kv.compacting import compact
 from holdfast.kv.deliver import deliver, reply_to
 from holdfast.kv.drive import drive, drive_due
-from holdfast.kv.driver import Driver
+from holdfast.kv.driver import Driver, check_sizes
 from holdfast.kv.drivers.directory import DirectoryDriver
 from holdfast.kv.drivers.memory import MemoryDriver
 from holdfast.kv.standing import Standing
@@ -13,6 +13,7 @@ __all__ = [
     "Driver",
     "MemoryDriver",
     "Standing",
+    "check_sizes",
     "compact",
     "deliver",
     "drive",

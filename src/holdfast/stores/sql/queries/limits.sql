@@ -103,6 +103,7 @@ SELECT name, key, used, granted, waiting, ready, head_priority, head, invited, b
 FROM limit_keys WHERE at > $1;
 
 -- name: other_live_workers
+-- Whether a worker besides this one is at work.
 SELECT 1 FROM workers WHERE state = 'live' AND id <> $1 LIMIT 1;
 
 -- name: take_back_turn
