@@ -103,6 +103,21 @@ async def test_a_loop_that_is_blocked_for_long_is_complained_of_once(
     await store.close()
 
 
+async def test_a_renewal_is_told_once_so_that_a_worker_does_not_take_its_own_for_work_of_others(tmp_path: Path) -> None:
+    """Its commit is seen like one of another process, and would have an idle worker look around more often."""
+    store = SQLiteStore(tmp_path / "shop.db")
+    await store.open()
+    await store.join("w", SHORT)
+    keeper = LeaseKeeper(store, "w", SHORT / 100, lambda: None)
+    assert not keeper.was_renewed()
+    keeper.start()
+    assert await asyncio.to_thread(soon, keeper.was_renewed)
+    keeper.stop()
+    keeper.was_renewed()
+    assert not keeper.was_renewed()
+    await store.close()
+
+
 def hog_the_loop(seconds: float) -> None:
     """Keep the event loop from making a round."""
     time.sleep(seconds)

@@ -56,6 +56,7 @@ class LeaseKeeper:
         """The last round that was seen, and for how long there has been none since."""
         self.renewed = self._seen
         """When the lease was last renewed."""
+        self._renewal_seen = self.renewed
         self._complained = False
         self._exiting = False
 
@@ -74,6 +75,11 @@ class LeaseKeeper:
     def loop_is_alive(self) -> None:
         """Note that the event loop made a round."""
         self._seen = time.monotonic()
+
+    def was_renewed(self) -> bool:
+        """Whether the lease was renewed since this was last asked."""
+        before, self._renewal_seen = self._renewal_seen, self.renewed
+        return before != self._renewal_seen
 
     def _at_exit(self) -> None:
         """Let the thread leave before it ends with the process."""
