@@ -57,6 +57,19 @@ async def _in_line(run) -> bool:
     return (step.status, step.reason, step.next_attempt_at) == ("skipped", "limit 'service'", None)
 
 
+@pytest.mark.parametrize("mode", ["file", "postgres"])
+async def test_an_engine_that_declares_other_numbers_leaves_that_on_record(make_engine, service, mode, caplog):
+    """S4-19 The same numbers again leave nothing; the difference is logged where it is written."""
+    caller = calling(service.stay)
+    engine = await make_engine(caller, start=START, limits=[Limit(name="service", at_once=5)])
+    for at_once in (5, 2):
+        await make_engine(caller, clock=engine.jumping, limits=[Limit(name="service", at_once=at_once)])
+    records = await engine.audit.records(target="service")
+    assert [(record.actor, record.action) for record in records] == [("engine", "declare limit")] * 2
+    assert [record.detail["at_once"] for record in records] == [5, 2]
+    assert any("limit 'service' was" in message and '"at_once":2' in message for message in caplog.messages)
+
+
 async def test_limits_are_shown_with_what_is_used_waits_and_comes_next(make_engine, service):
     """S4-19"""
     caller = calling(service.stay, limit_key=lambda name: f"tenant-{name % 2}")
