@@ -88,7 +88,7 @@ async def test_a_damaged_key_space_never_raises_anything_but_errors_that_say_so(
     for _ in range(300):
         pairs = dict(whole.list(b""))
         for key in dice.sample(sorted(pairs), 2):
-            way, value = dice.randrange(5), pairs[key]
+            way, value = dice.randrange(6), pairs[key]
             place = dice.randrange(len(key))
             if way == 0:
                 del pairs[key]
@@ -98,6 +98,8 @@ async def test_a_damaged_key_space_never_raises_anything_but_errors_that_say_so(
                 pairs[key] = value[: dice.randrange(len(value) + 1)]
             elif way == 3:
                 pairs[key + bytes([dice.randrange(256)])] = value
+            elif way == 4:
+                pairs[key] = bytes(dice.randrange(256) if dice.random() < 0.05 else byte for byte in value)
             else:
                 pairs[key] = value.replace(b"1", b"2").replace(b'"', b"'", dice.randrange(2))
         driver = MemoryDriver()

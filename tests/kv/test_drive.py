@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from datetime import timedelta
 
@@ -430,6 +431,45 @@ async def test_continue_as_new_replaces_the_history(driver, clock, calls):
     assert (await drive(driver, lives, 0, clock=clock)).output == 5
     assert (len(calls), len(history(driver))) == (6, 4)
     assert (await drive(driver, lives, 0, clock=clock)).output == 5
+
+
+@pytest.mark.parametrize("how", ["fail", "lose"])
+async def test_continue_as_new_takes_several_batches_for_a_long_history(clock, how):
+    """S1-7 Whichever of them fails, or has its answer lost: the next life begins once, with nothing of the last."""
+    ran: list[int] = []
+
+    async def work(number: int) -> int:
+        ran.append(number)
+        return number
+
+    @workflow
+    async def lives(ctx: Context, life: int) -> list[int]:
+        if life == 3:
+            return [await ctx.step(work, 300)]
+        for step in range(12):
+            await ctx.step(work, life * 100 + step)
+        return ctx.continue_as_new(life + 1)
+
+    wanted = [life * 100 + step for life in range(3) for step in range(12)] + [300]
+    for at in itertools.count(1):
+        driver = FaultyDriver(MemoryDriver())
+        driver.max_batch = driver._driver.max_batch = 16
+        getattr(driver, how).add(at)
+        ran.clear()
+        for _ in range(2):
+            try:
+                standing = await drive(driver, lives, 0, clock=clock)
+                break
+            except StoreError:
+                assert await compact(driver) >= 0  # which leaves of it what there is to be
+        assert standing.output == [300]
+        assert sorted(set(ran)) == wanted
+        assert len(ran) <= len(wanted) + 1
+        assert keys.RENEWED not in dict(await driver.list(keys.RUN))
+        assert len(history(driver)) < 10
+        if not driver.faults:
+            assert at > 40
+            return
 
 
 async def test_what_needs_other_runs_is_refused_by_name_and_nothing_is_written(driver, clock, calls):

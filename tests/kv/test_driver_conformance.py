@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.errors import OutcomeUnknown, StoreError
+from holdfast.errors import NotAsExpected, OutcomeUnknown, StoreError
 from holdfast.kv import DirectoryDriver, MemoryDriver
 from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.testing.drivers import DriverConformance
@@ -50,12 +52,98 @@ class Interleaving(MemoryDriver):
     compares = False
 
     async def batch(self, puts, deletes=(), expect=None):
-        import asyncio
-
         for key, value in puts.items():
             await asyncio.sleep(0)
             self._keys.apply({key: value}, ())
         self._keys.apply({}, deletes)
+
+
+class ListsKeyByKey(MemoryDriver):
+    """Lets batches in between the values that it lists."""
+
+    async def list(self, prefix):
+        found = []
+        for key, _ in super().list(prefix):
+            await asyncio.sleep(0)
+            found.append((key, self._keys.values[key]))
+        return found
+
+
+class ListsOnePage(MemoryDriver):
+    def list(self, prefix):
+        return super().list(prefix)[:1000]
+
+
+class ListsFromThePrefixOn(MemoryDriver):
+    def list(self, prefix):
+        return [pair for pair in super().list(b"") if pair[0] >= prefix]
+
+
+class NothingIsAValueToo(MemoryDriver):
+    def get(self, key):
+        return super().get(key) or None
+
+
+class MissesWhatIsNotThere(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        if any(key not in self._keys.values for key in deletes):
+            raise StoreError("no such key")
+        super().batch(puts, deletes, expect)
+
+
+class ComparesBeforeItWaits(MemoryDriver):
+    """Decides whether a batch may be made some time before it makes it."""
+
+    async def batch(self, puts, deletes=(), expect=None):
+        self._keys.check(expect)
+        await asyncio.sleep(0)
+        self._keys.apply(puts, deletes)
+
+
+class WritesBeforeItCompares(MemoryDriver):
+    def batch(self, puts, deletes=(), expect=None):
+        held = {key: self._keys.values.get(key) for key in expect or {}}
+        self._keys.apply(puts, ())
+        for key, value in held.items():
+            if value != (expect or {})[key]:
+                raise NotAsExpected("too late")
+        self._keys.apply({}, deletes)
+
+
+class ClosesOnce(MemoryDriver):
+    closed = False
+
+    def close(self):
+        assert not self.closed, "closed already"
+        self.closed = True
+
+
+class KeepsTheEarlierAlarm(MemoryDriver):
+    def set_alarm(self, at):
+        super().set_alarm(min(at, self._alarm or at))
+
+
+class DropsPastAlarms(MemoryDriver):
+    def get_alarm(self):
+        found = super().get_alarm()
+        return found if found is not None and found > datetime.now(UTC) else None
+
+
+class TakesTheAlarmAway(MemoryDriver):
+    def get_alarm(self):
+        found, self._alarm = self._alarm, None
+        return found
+
+
+class ClearsNothing(MemoryDriver):
+    def clear_alarm(self): ...
+
+
+class AnAlarmMustBeThereToBeCleared(MemoryDriver):
+    def clear_alarm(self):
+        if self._alarm is None:
+            raise StoreError("there is none")
+        super().clear_alarm()
 
 
 class LosesAlarm(MemoryDriver):
@@ -157,6 +245,19 @@ CAUGHT = [
     (WrongOrder, "test_a_list_is_in_the_order_of_bytes"),
     (InTheOrderOfText, "test_a_list_is_in_the_order_of_bytes"),
     (WiderPrefix, "test_a_list_has_only_what_begins_with_exactly_these_bytes"),
+    (ListsFromThePrefixOn, "test_a_list_has_only_what_begins_with_exactly_these_bytes"),
+    (ListsKeyByKey, "test_a_list_shows_all_of_a_batch_or_nothing_of_it"),
+    (ListsOnePage, "test_what_is_declared_fits"),
+    (NothingIsAValueToo, "test_what_a_batch_put_is_there"),
+    (MissesWhatIsNotThere, "test_what_a_batch_put_is_there"),
+    (ComparesBeforeItWaits, "test_batches_at_the_same_time_are_made_one_after_another"),
+    (WritesBeforeItCompares, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
+    (ClosesOnce, "test_what_is_durable_is_there_when_it_is_opened_again"),
+    (KeepsTheEarlierAlarm, "test_there_is_one_alarm_and_it_is_kept"),
+    (DropsPastAlarms, "test_there_is_one_alarm_and_it_is_kept"),
+    (TakesTheAlarmAway, "test_there_is_one_alarm_and_it_is_kept"),
+    (ClearsNothing, "test_there_is_one_alarm_and_it_is_kept"),
+    (AnAlarmMustBeThereToBeCleared, "test_there_is_one_alarm_and_it_is_kept"),
     (KeyByKey, "test_nothing_is_kept_of_a_batch_that_failed"),
     (Interleaving, "test_batches_at_the_same_time_are_made_one_after_another"),
     (LosesAlarm, "test_there_is_one_alarm_and_it_is_kept"),

@@ -91,7 +91,7 @@ def test_a_segment_that_is_cut_at_any_byte_keeps_the_batches_before_it(tmp_path)
             continue
         kept = sum(cut >= end for end in ends) - 1
         driver = DirectoryDriver(tmp_path / "cut")
-        assert path.stat().st_size == ends[kept]
+        assert driver._end == ends[kept]
         assert sorted(driver.list(b"k")) == [(b"k%d" % number, b"v" * 40) for number in range(kept)], cut
         driver.batch({b"n": b"again"})
         driver.close()
@@ -127,6 +127,42 @@ def test_a_last_batch_that_was_only_written_in_part_is_dropped(tmp_path):
     driver = DirectoryDriver(tmp_path)
     assert driver.get(b"n") == b"3"
     driver.close()
+
+
+def test_the_room_that_a_killed_process_left_is_no_batch(tmp_path):
+    """S1-7 Zeros at the end are kept for what comes; a torn batch in them is dropped, one after them is refused."""
+    path = written(tmp_path, 3)
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(3000))
+    driver = DirectoryDriver(tmp_path)
+    assert (driver.get(b"n"), path.stat().st_size) == (b"2", len(whole) + 3000)
+    driver.batch({b"n": b"3", b"zeros": bytes(50)})
+    driver.close()
+    again = path.read_bytes()
+    path.write_bytes(again[:-60] + bytes(3000))
+    driver = DirectoryDriver(tmp_path)
+    assert (driver.get(b"n"), path.stat().st_size) == (b"2", len(whole))
+    driver.close()
+    path.write_bytes(whole + bytes(3000) + segments.packed(6, {b"a": b"b"}, ()))
+    with pytest.raises(StoreCorrupt, match=r"the batch after number \d+, at byte \d+, is damaged"):
+        DirectoryDriver(tmp_path)
+
+
+def test_a_batch_seldom_changes_how_long_its_file_is(tmp_path):
+    """A sync of a file that is as long as before takes about half the time; what is closed is as long as it must be."""
+    driver = DirectoryDriver(tmp_path)
+    path, lengths = segments.segment_path(tmp_path, 1), set()
+    for number in range(1000):
+        driver.batch({b"n": b"%d" % number * 30})
+        lengths.add(path.stat().st_size)
+    assert len(lengths) <= 20
+    assert max(lengths) < driver._end + 64 * 1024
+    driver.close()
+    assert path.stat().st_size == len(path.read_bytes().rstrip(b"\0"))
+    small = DirectoryDriver(tmp_path / "small")
+    small.batch({b"n": b"1"})
+    assert segments.segment_path(tmp_path / "small", 1).stat().st_size == 4096
+    small.close()
 
 
 def test_a_damaged_batch_before_others_is_refused_by_name_and_untouched(tmp_path):

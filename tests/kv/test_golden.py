@@ -13,7 +13,7 @@ from tests.kv.golden import story_1
 from tests.support.paths import ROOT
 
 from holdfast import Context, Retry, activity, workflow
-from holdfast.kv import DirectoryDriver, MemoryDriver, compact, drive
+from holdfast.kv import DirectoryDriver, MemoryDriver, compact, drive, keys
 from holdfast.replay import entry as entries
 from holdfast.testing import JumpingClock
 
@@ -90,6 +90,9 @@ NAMED = {  # by those who describe such engines, and where it is looked for
 }
 
 
+FAMILIES = (keys.ENTRY, keys.MESSAGE, keys.LETTER)
+
+
 def entry_kind(value):
     kind = json.loads(value)[0]
     return next((each for each in vars(entries).values() if getattr(each, "kind", None) == kind), None)
@@ -132,6 +135,7 @@ async def test_every_key_that_other_engines_name_has_its_place_in_ours(tmp_path,
     assert wanted
     # What a row says of the locations of steps, loops and names holds for others of them, too.
     families = [key if key[:2] == b"\x01r" else key[:2] for key in wanted]
+    assert {*families} <= {keys.ABOUT, keys.INPUT, keys.STATE, keys.OUTPUT, keys.ERROR, *FAMILIES}
     found = [(key, value) for key, value in stored.items() if key.startswith(tuple(families))]
     assert any(fits(key, value) for key, value in found), (name, row)
 

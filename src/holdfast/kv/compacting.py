@@ -26,6 +26,7 @@ async def compact(driver: Driver, clock: Clock | None = None) -> int:
     """
     space = Space(driver)
     rows = await space.load()
+    removed = await space.finish_renewal()
     state, now = space.state, (clock or Clock()).now()
     if state is not None and state.state in ENDED:
         found = [keys.entry_key(row.location, row.seq) for row in rows]
@@ -40,7 +41,7 @@ async def compact(driver: Driver, clock: Clock | None = None) -> int:
         found = [keys.entry_key(row.location, row.seq) for row in superfluous if row.seq != last]
         results = [key for key in space.stored if key.startswith(keys.RESULT)]
         found += [key for key in results if space.result(key, now) is None]
-    removed, changes = 0, Changes()
+    changes = Changes()
     for place, key in enumerate(found, 1):
         space.delete(changes, key)
         if len(changes.deletes) >= driver.max_batch // 2 or place == len(found):

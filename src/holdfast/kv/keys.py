@@ -3,6 +3,7 @@
 | family | key after the two bytes | value |
 |---|---|---|
 | `r` the run | `about`, `input`, `state`, `output`, `error`, `epoch`, `attributes` | JSON |
+| `r` for a while | `renewed`: another life has begun; the history is that of the last | JSON: its first entries |
 | `e` history | location, a zero byte, the seq of the entry in 8 bytes | JSON array: kind, instant, fields |
 | `m` messages | instant and a random number, 8 bytes each | JSON |
 | `s` ids of messages that were delivered | digest of the id | the instant |
@@ -27,10 +28,10 @@ FORMAT = b"\x01"
 RUN, ENTRY, MESSAGE, SEEN, RESULT, TRAIL, LETTER, ANSWER = (
     FORMAT + family for family in (b"r", b"e", b"m", b"s", b"k", b"v", b"l", b"a")
 )
-ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES = (
-    RUN + name for name in (b"about", b"input", b"state", b"output", b"error", b"epoch", b"attributes")
+ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES, RENEWED = (
+    RUN + name for name in (b"about", b"input", b"state", b"output", b"error", b"epoch", b"attributes", b"renewed")
 )
-_RUN = frozenset((ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES))
+_RUN = frozenset((ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES, RENEWED))
 _LENGTHS = {**dict.fromkeys((MESSAGE, SEEN, RESULT, ANSWER), 2 + 16), **dict.fromkeys((TRAIL, LETTER), 2 + 8)}
 _NUMBER = struct.Struct(">Q")
 _PART = struct.Struct(">BH")

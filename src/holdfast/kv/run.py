@@ -25,7 +25,7 @@ from holdfast.errors import NotAsExpected, RunBlocked
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
-from holdfast.kv.space import Changes, Space
+from holdfast.kv.space import Changes, Space, read_text
 from holdfast.kv.standing import About, Standing, StoredMessage, StoredState, encoded, is_paused
 from holdfast.kv.steps import AttemptEnd, DrivenSteps
 from holdfast.payloads import codec
@@ -67,6 +67,7 @@ class DrivenRun(Generic[R]):
         begun = self._about.generation == 0 or not rows
         self._execution = self._made(self._about.created if begun else rows[0].at)
         try:
+            await self._space.finish_renewal()
             standing = await self._circle(rows)
         except NotAsExpected as refused:
             standing = Standing("evicted", self._about.id, error=error_to_data(refused))
@@ -277,14 +278,14 @@ class DrivenRun(Generic[R]):
 
     def _put_new_life(self, changes: Changes, turn: Turn, outcome: Outcome) -> None:
         """Replace the history by the first entries of the next life."""
-        self._space.forget_history(changes)
         self._about = msgspec.structs.replace(self._about, generation=self._about.generation + 1)
         self._first = first_entries(turn.carried, self._clock.now())
-        self._space.record(changes, self._first)
+        self._space.renew(changes, self._first)
         changes.put(keys.ABOUT, encoded(self._about))
         changes.put(keys.INPUT, (outcome.payload or "{}").encode())
 
     async def _renewed(self) -> list[Turn]:
+        await self._space.finish_renewal()
         unread = self._execution.unread()
         self.steps.drop()
         self._execution.drop()
@@ -377,7 +378,7 @@ class DrivenRun(Generic[R]):
         for key, message in found:
             number = len(self._rows) + 1
             self._rows[number] = key
-            kind, payload = InboxKind.MESSAGE, bytes(message.payload).decode()
+            kind, payload = InboxKind.MESSAGE, read_text(key, message.payload)
             if message.kind in ("cancel", "compensate"):
                 kind, payload = InboxKind.CANCEL, COMPENSATE if message.kind == "compensate" else ""
             elif message.kind != "message":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -21,13 +21,26 @@ _message = msgspec.json.Decoder(StoredMessage)
 _result = msgspec.json.Decoder(StoredResult)
 _entry = msgspec.json.Decoder(tuple[int, int, msgspec.Raw])
 _number = msgspec.json.Decoder(int)
+_rows = msgspec.json.Decoder(list[EntryRow])
 T = TypeVar("T")
 
 
 def _read(decoder: msgspec.json.Decoder[T], key: bytes, value: bytes) -> T:
     try:
         return decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # also where text is no UTF-8
+        raise StoreCorrupt(f"the value of key {key[:40]!r} cannot be read: {error}; {keys.WAY_OUT}") from error
+
+
+def read_text(key: bytes, value: bytes | msgspec.Raw) -> str:
+    """Return text that a key holds.
+
+    Raises:
+        StoreCorrupt: it is none.
+    """
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
         raise StoreCorrupt(f"the value of key {key[:40]!r} cannot be read: {error}; {keys.WAY_OUT}") from error
 
 
@@ -81,11 +94,13 @@ class Space:
             if key.startswith(keys.ENTRY):
                 location, seq = keys.entry_of(key)
                 kind, at, data = _read(_entry, key, value)
-                rows.append(EntryRow(location, seq, kind, at, bytes(data).decode()))
+                rows.append(EntryRow(location, seq, kind, at, read_text(key, data)))
                 self.history.setdefault(location, []).append(seq)
             else:
                 self.stored[key] = value
         rows.sort(key=attrgetter("seq"))
+        if keys.RENEWED in self.stored:
+            rows = _read(_rows, keys.RENEWED, self.stored[keys.RENEWED])
         self.epoch = _read(_number, keys.EPOCH, self.stored.get(keys.EPOCH, b"0"))
         if rows and keys.ABOUT not in self.stored:
             raise StoreCorrupt("the key space has a history and does not say of which run")
@@ -146,10 +161,33 @@ class Space:
         for location in [location for location in self.history if first <= location < end]:
             self._forget(changes, location)
 
-    def forget_history(self, changes: Changes) -> None:
-        """Delete all entries."""
+    def renew(self, changes: Changes, first: Sequence[EntryRow]) -> None:
+        """Replace the history by the first entries of the next life; by more batches than this one if it is long."""
+        if sum(map(len, self.history.values())) + len(changes.puts) > self.driver.max_batch // 2:
+            changes.put(keys.RENEWED, encoded(first))
+            return
         for location in list(self.history):
             self._forget(changes, location)
+        self.record(changes, first)
+
+    async def finish_renewal(self) -> int:
+        """Delete what there still is of the life before this one, if there is; return how many keys."""
+        if keys.RENEWED not in self.stored:
+            return 0
+        first, deleted, changes = _read(_rows, keys.RENEWED, self.stored[keys.RENEWED]), 0, Changes()
+        for location, seqs in list(self.history.items()):
+            for seq in seqs:
+                self.delete(changes, keys.entry_key(location, seq))
+                if len(changes.deletes) >= self.driver.max_batch // 2:
+                    deleted += len(changes.deletes)
+                    await self.commit(changes)
+                    changes = Changes()
+        deleted += len(changes.deletes)
+        self.history.clear()
+        self.record(changes, first)
+        self.delete(changes, keys.RENEWED)
+        await self.commit(changes)
+        return deleted
 
     def _forget(self, changes: Changes, location: str) -> None:
         for seq in self.history.pop(location):

@@ -25,7 +25,7 @@ from holdfast.kv.driver import Driver, Expected, Pair, answer
 
 Open = Callable[[], Driver]
 _SOME = {b"a": b"1", b"ab": b"2", b"ab\x00": b"3", b"ab\xff": b"4", b"ac": b"5", b"b": b"6", b"\xff\xff": b"7"}
-_AT = datetime(2030, 1, 2, 3, 4, 5, 678901, UTC)
+_AT, _PAST = (datetime(year, 1, 2, 3, 4, 5, 678901, UTC) for year in (2030, 2020))
 
 
 class DriverConformance:
@@ -65,7 +65,10 @@ class DriverConformance:
         keys += [b"\x00", b"\x80", b"a", b"B", b"b", b"A"]
         for key in keys:
             await answer(driver.batch({key: key}))
-        assert list(await answer(driver.list(b""))) == [(key, key) for key in sorted(keys)]
+        many = {b"many%03d" % (number * 37 % 200): b"" for number in range(200)}
+        await answer(driver.batch(many))
+        wanted = sorted({**dict(zip(keys, keys, strict=True)), **many}.items())
+        assert list(await answer(driver.list(b""))) == wanted
         await answer(driver.close())
 
     async def test_a_list_has_only_what_begins_with_exactly_these_bytes(self, open_driver: Open) -> None:
@@ -135,7 +138,7 @@ class DriverConformance:
         ]  # fmt: skip
         for expected in refused:
             with pytest.raises(NotAsExpected):
-                await answer(driver.batch({b"epoch": b"9", b"y": b"9"}, [b"epoch"][:0], expected))
+                await answer(driver.batch({b"y": b"9"}, [b"epoch"], expected))
         assert list(await answer(driver.list(b""))) == [(b"epoch", b"1")]
         await answer(driver.batch({b"epoch": b"2"}, [], {b"epoch": b"1", b"x": None}))
         assert await answer(driver.get(b"epoch")) == b"2"
@@ -157,6 +160,27 @@ class DriverConformance:
         made = await asyncio.gather(*(write(number) for number in range(1, 6)))
         assert sum(made) == (1 if driver.compares else 5)
         assert len({value for _, value in await answer(driver.list(b"k"))}) == 1
+        await answer(driver.close())
+
+    async def test_a_list_shows_all_of_a_batch_or_nothing_of_it(self, open_driver: Open) -> None:
+        """S1-7 Also of one that is made while it is listed."""
+        driver = open_driver()
+        names = [b"k%02d" % each for each in range(20)]
+        await answer(driver.batch(dict.fromkeys(names, b"0")))
+        seen: list[set[bytes]] = []
+
+        async def write() -> None:
+            for number in range(1, 20):
+                await answer(driver.batch(dict.fromkeys(names, b"%d" % number)))
+                await asyncio.sleep(0)
+
+        async def look() -> None:
+            for _ in range(40):
+                seen.append({value for _, value in await answer(driver.list(b"k"))})
+                await asyncio.sleep(0)
+
+        await asyncio.gather(write(), look(), look())
+        assert [values for values in seen if len(values) != 1] == []
         await answer(driver.close())
 
     async def test_nothing_is_kept_of_a_batch_that_failed(
@@ -225,16 +249,19 @@ class DriverConformance:
         driver = open_driver()
         assert await answer(driver.get_alarm()) is None
         await answer(driver.clear_alarm())
-        await answer(driver.set_alarm(_AT + timedelta(days=1)))
-        await answer(driver.set_alarm(_AT))
+        for at in (_AT + timedelta(days=1), _PAST, _AT):  # earlier, one that is over, and later again
+            await answer(driver.set_alarm(at))
+            assert await answer(driver.get_alarm()) == at
+            assert await answer(driver.get_alarm()) == at, "an alarm is there until it is set or cleared"
         await answer(driver.batch({b"k": b"v"}))
         assert await answer(driver.get_alarm()) == _AT
         assert list(await answer(driver.list(b""))) == [(b"k", b"v")]
         await answer(driver.close())
         driver = open_driver()
         assert await answer(driver.get_alarm()) == _AT
-        await answer(driver.clear_alarm())
-        assert await answer(driver.get_alarm()) is None
+        for _ in range(2):
+            await answer(driver.clear_alarm())
+            assert await answer(driver.get_alarm()) is None
         await answer(driver.close())
         driver = open_driver()
         assert await answer(driver.get_alarm()) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from datetime import timedelta
 from typing import Any
@@ -16,12 +17,22 @@ from holdfast import Context, workflow
 from holdfast.clock import micros
 from holdfast.contract.operations import Started
 from holdfast.contract.turns import StartRun
-from holdfast.errors import BadInput, NotOurDatabase, OutcomeUnknown, SchemaTooNew, StoreBusy, StoreError, StoreReplaced
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    NotOurDatabase,
+    OutcomeUnknown,
+    SchemaTooNew,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreReplaced,
+)
 from holdfast.kv import MemoryDriver, drive
 from holdfast.stores.keyvalue import KeyValueStore, space
 from holdfast.stores.keyvalue import store as key_value_store
 from holdfast.stores.keyvalue.rows import ChangedRows, everything, tables_of
-from holdfast.stores.keyvalue.space import ABOUT, OWNER
+from holdfast.stores.keyvalue.space import ABOUT, COMPLETE, OWNER
 from holdfast.stores.sql.files import migrations
 from holdfast.stores.sqlite.file import connect_memory
 from holdfast.system import boot_time
@@ -174,7 +185,7 @@ async def test_nothing_is_seen_of_a_batch_that_failed():
 
 @pytest.mark.parametrize(("how", "kept"), [("lose", False), ("lost", True)])
 async def test_everything_is_read_back_when_the_answer_of_a_batch_was_lost(how, kept):
-    """G1, G3: whatever became of it, what is answered afterwards is what is stored."""
+    """S0-40, G1, G3: whatever became of it, what is answered afterwards is what is stored."""
     driver = OddDriver()
     store = await opened(driver)
     await store.join("w", LEASE)
@@ -332,6 +343,62 @@ async def test_what_a_newer_holdfast_wrote_is_refused_and_left_alone(newer):
     with pytest.raises(SchemaTooNew):
         await opened(driver)
     assert driver.stored() == before
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {ABOUT: b'{"cut'}, {OWNER: b"{}"}, {b"Emruns": b"many"}, {b"Emnone": b"1"}, {COMPLETE: b"1"},
+        {b"Erruns": b"1"}, {b"Erruns\0short": b"1"}, {b"Ernone\0" + bytes(16): b"\x90"},
+        {b"Erruns\0" + bytes(16): b"\x90"}, {b"Erinputs\0" + bytes(16): b"\x92\x01\xa1x"},
+        {b"Erinputs\0" + bytes(16): b"\xc1"}, {b"Erinputs\0" + bytes(16) + b"\0\1": b"\x90"},
+        {b"Erinputs\0" + bytes(16): b"\x92\x01", b"Erinputs\0" + bytes(16) + b"\0\2": b"\xa1x"},
+    ],
+)  # fmt: skip
+async def test_a_key_space_that_cannot_be_read_is_refused_by_name_and_its_rows_are_left_alone(damaged):
+    driver = OddDriver()
+    await (await opened(driver)).close()
+    driver.batch(damaged)
+    before = driver.stored()
+    for _ in range(2):
+        with pytest.raises((StoreCorrupt, NotOurDatabase), match=r"a key space of its own|restore"):
+            await opened(driver)
+    assert {key: value for key, value in driver.stored().items() if key != OWNER or OWNER in damaged} == before
+
+
+async def test_a_damaged_key_space_never_raises_anything_but_errors_that_say_so():
+    """Keys dropped, cut, grown and values changed at random: it opens, or is refused by name."""
+    dice = random.Random(7)
+    whole = OddDriver()
+    async with TestEngine(store=KeyValueStore(whole), workflows=[approved]) as engine:
+        await engine.start(approved, 1)
+        await engine.settle()
+    refused = 0
+    for _ in range(300):
+        pairs = whole.stored()
+        for key in dice.sample(sorted(pairs), 2):
+            way, value = dice.randrange(4), pairs[key]
+            place = dice.randrange(len(key))
+            if way == 0:
+                del pairs[key]
+            elif way == 1:
+                pairs[key[:place] + bytes([dice.randrange(256)]) + key[place + 1 :]] = pairs.pop(key)
+            elif way == 2:
+                pairs[key] = value[: dice.randrange(len(value) + 1)]
+            else:
+                pairs[key] = bytes(dice.randrange(256) if dice.random() < 0.1 else byte for byte in value)
+        driver = MemoryDriver()
+        driver.batch(pairs)
+        store = KeyValueStore(driver)
+        try:
+            await store.open()
+        except HoldfastError:
+            refused += 1
+            left = {key: value for key, value in driver.list(b"") if key != OWNER}
+            assert left == {key: value for key, value in pairs.items() if key != OWNER}
+        else:
+            await store.close()
+    assert refused > 100
 
 
 async def test_rows_of_an_older_schema_are_brought_up_to_date_whole_or_not_at_all():

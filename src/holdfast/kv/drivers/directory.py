@@ -23,6 +23,8 @@ _LOCK_TRIES, _LOCK_PAUSE = 25, 0.02
 """How often, and after how many seconds, the lock of a directory is tried again."""
 _WASTE = 1024 * 1024
 """How many bytes of batches may be superseded before they are written again without those."""
+_BLOCK, _BLOCKS = 4 * 1024, 64 * 1024
+"""By how many bytes a file grows, at first and later: a sync takes longer when it has changed how long the file is."""
 
 
 class DirectoryDriver(Driver):
@@ -57,7 +59,7 @@ class DirectoryDriver(Driver):
         try:
             self._open()
         except BaseException:
-            self.close()
+            self._let_go()
             raise
 
     def _open(self) -> None:
@@ -67,13 +69,14 @@ class DirectoryDriver(Driver):
             self._keys.apply(batch.puts, batch.deletes)
             self._number = batch.number
         self._segment, self._end = space.segment, space.end
-        self._live = sum(len(key) + len(value) for key, value in self._keys.values.items())
+        self._live = sum(map(len, self._keys.values)) + sum(map(len, self._keys.values.values()))
         if not space.segment:
             self.compact()
             return
         self._file = os.open(self._path(), os.O_RDWR | os.O_CLOEXEC)
         if space.torn:
             os.ftruncate(self._file, self._end)
+        self._size = os.fstat(self._file).st_size
         os.fsync(self._file)  # the last batch may be one of a process that was killed before it had synced it
         for path in space.superseded:
             path.unlink()
@@ -112,13 +115,14 @@ class DirectoryDriver(Driver):
             raise StoreClosed(f"{self.path}: the driver is closed")
         data = segments.packed(self._number + 1, puts, deletes)
         try:
+            self._make_room(self._end + len(data))
             _write(self._file, data, self._end)
         except OSError as error:
             self._undo(error)
         try:
             _sync(self._file)
         except OSError as error:
-            self.close()  # what is on disk is known only to one that reads it again
+            self._let_go()  # what is on disk is known only to one that reads it again
             raise OutcomeUnknown(f"{self._path()}: could not be synced: {error}; open the directory again") from error
         self._number, self._end = self._number + 1, self._end + len(data)
         old = sum(len(key) + len(self._keys.values[key]) for key in {*puts, *deletes} if key in self._keys.values)
@@ -128,12 +132,22 @@ class DirectoryDriver(Driver):
             with contextlib.suppress(StoreError):  # the batch is durable; the next one tries again
                 self.compact()
 
+    def _make_room(self, end: int) -> None:
+        """Write zeros behind a batch, so that the next ones do not change how long the file is."""
+        if end <= self._size:
+            return
+        step = _BLOCK if end < _BLOCKS else _BLOCKS
+        size = -(-end // step) * step
+        os.pwrite(self._file, bytes(size - end), end)
+        self._size = size
+
     def _undo(self, error: OSError) -> None:
         """Take back what was written of a batch, and say that nothing was."""
         try:
             os.ftruncate(self._file, self._end)
+            self._size = self._end
         except OSError:
-            self.close()  # the torn batch is dropped by whatever opens the directory next
+            self._let_go()  # the torn batch is dropped by whatever opens the directory next
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = StoreFull if full else StoreError
         raise kind(f"{self._path()}: nothing of the batch was written: {error}") from error
@@ -160,10 +174,11 @@ class DirectoryDriver(Driver):
         if self._file >= 0:
             os.close(self._file)
         self._file, self._segment, self._end = file, segment, len(data)
+        self._size = self._end
         try:
             _sync_folder(self.path)
         except OSError as error:
-            self.close()  # what is appended now may be in a file that a crash takes back
+            self._let_go()  # what is appended now may be in a file that a crash takes back
             raise OutcomeUnknown(f"{self.path}: could not be synced: {error}; open the directory again") from error
         for _, old in segments.segments(self.path):
             if old != path:
@@ -172,6 +187,12 @@ class DirectoryDriver(Driver):
         return before - len(data)
 
     def close(self) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._end)  # the room is for a process that has it open
+        self._let_go()
+
+    def _let_go(self) -> None:
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)

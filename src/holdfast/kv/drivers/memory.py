@@ -29,6 +29,8 @@ class SortedKeys:
     def list(self, prefix: bytes) -> list[Pair]:
         """Return what begins with a prefix, in order."""
         order, found = self._ordered(), []
+        if not prefix:
+            return [(key, self.values[key]) for key in order]
         for place in range(bisect_left(order, prefix), len(order)):
             key = order[place]
             if not key.startswith(prefix):
@@ -39,6 +41,7 @@ class SortedKeys:
     def _ordered(self) -> Sequence[bytes]:
         if len(self._moved) > _FEW:
             self._order = sorted(self.values)
+            self._moved = set()
         else:
             for key in self._moved:
                 place = bisect_left(self._order, key)

@@ -5,7 +5,8 @@ CRC of both and of the body), then the body. Numbers rise by one, from one segme
 missing is seen. A *base* begins with a batch that has all that there was then, so nothing before it is read any more;
 others go on from the segment before them. A batch at the very end that is cut short or does not match its checksum was
 being written when the process or the machine stopped: it was never acknowledged, and is dropped. Anywhere else the same
-is damage, which is refused by name.
+is damage, which is refused by name. Zeros at the end are room for batches to come: a file that does not grow is synced
+in about half the time. They are no batch, because the checksum of one that begins with zeros is not zero.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ def read(path: Path, follows: int, last: bool) -> Read:
         _refuse_beginning(path, data, last)
         return Read([], 0, True)
     batches: list[WrittenBatch] = []
-    at = len(BASE)
-    while at < len(data) or (base and not batches):
+    at, written = len(BASE), len(data.rstrip(b"\0") if data.endswith(b"\0") else data)
+    while at < written or (base and not batches):
         batch, after = _batch_at(data, at)
         if batch is None:
             if last and (batches or not base) and not _any_batch(data, at + 1, follows):

@@ -8,8 +8,11 @@ gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
+from operator import itemgetter
 from typing import NamedTuple
 
 import apsw
@@ -20,8 +23,10 @@ from holdfast.errors import StoreCorrupt
 ROW = b"Er"
 MARK = b"Em"
 DIGEST = 16
+WAY_OUT = "restore a backup"
 
-StoredValues = tuple[str | int | float | bytes | None, ...]
+SQLiteValue = str | int | float | bytes | None
+StoredValues = Sequence[SQLiteValue]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list).decode
@@ -41,7 +46,10 @@ class KeyedTable(NamedTuple):
 
     def key(self, row: StoredValues) -> bytes:
         """Return the key that a row is stored under."""
-        identity = [row[place] for place in self.identity]
+        return self.key_of([row[place] for place in self.identity])
+
+    def key_of(self, identity: Sequence[SQLiteValue]) -> bytes:
+        """Return the key of the row that has a primary key."""
         return self.prefix + blake2b(_encode(identity), digest_size=DIGEST).digest()
 
 
@@ -119,27 +127,72 @@ def fill(db: apsw.Connection, found: Mapping[bytes, bytes]) -> dict[str, int]:
         StoreCorrupt: a row does not fit its table, or its key does not fit the row.
     """
     tables = tables_of(db)
-    rows: dict[str, list[StoredValues]] = {name: [] for name in tables}
+    keys: dict[bytes, list[bytes]] = {table.prefix: [] for table in tables.values()}
     marks: dict[str, int] = {}
-    for key, value in found.items():
+    for key in found:
         if key.startswith(MARK):
-            marks[key[2:].decode()] = int(value)
-            continue
-        name = key[2 : key.index(b"\0")].decode()
-        row = tuple(_decode(value))
-        table = tables.get(name)
-        if table is None or len(row) != table.width or table.key(row) != key:
-            raise StoreCorrupt(f"key {key[:60]!r} holds a row that does not fit its table; restore a backup")
-        rows[name].append(row)
+            name, number = _mark(key, found[key], tables)
+            marks[name] = number
+        elif (of_table := keys.get(key[:-DIGEST])) is not None:
+            of_table.append(key)
+        else:
+            raise _unfit(key)
     db.execute("BEGIN")
     for name, table in tables.items():
         db.execute(f"DELETE FROM {name}")  # noqa: S608  # a name of ours
-        # In the order of the primary key, so that pages are filled one after another.
-        rows[name].sort(key=lambda row, places=table.identity: [row[place] for place in places])  # type: ignore[misc]
         insert = f"INSERT INTO {name} VALUES ({', '.join('?' * table.width)})"  # noqa: S608  # a name of ours
-        db.executemany(insert, rows.pop(name))
+        with _without_collections():
+            rows = _rows(table, keys.pop(table.prefix), found)
+            try:
+                db.executemany(insert, rows)
+            except (apsw.Error, TypeError, OverflowError) as error:
+                raise StoreCorrupt(f"a row does not fit its table {name}: {error}; {WAY_OUT}") from error
     for name, number in marks.items():
         db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
         db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, number))
     db.execute("COMMIT")
     return marks
+
+
+def _rows(table: KeyedTable, keys: list[bytes], found: Mapping[bytes, bytes]) -> list[list[SQLiteValue]]:
+    """Return the rows of a table in the order of its primary key, so that pages are filled one after another."""
+    rows: list[list[SQLiteValue]] = []
+    identity_of, key_of = itemgetter(*table.identity), table.key_of
+    alone = len(table.identity) == 1
+    for key in keys:
+        try:
+            row = _decode(found[key])
+        except ValueError as error:  # also where its text is no UTF-8
+            raise _unfit(key) from error
+        if len(row) != table.width:
+            raise _unfit(key)
+        identity = identity_of(row)
+        if key_of((identity,) if alone else identity) != key:
+            raise _unfit(key)
+        rows.append(row)
+    rows.sort(key=identity_of)
+    return rows
+
+
+def _mark(key: bytes, value: bytes, tables: Mapping[str, KeyedTable]) -> tuple[str, int]:
+    """Return the name of a table and the highest number that it gave out."""
+    name = key[2:].decode("ascii", "replace")
+    if name not in tables or not value.isdigit():
+        raise StoreCorrupt(f"key {key[:60]!r} is not the highest number of a table; {WAY_OUT}")
+    return name, int(value)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let Python look for no cycles among very many rows, which have none."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _unfit(key: bytes) -> StoreCorrupt:
+    return StoreCorrupt(f"key {key[:60]!r} holds a row that does not fit its table; {WAY_OUT}")

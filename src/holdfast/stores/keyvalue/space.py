@@ -37,13 +37,13 @@ from holdfast.errors import (
     StoreReplaced,
 )
 from holdfast.kv.driver import Driver, Pair, answer
-from holdfast.stores.keyvalue.rows import DIGEST, MARK, ROW
+from holdfast.stores.keyvalue.rows import DIGEST, MARK, ROW, WAY_OUT
 from holdfast.stores.sql.files import check_version
 from holdfast.system import boot_id
 
 ABOUT, OWNER, PIECE, COMPLETE = b"Ea", b"Eo", b"Ej", b"Ec"
 FORMAT = 1
-_FAMILIES = frozenset((ABOUT, OWNER, PIECE, COMPLETE, ROW, MARK))
+_OTHERS = frozenset((ABOUT, OWNER, PIECE, COMPLETE, MARK))
 _ONE_RUN = b"\x01"
 """How keys of the key space of a single run begin (`kv/keys.py`)."""
 
@@ -131,7 +131,7 @@ class EngineSpace:
         stored = self._checked(await self._list(b""))
         before = stored.get(OWNER)
         if before is not None:
-            self._refuse_owner(_owner.decode(before), fences)
+            self._refuse_owner(self._decoded(_owner, OWNER, before), fences)
         owner = Owner(socket.gethostname(), boot_id(), os.getpid(), secrets.token_hex(8))
         mine = _json(owner)
         expect = {OWNER: before} if self.driver.compares else None
@@ -175,7 +175,7 @@ class EngineSpace:
     def _checked(self, pairs: Sequence[Pair]) -> dict[bytes, bytes]:
         stored = dict(pairs)
         if ABOUT in stored:
-            about = _about.decode(stored[ABOUT])
+            about = self._decoded(_about, ABOUT, stored[ABOUT])
             if about.format > FORMAT:
                 raise SchemaTooNew(
                     f"{self.name}: the format of its keys is newer than this holdfast (have {about.format}, know "
@@ -184,36 +184,44 @@ class EngineSpace:
             check_version(about.schema, "sqlite", self.name)
             self.schema = about.schema
         for key in stored:
-            family = key[:2]
-            if (
-                family not in _FAMILIES
-                or (family == ROW and b"\0" not in key)
-                or (ABOUT not in stored and key != OWNER)
-            ):
+            if not (key[:2] == ROW and b"\0" in key) and key[:2] not in _OTHERS:
                 self._refuse(key)
+        if ABOUT not in stored and stored.keys() - {OWNER}:
+            self._refuse(min(stored.keys() - {OWNER}))
         return stored
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], key: bytes, value: bytes) -> T:
+        try:
+            return decoder.decode(value)
+        except ValueError as error:  # also where text is no UTF-8
+            raise StoreCorrupt(f"{self.name}: the value of key {key!r} cannot be read: {error}; {WAY_OUT}") from error
 
     def _refuse(self, key: bytes) -> None:
         if key.startswith(_ONE_RUN):
             raise NotOurDatabase(f"{self.name}: is the key space of a single run, which `drive` continues")
         raise NotOurDatabase(f"{self.name}: key {key[:40]!r} is not one of an engine; use a key space of its own")
 
-    def _joined(self, stored: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    def _joined(self, stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Return rows and highest numbers by their keys, those that were put in parts put together."""
-        found: dict[bytes, bytes] = {}
         self._parts.clear()
-        for key in sorted(key for key in stored if key.startswith((ROW, MARK))):
-            own = _own_length(key)
-            if own == len(key):
-                found[key] = stored[key]
-            elif key[:own] in found and _PART.unpack(key[own:])[0] == self._parts.get(key[:own], 1):
-                found[key[:own]] += stored[key]
-                self._parts[key[:own]] = self._parts.get(key[:own], 1) + 1
-            else:
-                raise StoreCorrupt(
-                    f"{self.name}: a part of the value of key {key[:own]!r} is missing; restore a backup"
-                )
-        return found
+        parts: list[bytes] = []
+        others: list[bytes] = []
+        for key in stored:
+            if key[:2] == ROW:
+                if len(key) != key.index(b"\0") + 1 + DIGEST:
+                    parts.append(key)
+            elif key[:2] != MARK:
+                others.append(key)
+        for key in others:
+            del stored[key]
+        for key in sorted(parts):
+            owner = key[: _own_length(key)]
+            part = key[len(owner) :]
+            if len(part) != _PART.size or owner not in stored or part != _PART.pack(self._parts.get(owner, 1)):
+                raise StoreCorrupt(f"{self.name}: a part of the value of key {owner!r} is missing; {WAY_OUT}")
+            stored[owner] += stored.pop(key)
+            self._parts[owner] = self._parts.get(owner, 1) + 1
+        return stored
 
     # Writing.
 
@@ -382,8 +390,11 @@ def _pieces(stored: Mapping[bytes, bytes]) -> Iterator[tuple[dict[bytes, bytes],
     for key in sorted(key for key in stored if key.startswith(PIECE)):
         number = _PIECE.unpack(key[len(PIECE) :])[0]
         data[number] = data.get(number, b"") + stored[key]
-    for number in range(int(stored[COMPLETE])):
-        yield _piece.decode(data[number])
+    try:
+        for number in range(int(stored[COMPLETE])):
+            yield _piece.decode(data[number])
+    except (KeyError, ValueError) as error:  # DecodeError is a ValueError
+        raise StoreCorrupt(f"a large change that is complete cannot be read: {error!r}; {WAY_OUT}") from error
 
 
 def _runs(pid: int) -> bool:
