@@ -233,11 +233,10 @@ class RunTerminal(RunError):
 
 
 class Moved(RunError):
-    """The run goes on in another runtime, at `address`, or is on its way there; nothing was done here."""
+    """The run goes on in another runtime, at `address`, or is on its way there or here; nothing was done."""
 
-    def __init__(self, run_id: str, address: str = "", moving: bool = False) -> None:
-        how = f"{'is being' if moving else 'was'} moved to {address or 'another runtime'}"
-        super().__init__(run_id, f"run {run_id!r} {how}: call it there")
+    def __init__(self, run_id: str, address: str = "", how: str = "was moved to {}: call it there") -> None:
+        super().__init__(run_id, f"run {run_id!r} {how.replace('{}', address or 'another runtime')}")
         self.address = address
 
 

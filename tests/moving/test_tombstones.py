@@ -84,10 +84,7 @@ async def test_calls_to_the_old_side_are_told_where_the_run_is():
                 await call()
             assert (told.value.address, told.value.run_id) == (ADDRESS, "order-1")
         assert (await run.describe()).status == "moved"
-        assert (
-            await engine.execute(sender, "order-1")
-            == "Moved: run 'order-1' was moved to another runtime: call it there"
-        )
+        assert await engine.execute(sender, "order-1") == f"Moved: run 'order-1' was moved to {ADDRESS}: call it there"
         assert [found.id for found in await engine.runs(status="moved")] == ["order-1"]
 
 

@@ -31,9 +31,9 @@ Row = tuple[Any, ...]
 OWN = frozenset(
     {"sqlite_sequence", "commit_lock", "name_locks", "commit_tokens", "outbox", "migrations"}
     | {"limits", "limit_keys", "limit_counts", "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures"}
-    | {"secrets", "tokens"}
+    | {"secrets", "tokens", "event_takers"}
 )
-"""Tables that are a database's own: what it counts and locks by, what it is, and which programs it lets in."""
+"""Tables that are a database's own: what it counts, notes and locks by, what it is, and which programs it lets in."""
 
 
 # What runs do.

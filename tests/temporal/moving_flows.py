@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from tests.temporal.flows import mark, note
@@ -89,4 +90,44 @@ async def parent(ctx: Context, name: str) -> list[int]:
     return [await ctx.child(child, name, id=f"{name}.child", cancel_with_parent=True)]
 
 
-EVERY = [halfway, counter, patient, stubborn, once_more, parent, child, grandchild]
+async def undo(what: str) -> None:
+    note(f"undo-{what}")
+
+
+async def refuse() -> None:
+    raise ValueError("no")
+
+
+@workflow
+async def journey(ctx: Context, name: str, seconds: float) -> str:
+    """Do all that a move must carry: steps, what undoes them, a sleep, a child, a message, a failure at the end."""
+    ctx.compensate(undo, await ctx.step("first", mark, "first"))
+    begun = ctx.now()
+    await ctx.sleep(timedelta(seconds=seconds))
+    assert ctx.now() - begun >= timedelta(seconds=seconds)
+    below = ctx.child(grandchild, id=f"{name}.below")
+    said = await ctx.receive("said", str)
+    ctx.compensate(undo, await ctx.step("second", mark, said))
+    await ctx.step("third", mark, str(await below))
+    await ctx.step(refuse)
+    return "never"
+
+
+@workflow
+async def asked(ctx: Context) -> str:
+    request = await ctx.receive_request("question", str)
+    await ctx.receive("go")
+    ctx.reply(request, "late")
+    return await ctx.receive("more", str)
+
+
+@workflow
+async def tidy(ctx: Context) -> str:
+    try:
+        await ctx.receive("never")
+    finally:
+        await ctx.step(mark, "tidied")
+    return ""
+
+
+EVERY = [halfway, counter, patient, stubborn, once_more, parent, child, grandchild, journey, asked, tidy]

@@ -21,6 +21,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from holdfast.definitions import Registry
 from holdfast.temporal.known import Known
 from holdfast.temporal.turns import Turns, interpreter_class
+from holdfast.temporal.wire import VERSION
 
 pytestmark = pytest.mark.leaves("task")  # one of the SDK's replayer, which ends a moment later
 GOLDEN = sorted(Path(__file__).parent.joinpath("golden").glob("*.json"))
@@ -42,9 +43,18 @@ async def replayed(name: str, recorded: str) -> BaseException | None:
 
 
 async def test_recorded_histories_replay():
-    assert len(GOLDEN) >= 13
+    kinds = {path.stem.rpartition("-")[0] for path in GOLDEN}
+    assert {path.stem for path in GOLDEN if path.stem.endswith(f"-{VERSION}")} == {
+        f"{kind}-{VERSION}" for kind in kinds
+    }
     for path in GOLDEN:
         assert await replayed(path.stem, path.read_text()) is None, path.name
+
+
+async def test_the_histories_of_this_version_have_turns_that_were_made_where_steps_ended():
+    ahead = [path.stem for path in GOLDEN if "holdfast-ahead" in path.read_text()]
+    assert {f"count-{VERSION}", f"count-short-{VERSION}", f"looping-{VERSION}", f"lives-{VERSION}"} <= {*ahead}
+    assert not [name for name in ahead if name.endswith("-1")]
 
 
 async def test_an_interpreter_that_asks_for_another_command_is_noticed():

@@ -18,7 +18,7 @@ from tests.temporal.server import missing
 if missing():
     pytest.skip(missing(), allow_module_level=True)
 
-from holdfast import Engine, RunTerminal, Status
+from holdfast import Engine, NoSuchRun, RunTerminal, Status
 from holdfast.errors import Moved
 from holdfast.stores import open_store
 
@@ -124,3 +124,42 @@ async def test_a_family_whose_movers_are_killed_at_every_step_arrives_whole(tmp_
     assert len(notes) >= 3
     await below.send("go", 7)
     assert await here.get("kin").result() == [7]
+
+
+BACK_CALLS = (1, 2, 3, 4, 2, 3, 1, 1, 1, 1)
+"""Three runs are held, then expected; one is told to leave, then the others; each is closed; all arrive."""
+
+
+async def test_a_family_whose_movers_are_killed_at_every_step_comes_back_whole(database, tmp_path, server, make_engine):
+    """S3-16, G1: what is sent between two kills, to whichever side takes it, arrives once."""
+    there = await make_engine(*moving_flows.EVERY)
+    for kind, where in (("post", database), ("lite", f"sqlite:///{tmp_path}/here.db")):
+        await there.start(moving_flows.parent, kind, id=kind)
+
+        async def deep(kind: str = kind) -> bool:
+            found = await there.find(f"{kind}.below")
+            return found is not None and found.waiting_for == "message go"
+
+        await eventually(deep)
+        async with Engine(where, workflows=moving_flows.EVERY) as here:
+            ends = []
+            for number, calls in enumerate((*BACK_CALLS, 99)):
+                ends.append(await child("back", where, server, str(calls)))
+                await send_somewhere(there, here, f"{kind}.below", number)
+            assert {*ends[:-1]} <= {0, -signal.SIGKILL}
+            assert ends[-1] == 0
+            assert len([end for end in ends if end]) >= 7
+            below = here.get(f"{kind}.below")
+            notes = [message.payload for message in await below.messages()]
+            assert notes == list(range(len(BACK_CALLS) + 1))
+            await below.send("go", 7)
+            assert await here.get(kind).result() == [7]
+
+
+async def send_somewhere(there: Any, here: Any, run_id: str, number: int) -> None:
+    """Send to a run that may be on either side, as its callers do: where they are told that it is."""
+    for engine in (there, here):
+        with suppress(Moved, NoSuchRun):
+            await engine.get(run_id).send("note", number, id=f"note-{number}")
+            return
+    raise AssertionError(f"{run_id} is nowhere")

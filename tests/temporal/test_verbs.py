@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast import RunCancelled, RunFailed
 
 pytestmark = [pytest.mark.temporal, pytest.mark.leaves("process")]  # the server that the tests of the file share
 
+ITERATIONS = 5_000
 OPTIONS: dict[str, dict[str, Any]] = {
     "in memory": {},
     "replayed for every task": {"max_resident": 0},
@@ -73,6 +75,25 @@ async def test_a_loop_keeps_its_history_short(engine):
     run = await engine.start(flows.looping, 45)
     assert await run.result() == 45
     assert len(await run.history()) < 75  # of 93
+
+
+async def test_five_thousand_iterations_have_a_bounded_history_in_each_execution(make_engine):
+    """S3-16: one step in each; what an execution hands to the next one does not grow either."""
+    engine = await make_engine(history_limit=2_000)
+    run = await engine.start(flows.looping, ITERATIONS)
+    assert await run.result(timeout=timedelta(minutes=30)) == ITERATIONS
+    client, executions, run_id = engine._client.client, 0, ""
+    run_id = (await client.get_workflow_handle(run.id).describe()).raw_info.first_run_id
+    while run_id:
+        handle = client.get_workflow_handle(run.id, run_id=run_id)
+        events = (await handle.fetch_history(skip_archival=True)).events
+        assert len(events) <= 2_020
+        assert events[0].ByteSize() < 20_000
+        executions, run_id = (
+            executions + 1,
+            events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id,
+        )
+    assert executions >= ITERATIONS * 6 // 2_020
 
 
 async def test_a_run_continues_as_new(engine):

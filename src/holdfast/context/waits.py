@@ -32,6 +32,7 @@ from holdfast.replay.journal import Journal, Verb
 from holdfast.replay.location import Scope, check_name
 from holdfast.replay.loop import Timer, is_done
 
+_MOVED = "moved"
 _REFUSALS = ("missing", "full", *sorted(TERMINAL))
 
 
@@ -108,8 +109,8 @@ class SendVerb(Verb):
             self.set_exception(NoSuchRun(self.target))
         elif entry.refused == "full":
             self.set_exception(QueueFull(f"too many messages of that name wait for run {self.target!r} already"))
-        elif entry.refused == "moved":
-            self.set_exception(Moved(self.target))
+        elif entry.refused.startswith(_MOVED):
+            self.set_exception(Moved(self.target, entry.refused.removeprefix(_MOVED).strip()))
         elif entry.refused:
             self.set_exception(RunTerminal(self.target, entry.refused))
         else:

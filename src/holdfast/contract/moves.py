@@ -3,6 +3,9 @@
 A run that is `moving` belongs to no worker and is due at no time; its epoch was raised, so the worker that had it is
 fenced. What is sent to it meanwhile stays in its inbox, and is forwarded. When all of that has arrived, the run is
 `moved`: its row stays as a tombstone that names the address.
+
+A run that comes from another runtime is `moving` here, too, from before it is closed there until it has arrived: it has
+its row, which keeps its id free, and an inbox for what is sent to it. A tombstone under its id becomes that row.
 """
 
 from __future__ import annotations
@@ -10,8 +13,13 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.clock import Instant
-from holdfast.contract.rows import InboxKind
-from holdfast.contract.turns import Audit
+from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
+from holdfast.contract.turns import Audit, Evidence, NewRun
+
+FROM = "from "
+"""What stands before the address where a run waits to arrive here (`runs.wait`)."""
+ARRIVES = -1
+"""The number in `MoveRow.inbox` of a run that comes from elsewhere."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,16 +73,72 @@ class GiveUpMove(Moving, frozen=True, kw_only=True):
     """
 
 
+class ExpectRuns(Moving, frozen=True, kw_only=True):
+    """Let there be rows for runs that come from another runtime, all of them or none: `moving`, in no worker's hands.
+
+    Where a run was moved to that same address from here, its tombstone becomes that row. Done(0) if all are expected by
+    this token already. Refused ("taken") if one has an id that is another run's here, or is expected by another token;
+    ("key") if another open run has its unique key. Parents stand before their children.
+    """
+
+    runs: list[NewRun]
+    address: str
+
+
+class Arriving(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as it was closed where it comes from."""
+
+    id: str
+    input: str
+    rows: list[EntryRow]
+    """The history of its present life."""
+    inbox: list[Message]
+    """What its code has not taken, in order; what was sent to it here comes behind."""
+    seen: list[str]
+    """The ids of messages that it has had."""
+    status: Status
+    """Where it goes on: pending, paused or cancelling."""
+    until: Instant | None = None
+    generation: int = 0
+    reopens: int = 0
+    deadline: Instant | None = None
+    attributes: dict[str, str | None] = {}
+    evidence: list[Evidence] = []
+    """What it put on record since it was here."""
+
+
+class ArriveRuns(Moving, frozen=True, kw_only=True):
+    """Let runs that were expected go on here, all of them or none: they are due at once, at the next epoch.
+
+    Done(0) if they are there already. Refused ("moved") if they are not expected by this token.
+    """
+
+    runs: list[Arriving]
+
+
+class ForgetArrival(Moving, frozen=True, kw_only=True):
+    """Expect a run no more, because it ended where it was to come from; Done(0) if it is not expected by this token.
+
+    Its row goes; one that was a tombstone is one again.
+    """
+
+
 class MoveRow(msgspec.Struct, frozen=True, kw_only=True):
     """A move as the store has it."""
 
     token: str
     address: str
     inbox: int
-    """The number of the last inbox row when the run was marked: what came later is forwarded."""
+    """The number of the last inbox row when the run was marked: what came later is forwarded. See also ARRIVES."""
     paused: bool
+    """Whether it stays paused where it goes; of a run that arrives, whether its row was a tombstone."""
     until: Instant | None
     at: Instant
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the run comes from that address, and does not go there."""
+        return self.inbox == ARRIVES
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +151,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     given: list[str]
     """The names of events that it was given copies of."""
     keys: list[tuple[str, str]]
-    """Idempotency keys, by activity, that it holds for an attempt or waits for."""
+    """Idempotency keys, by activity, that it waits for, because other runs hold them."""
     tasks: dict[str, int]
     """Attempts in queues, by location."""
     seen: list[str]

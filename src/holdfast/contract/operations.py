@@ -18,7 +18,7 @@ from holdfast.contract.limits import (
     TakeTasks,
     TasksTaken,
 )
-from holdfast.contract.moves import FinishMove, GiveUpMove, MarkMoving
+from holdfast.contract.moves import ArriveRuns, ExpectRuns, FinishMove, ForgetArrival, GiveUpMove, MarkMoving
 from holdfast.contract.rows import EntryRow, InboxKind, Message, Status
 from holdfast.contract.tokens import WriteToken
 from holdfast.contract.turns import (
@@ -334,6 +334,9 @@ Operation = (
     | MarkMoving
     | FinishMove
     | GiveUpMove
+    | ExpectRuns
+    | ArriveRuns
+    | ForgetArrival
     | Acknowledge
     | ReplayEvent
     | KeepResult

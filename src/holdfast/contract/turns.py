@@ -84,7 +84,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
 
     `location` and `seq` name the sender's own entry for the call. If the target does not exist or has ended, that
     entry's data is replaced in the same transaction by the one of `refusals` for the reason (missing, full, or the
-    target's terminal status), so that the refusal survives a crash.
+    target's terminal status; behind `moved` stands the address), so that the refusal survives a crash.
     """
 
     target: str

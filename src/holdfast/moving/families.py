@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.contract.heads import HeadFilter, RunHead
-from holdfast.contract.moves import Departure
+from holdfast.contract.moves import FROM, Departure
 from holdfast.contract.rows import TERMINAL, InboxKind, RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.errors import NoSuchRun, PayloadTooLarge
 from holdfast.moving.handing import EVENTS, handed_over
-from holdfast.temporal.client.handover import HandOver
-from holdfast.temporal.client.target import ABSENT, MoveTarget
+from holdfast.temporal.client.handover import ABSENT, HandOver
+from holdfast.temporal.client.target import MoveTarget
 
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
 _PAGE = 200
@@ -44,6 +44,11 @@ class Family:
     def ids(self) -> list[str]:
         """The ids of its runs."""
         return [member.row.id for member in self.members]
+
+    @property
+    def arriving(self) -> list[str]:
+        """Those of its runs that are on their way here."""
+        return [member.row.id for member in self.members if member.row.wait.startswith(FROM)]
 
     @property
     def moving(self) -> bool:
@@ -151,7 +156,7 @@ class Families:
             names = ", ".join(map(repr, departure.given[:_SHOWN]))
             reasons.append(f"it is given every event {names}: events are not offered there")
         reasons += [
-            f"it holds or waits for the idempotency key {key!r} of {activity!r}, which other runs would not see there"
+            f"it waits for the idempotency key {key!r} of {activity!r}, which another run has, and would not wait there"
             for activity, key in departure.keys[:_SHOWN]
         ]
         try:

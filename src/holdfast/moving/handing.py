@@ -57,7 +57,7 @@ async def handed_over(
         timeout=departure.timeout,
         deadline=row.deadline,
         attributes={name: _text(value) for name, value in _attributes(row).items()},
-        evidence=[(item.id, item.kind, item.data, item.at, item.hash) for item in await _evidence(store, row.id)],
+        evidence=[(item.id, item.kind, item.data, item.at) for item in await _evidence(store, row.id)],
         parent=row.parent or "",
         children=departure.children,
         paused=paused,

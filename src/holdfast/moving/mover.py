@@ -21,7 +21,8 @@ from holdfast.errors import CannotMove, RunConflict
 from holdfast.moving.families import Families, Family, KnownCode, Member
 from holdfast.moving.handing import to_forward
 from holdfast.moving.report import MoveReport
-from holdfast.temporal.client.target import ABSENT, MoveTarget
+from holdfast.temporal.client.handover import ABSENT
+from holdfast.temporal.client.target import MoveTarget
 
 _LOOK = 0.05
 _AT_ONCE = 16
@@ -98,6 +99,10 @@ class Mover:
                 raise end
 
     async def _move(self, family: Family, report: MoveReport, dry_run: bool) -> None:
+        if family.arriving:
+            reason = f"{', '.join(family.arriving[:3])} is on its way here: finish that first, with the same command"
+            report.left |= {key: [reason] for key in family.ids}
+            return
         if family.moving:
             if not dry_run:
                 await self._carry_over(family, resumed=True)
@@ -115,6 +120,8 @@ class Mover:
     async def _take(self, family: Family) -> tuple[list[str], Family]:
         """Bring a family to rest, mark it and carry it over; return why not, and the family as it was in the end."""
         for _ in range(_TRIES):
+            if not family.members:
+                return [], family  # it has ended meanwhile, or another mover was quicker
             paused = await self._paused_by_others(family)
             asked: set[str] = set()
             family, at_rest = await self._rested(family, asked)

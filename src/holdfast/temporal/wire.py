@@ -6,7 +6,9 @@ added, with defaults.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,10 +20,11 @@ from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import PayloadTooLarge
 
 T = TypeVar("T")
-VERSION = 2
+VERSION = 3
 """Of the interpreter: which commands it makes of the same answers. Runs under way keep the one they began with.
 
-Since 2 a blocked run that is cancelled ends, and what a cancelled run undid is in its memo.
+Since 2 a blocked run that is cancelled ends, and what a cancelled run undid is in its memo. Since 3 the result of an
+attempt may bring the answer of the turn that takes it, see `Ahead`.
 """
 MOST_BYTES = 2_000_000
 """How large a payload may be, a little below the server's own limit of 2 MiB."""
@@ -33,6 +36,8 @@ ACTS = "holdfast."
 """How the names of signals and queries begin that are not a message or a query of the code."""
 
 Row = tuple[str, int, int, int, str]
+Evidence = tuple[str, str, str, int, str]
+"""Id, kind, data, time and hash of a piece."""
 
 
 class Happening(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -141,6 +146,17 @@ class TurnAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     ended: RunEnded | None = None
 
 
+class Ahead(msgspec.Struct, array_like=True):
+    """The answer of a turn that was made where the attempt of a step ended, to be taken if the run is still there.
+
+    It goes with the result of the attempt, in the metadata of its payload. `number` and `at` are those of the batch.
+    """
+
+    number: int
+    at: int
+    answer: TurnAnswer
+
+
 class RunRules(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Settings that decide commands: they travel with the run, so that a replay elsewhere makes the same ones."""
 
@@ -176,8 +192,7 @@ class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):
     seen: list[str] = []
     """The ids of the last messages."""
     attributes: dict[str, str] = {}
-    evidence: list[tuple[str, str, str, int, str]] = []
-    """Each with the hash that chains it to the one before."""
+    evidence: list[Evidence] = []
     reopens: int = 0
     parent: str = ""
     children: dict[str, bool] = {}
@@ -208,6 +223,23 @@ def said(value: RawValue, name: str) -> str:
     return value.payload.metadata.get(f"holdfast-{name}", b"").decode()
 
 
+def result_of(result: bytes) -> str:
+    """Return the result of an attempt as a TaskEnd."""
+    return '{"result":' + result.decode() + "}"
+
+
+def with_ahead(result: bytes, ahead: Ahead) -> RawValue:
+    """Return the result of an attempt with the answer of the turn that takes it, without it if that is large."""
+    encoded = msgspec.json.encode(ahead).decode()
+    return raw(result, ahead=encoded) if len(encoded) <= _LARGE else raw(result)
+
+
+def ahead_in(value: RawValue) -> Ahead | None:
+    """Return the answer that came with the result of an attempt."""
+    encoded = said(value, "ahead")
+    return msgspec.json.decode(encoded, type=Ahead) if encoded else None
+
+
 def packed(value: object) -> RawValue:
     """Return one of the records above as a payload, compressed where it is large."""
     data = msgspec.json.encode(value)
@@ -227,6 +259,15 @@ def too_large(what: str, size: int) -> PayloadTooLarge:
         f"{what} takes {size:,} bytes, and a Temporal server takes at most {MOST_BYTES:,}: keep large data elsewhere, "
         "and pass where it is"
     )
+
+
+def linked(items: Sequence[tuple[str, str, str, int]], before: Sequence[Evidence] = ()) -> list[Evidence]:
+    """Return evidence with more at its end, each piece with the hash that chains it to the one before."""
+    chain = [*before]
+    for item in items:
+        last = chain[-1][4] if chain else ""
+        chain.append((*item, hashlib.sha256("\n".join([last, *map(str, item)]).encode()).hexdigest()))
+    return chain
 
 
 def rows_of(rows: list[Row]) -> list[EntryRow]:

@@ -1,31 +1,35 @@
-"""`holdfast move`: open runs of a database go on, in the middle of their code, on a Temporal cluster."""
+"""`holdfast move`: open runs of a database go on, in the middle of their code, on a Temporal cluster, or come back."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from holdfast.cli.act import duration_of
-from holdfast.cli.database import app_option, json_option, open_existing, setting, who
+from holdfast.cli.database import app_option, json_option, open_existing, setting, shown_address, who
 from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
 from holdfast.cli.output import emit, say, say_wrapped
 from holdfast.cli.progress import ProgressLine
-from holdfast.errors import StoreUnreachable
+from holdfast.errors import BadInput, StoreUnreachable
 from holdfast.texts import check_remark, printable
 
 if TYPE_CHECKING:
+    from holdfast.contract.store import Store
     from holdfast.moving.families import KnownCode
+    from holdfast.moving.mover import Mover
     from holdfast.moving.report import MoveReport
+    from holdfast.moving.returner import Returner
 
 _GRACE = timedelta(seconds=30)
+_TEMPORAL = "temporal://"
 
 
-@click.command("move", short_help="Let open runs go on, in the middle of their code, on a Temporal cluster.")
-@click.argument("database")
-@click.argument("address", metavar="temporal://HOST:PORT/NAMESPACE")
+@click.command("move", short_help="Let open runs go on, in the middle of their code, on a Temporal cluster, or back.")
+@click.argument("source")
+@click.argument("target")
 @click.option("--run", "runs", metavar="ID", multiple=True, help="Only this run, and its family. May be given again.")
 @click.option("--workflow", "workflows", metavar="NAME", multiple=True, help="Only runs of this workflow.")
 @app_option
@@ -37,8 +41,8 @@ _GRACE = timedelta(seconds=30)
 @click.option("--reason", default="", help="Why, for the audit trail.")
 @json_option
 def move_command(
-    database: str,
-    address: str,
+    source: str,
+    target: str,
     runs: tuple[str, ...],
     workflows: tuple[str, ...],
     app: str | None,
@@ -50,48 +54,72 @@ def move_command(
     reason: str,
     as_json: bool,
 ) -> int:
-    """Let the open runs of a DATABASE go on at an address of a Temporal cluster, in the middle of their code.
+    """Let the open runs of SOURCE go on at TARGET, in the middle of their code.
 
-    At most one side acts at any moment, and no run is lost: killed, the same command finishes what was begun. Workers
-    of the database may go on; a run is taken from them once its steps under way have ended. Runs that have ended stay.
+    One of the two is a database, the other the address of a Temporal cluster: temporal://host:7233/namespace. At most
+    one side acts at any moment, and no run is lost: killed, the same command finishes what was begun. Workers may go
+    on; a run is taken from them once its steps under way have ended. Runs that have ended stay.
 
     \b
     Example: holdfast move shop.db temporal://localhost:7233/default --app shop.main:engine --dry-run
+             holdfast move temporal://localhost:7233/default shop.db --app shop.main:engine --dry-run
     """
     check_remark(reason, "reason")
-    options = (who(by), reason, duration_of("--grace", grace) or _GRACE)
     known = setting("app", app)
-    return asyncio.run(
-        _moved(
-            database, address, (runs, workflows), known and known.value, queue, not no_tags, dry_run, options, as_json
-        )
+    asked = _Asked(
+        (runs, workflows), known and known.value, dry_run, who(by), reason, duration_of("--grace", grace) or _GRACE
     )
+    if source.startswith(_TEMPORAL):
+        if target.startswith(_TEMPORAL):
+            raise BadInput("runs move between a database and a Temporal cluster: one of the two must be a database")
+        return asyncio.run(_returned(source, target, asked, as_json))
+    return asyncio.run(_moved(source, target, asked, queue, not no_tags, as_json))
 
 
-async def _moved(
-    database: str,
-    address: str,
-    which: tuple[tuple[str, ...], tuple[str, ...]],
-    app: str | None,
-    queue: str,
-    tags: bool,
-    dry_run: bool,
-    options: tuple[str, str, timedelta],
-    as_json: bool,
-) -> int:
+class _Asked(NamedTuple):
+    """What both ways have in common."""
+
+    which: tuple[tuple[str, ...], tuple[str, ...]]
+    app: str | None
+    dry_run: bool
+    by: str
+    reason: str
+    grace: timedelta
+
+
+async def _moved(database: str, address: str, asked: _Asked, queue: str, tags: bool, as_json: bool) -> int:
     store = open_existing(database)
     from holdfast.moving.mover import Mover
     from holdfast.temporal.client.target import MoveTarget
 
-    code = _code(app, queue)
+    code = _code(asked.app, queue)
     target = await MoveTarget.connect(address, tags=tags)  # before anything is asked of the runs
-    await store.open(look_only=dry_run)
-    by, reason, grace = options
+    mover = Mover(store, target, by=asked.by, reason=asked.reason, grace=asked.grace, code=code)
+    return await _done(store, mover, asked, as_json)
+
+
+async def _returned(address: str, database: str, asked: _Asked, as_json: bool) -> int:
+    store = open_existing(database)
+    from holdfast.moving.returner import Returner
+    from holdfast.temporal.client.source import MoveSource
+
+    source = await MoveSource.connect(address)
+    versions = None
+    if asked.app is not None:
+        from holdfast.histories.app import load_app
+
+        versions = {workflow.name: workflow.version for workflow in load_app(asked.app).all()}
+    where = shown_address(database, store)
+    mover = Returner(source, store, where, by=asked.by, reason=asked.reason, grace=asked.grace, versions=versions)
+    return await _done(store, mover, asked, as_json)
+
+
+async def _done(store: Store, mover: Mover | Returner, asked: _Asked, as_json: bool) -> int:
+    await store.open(look_only=asked.dry_run)
     progress = ProgressLine("moving", None, "runs")
     try:
-        mover = Mover(store, target, by=by, reason=reason, grace=grace, code=code)
         try:
-            report = await mover.move(*which, dry_run=dry_run, progress=progress.show)
+            report = await mover.move(*asked.which, dry_run=asked.dry_run, progress=progress.show)
         except StoreUnreachable:
             _tell(mover.report, as_json)
             raise

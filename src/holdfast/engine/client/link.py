@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.changes import Change
 from holdfast.clock import Clock
+from holdfast.contract.moves import FROM
 from holdfast.contract.operations import Delivered, Operation, Outcome, Purge, Refused, SendMessage
 from holdfast.contract.rows import AWAY, RunRow, Status
 from holdfast.contract.store import Store
@@ -157,7 +158,11 @@ class Link:
 
 def moved(row: RunRow) -> Moved:
     """Return what is raised where a run is called that goes on elsewhere."""
-    return Moved(row.id, row.wait, moving=row.status is Status.MOVING)
+    if row.status is Status.MOVED:
+        return Moved(row.id, row.wait)
+    if row.wait.startswith(FROM):
+        return Moved(row.id, row.wait.removeprefix(FROM), "is on its way here from {}: call again when it has arrived")
+    return Moved(row.id, row.wait, "is being moved to {}: call it there")
 
 
 def inherited() -> StoreClosed:

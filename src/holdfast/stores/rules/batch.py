@@ -7,6 +7,7 @@ commits; both ways give the same result.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from holdfast.clock import Instant
@@ -62,6 +63,7 @@ from holdfast.contract.turns import (
 from holdfast.stores.rules.events import EventRules
 from holdfast.stores.rules.fence import may_write
 from holdfast.stores.rules.flow.lanes import LaneRules
+from holdfast.stores.rules.flow.moves import refusal_of
 from holdfast.stores.rules.flow.pauses import pause_work
 from holdfast.stores.rules.inboxes import Inboxes
 from holdfast.stores.rules.keys import KeyRules
@@ -86,20 +88,22 @@ _KEPT = frozenset({InboxKind.MESSAGE, InboxKind.NOTICE})
 class Batch(Inboxes):
     """A batch being applied.
 
-    What concerns more than one run has its rules in modules of its own; they share these rows. Rules that read tables
-    which earlier operations of the batch may have changed call `flush` first.
+    What concerns more than one run has its rules in modules of its own; they share its rows and do not keep it.
+    Rules that read tables which earlier operations of the batch may have changed call `flush` first.
     """
 
     def __init__(self, statements: Statements) -> None:
         super().__init__(statements)
-        self.events = EventRules(self)
-        self.keys = KeyRules(self)
-        self.lanes = LaneRules(self)
-        self.letters = LetterRules(self)
-        self.limits = LimitRules(self)
-        self.operators = OperatorRules(self)
-        self.tasks = TaskRules(self)
-        self.trails = TrailRules(self)
+        # Otherwise the rows of each batch would stay until a full garbage collection, which is rare.
+        batch = weakref.proxy(self)
+        self.events = EventRules(batch)
+        self.keys = KeyRules(batch)
+        self.lanes = LaneRules(batch)
+        self.letters = LetterRules(batch)
+        self.limits = LimitRules(batch)
+        self.operators = OperatorRules(batch)
+        self.tasks = TaskRules(batch)
+        self.trails = TrailRules(batch)
 
     async def apply(self, operations: Sequence[Operation], prefetch: bool = True) -> list[Outcome]:
         """Apply operations in order and write what they changed."""
@@ -321,11 +325,9 @@ class Batch(Inboxes):
             target = await self.named(send.target)
             crowded = target is not None and target.inbox >= send.max_pending and await self._crowded(target, send)
             if target is not None and target.ended is None and not crowded:
-                self._deliver(target, send)
+                self.put_row(target, send.row(target.inbox + 1), send.at)
                 continue
-            reason = "missing" if target is None else str(target.status) if target.ended is not None else "full"
-            refused[send.location] = reason
-            words = send.refusals.get(reason, send.refusals["missing"])
+            refused[send.location], words = refusal_of(send, target)
             self._rewrites.append((run.key, send.location, send.seq, words))
         for child in turn.children:
             lane, refusal = child.run.options.lane, ""
@@ -478,7 +480,8 @@ class Batch(Inboxes):
         if target.ended is not None:
             self.letters.event(operation.row(0), target, operation.at)
             return Delivered(target.key)
-        return Delivered(target.key, target.owner, self._deliver(target, operation))
+        row = self.put_row(target, operation.row(target.inbox + 1), operation.at)
+        return Delivered(target.key, target.owner, row)
 
     async def _crowded(self, run: StoredRun, operation: SendMessage | Send) -> bool:
         """Whether so many messages of this name wait already; counted only where there could be so many."""
@@ -488,9 +491,6 @@ class Batch(Inboxes):
             return False
         count = (await self.statements.read("count_unread", [(run.key, operation.name)]))[0][0]
         return int(count or 0) >= operation.max_pending
-
-    def _deliver(self, run: StoredRun, what: SendMessage | Send) -> Message:
-        return self.put_row(run, what.row(run.inbox + 1), what.at)
 
     async def flush(self) -> None:
         """Write what was changed so far."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _OF_RUNS = (
     "forget_entries", "purge_archive", "purge_inputs", "purge_results", "purge_attributes", "purge_message_ids",
-    "purge_replies", "purge_cursors", "purge_inbox", "delete_move", "purge_runs",
+    "purge_replies", "purge_cursors", "purge_takers", "purge_inbox", "delete_move", "purge_runs",
 )  # fmt: skip
 
 

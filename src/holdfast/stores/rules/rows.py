@@ -12,7 +12,7 @@ from itertools import takewhile
 from msgspec.structs import astuple
 
 from holdfast.clock import Instant
-from holdfast.contract.moves import MarkMoving, Moving
+from holdfast.contract.moves import ArriveRuns, ExpectRuns, MarkMoving, Moving
 from holdfast.contract.operations import (
     Nudge,
     Operation,
@@ -24,7 +24,7 @@ from holdfast.contract.operations import (
     Terminate,
     Unpause,
 )
-from holdfast.contract.rows import InboxKind, Message
+from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import Row, StoredRun, changes_of
@@ -194,6 +194,12 @@ class BatchRows:
         self._entries = [row for row in self._entries if row[0] != key]
         self._rewrites = [row for row in self._rewrites if row[0] != key]
 
+    def bring_history(self, run: StoredRun, input: str, entries: Sequence[EntryRow]) -> None:
+        """Replace a run's input and history by those that it has elsewhere."""
+        self._forget(run.key)
+        self._inputs[run.key] = input
+        self._entries.extend((run.key, *entry) for entry in entries)
+
     def _trim(self, key: int, first: str, last: str) -> None:
         self._trims.append((key, first, last))
         if self._entries:
@@ -254,6 +260,8 @@ def ids_of(operation: Operation) -> Iterable[str]:
             yield operation.target
         case MarkMoving():
             yield from (leaving.id for leaving in operation.runs)
+        case ExpectRuns() | ArriveRuns():
+            yield from (coming.id for coming in operation.runs)
         case Moving():
             yield operation.target
         case StartRun():

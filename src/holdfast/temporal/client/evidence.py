@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import to_datetime
@@ -10,6 +9,7 @@ from holdfast.errors import NotOffered
 from holdfast.ops.audit import EvidenceRecord, Verdict
 from holdfast.payloads import codec
 from holdfast.temporal.client.port import TemporalPort
+from holdfast.temporal.wire import linked
 
 
 class TemporalEvidence:
@@ -28,11 +28,12 @@ class TemporalEvidence:
 
     async def verify_evidence(self, run_id: str) -> Verdict:
         """Check the chain of what a run put on record."""
-        last, items = "", (await self._port.carry(run_id)).evidence
-        for n, (*fields, link) in enumerate(items):
-            if hashlib.sha256("\n".join([last, *map(str, fields)]).encode()).hexdigest() != link:
+        items = (await self._port.carry(run_id)).evidence
+        last = ""
+        for n, (piece, sound) in enumerate(zip(items, linked([piece[:4] for piece in items]), strict=True)):
+            if piece != sound:
                 return Verdict(ok=False, checked=n, broken_at=n + 1, last=last)
-            last = link
+            last = piece[4]
         return Verdict(ok=True, checked=len(items), last=last)
 
     if not TYPE_CHECKING:  # type checkers know that there is nothing else

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
+from temporalio.api.common.v1 import Payloads, WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy as CONFLICT
+from temporalio.api.enums.v1 import WorkflowIdReusePolicy as REUSE
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.common import (
     RawValue,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
+from temporalio.converter import encode_search_attributes
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
@@ -23,10 +30,12 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import BadInput, RunConflict, StoreUnreachable
 from holdfast.temporal.sdk import tagged
-from holdfast.temporal.wire import ACTS, MOST_BYTES, VERSION, Carry, RunRules, packed, raw, too_large
+from holdfast.temporal.wire import ACTS, MOST_BYTES, VERSION, Carry, RunRules, linked, packed, raw, too_large
 
 TOKEN = "token"  # noqa: S105  # a name, no secret
 """Under which name the memo of a run has the token of the hand-over it was started from."""
+ABSENT = ""
+"""The token of a run that is not there."""
 FORWARDED = frozenset({InboxKind.MESSAGE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
 """The kinds of inbox rows that a hand-over may have, and that can be forwarded to a run here."""
 
@@ -62,8 +71,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Instant | None = None
     attributes: Mapping[str, str] = {}
     """Searchable attributes by name, each encoded."""
-    evidence: Sequence[tuple[str, str, str, int, str]] = ()
-    """Id, kind, data, time and hash of each piece."""
+    evidence: Sequence[tuple[str, str, str, int]] = ()
+    """Id, kind, data and time of each piece."""
     parent: str = ""
     children: Mapping[str, bool] = {}
     """The children that have not ended, and whether they are cancelled with it."""
@@ -96,7 +105,7 @@ def carry_of(handed: HandOver, rules: RunRules) -> Carry:
         numbers=len(handed.inbox),
         seen=[*dict.fromkeys([*handed.seen, *(message.id for message in handed.inbox if message.id)])],
         attributes=dict(handed.attributes),
-        evidence=[*handed.evidence],
+        evidence=linked(handed.evidence),  # the chain is one of this runtime from its first piece on
         reopens=handed.reopens,
         parent=handed.parent,
         children=dict(handed.children),
@@ -162,19 +171,59 @@ class TakesOver:
                 start_delay=timedelta(microseconds=wait) if wait > 0 else None,
             )
         except WorkflowAlreadyStartedError:
-            if await self.token_of(handed.id) != handed.token:
+            there = await self._memo(handed.id)
+            if there.get(TOKEN) == handed.token:
+                return False
+            if not there.get("moved"):
                 raise RunConflict(handed.id, "exists on the Temporal server already, and is another run") from None
-            return False
+            await self._start_again(handed, memo, wait)
         except RPCError as error:
             words = str(error).split("\n", 1)[0][:300]
             raise StoreUnreachable(f"the Temporal server did not take over run {handed.id!r}: {words}") from error
         return True
 
     async def token_of(self, run_id: str) -> str | None:
-        """Return the token of the hand-over that a run was started from, None if it was not."""
+        """Return the token of the hand-over that a run was started from, None if from none, ABSENT if it left again."""
+        memo = await self._memo(run_id)
+        if memo.get("moved"):
+            return ABSENT
+        return str(memo[TOKEN]) if memo.get(TOKEN) is not None else None
+
+    async def _memo(self, run_id: str) -> Mapping[str, Any]:
         found: WorkflowExecutionDescription = await self._client.get_workflow_handle(run_id).describe()
-        token = (await found.memo()).get(TOKEN)
-        return str(token) if token is not None else None
+        return await found.memo()
+
+    async def _start_again(self, handed: HandOver, memo: Mapping[str, str | None], wait: int) -> None:
+        """Start a run whose execution here was closed when it left.
+
+        The server knows the start by the token, so that it is done once although the id may be used again: the SDK
+        itself makes up a new name for each start.
+        """
+        client, encode = self._client, self._client.data_converter.encode
+        asked = StartWorkflowExecutionRequest(
+            namespace=client.namespace,
+            request_id=handed.token,
+            identity=client.identity,
+            workflow_id=handed.id,
+            workflow_type=WorkflowType(name=handed.workflow),
+            task_queue=TaskQueue(name=self._queue_of(handed.queue)),
+            input=Payloads(payloads=await encode([raw(handed.input), packed(carry_of(handed, self._rules))])),
+            workflow_id_reuse_policy=REUSE.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+            workflow_id_conflict_policy=CONFLICT.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+        )
+        asked.workflow_task_timeout.FromTimedelta(self._rules.task_timeout)
+        for name, value in memo.items():
+            if value is not None:
+                asked.memo.fields[name].CopyFrom((await encode([value]))[0])
+        if (tags := tagged(handed.attributes, self._tagging)) is not None:
+            encode_search_attributes(tags, asked.search_attributes)
+        if wait > 0:
+            asked.workflow_start_delay.FromMicroseconds(wait)
+        try:
+            await client.workflow_service.start_workflow_execution(asked)
+        except RPCError as error:
+            words = str(error).split("\n", 1)[0][:300]
+            raise StoreUnreachable(f"the Temporal server did not take run {handed.id!r} back: {words}") from error
 
     async def forward(self, run_id: str, message: Message) -> None:
         """Pass on an inbox row that came after the run was handed over; one that it knows already changes nothing.

@@ -18,6 +18,7 @@ from holdfast.temporal.sdk import tags
 
 _OF_TEMPORAL: Mapping[Status, tuple[str, ...]] = {
     Status.COMPLETED: ("Completed",),
+    Status.MOVED: ("Completed",),
     Status.FAILED: ("Failed", "TimedOut"),
     Status.CANCELLED: ("Canceled", "Terminated", "Failed"),  # a child that was cancelled with its parent has failed
 }

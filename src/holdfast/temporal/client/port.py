@@ -20,10 +20,9 @@ from temporalio.client import (
     WorkflowUpdateStage,
 )
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast import errors
 from holdfast.changes import Change
 from holdfast.clock import Clock, from_datetime, micros, new_id
 from holdfast.context.notes import encode_attributes
@@ -32,11 +31,21 @@ from holdfast.definitions import Registry, check_message_id, check_run_id
 from holdfast.engine.port import Reopening
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NotOffered, RunTerminal, StoreUnreachable, UnknownQuery
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    Moved,
+    NoSuchRun,
+    NotOffered,
+    RunTerminal,
+    StoreUnreachable,
+    UnknownQuery,
+)
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
+from holdfast.temporal.client.answers import attributes_of, ended_of, moved_of, named_error, refused
 from holdfast.temporal.client.reopening import TemporalReopener
-from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, packed, raw, rows_of, too_large, unpacked
+from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, packed, raw, rows_of, said, too_large, unpacked
 
 _ENDED = {
     WorkflowExecutionStatus.COMPLETED: Status.COMPLETED,
@@ -93,7 +102,18 @@ class TemporalPort:
         try:
             return await self.handle(run_id).describe()
         except RPCError as error:
-            raise _refused(run_id, error) from error
+            raise refused(run_id, error) from error
+
+    async def _here(self, run_id: str) -> WorkflowExecutionDescription:
+        """Return likewise a run that has not left for another runtime.
+
+        Raises:
+            Moved: it has.
+        """
+        found = await self.described(run_id)
+        if (moved := moved_of(run_id, await found.memo())) is not None:
+            raise moved
+        return found
 
     async def carry(self, run_id: str) -> Carry:
         """Return a run's entries and what else goes with it, as a worker has them.
@@ -115,7 +135,9 @@ class TemporalPort:
         output = error = compensation = failed_step = None
         wait, due = "", None
         status = _ENDED.get(found.status) if found.status is not None else None
-        if status is not None:
+        if memo.get("moved"):
+            status, wait = Status.MOVED, str(memo["moved"])
+        elif status is not None:
             standing, more = await self._end(run_id)
             status, output, error = standing
             compensation, failed_step = more
@@ -156,7 +178,7 @@ class TemporalPort:
             tenant=memo.get("tenant"),
             reopens=carry.reopens,
             compensation=compensation,
-            attributes=_attributes(found),
+            attributes=attributes_of(found),
             failed_step=failed_step,
         )
 
@@ -164,14 +186,14 @@ class TemporalPort:
         """Return what a worker says of an open run."""
         try:
             async with asyncio.timeout(None if patient else _SOON):
-                said = msgspec.json.decode(data_of(await self._ask(run_id, ACTS + "state", [])))
+                state = msgspec.json.decode(data_of(await self._ask(run_id, ACTS + "state", [])))
         except UnknownQuery:
             return Status.PENDING, "", None
         except (StoreUnreachable, TimeoutError):
             if patient:
                 raise
             return Status.RUNNING, "", None
-        return Status(said["status"]), said["wait"], said["due"]
+        return Status(state["status"]), state["wait"], state["due"]
 
     async def describe(self, run_id: str) -> Run:
         """Return everything known about a run."""
@@ -246,11 +268,17 @@ class TemporalPort:
         """Wait for a run to end; return what came of it, what was undone, and the step that failed."""
         try:
             result = await self.handle(run_id).result()
+            if said(result, "moved"):
+                return RunStanding(Status.MOVED), (None, None)
             return RunStanding(Status.COMPLETED, data_of(result).decode()), (None, None)
         except WorkflowFailureError as failed:
-            return _ended(failed.cause)
+            return ended_of(failed.cause)
         except RPCError as error:
-            raise _refused(run_id, error) from error
+            raise refused(run_id, error) from error
+        except RuntimeError as error:
+            if "No completion event" not in str(error):
+                raise
+            return await self._end(run_id)  # the connection broke while the server was asked: it is asked again
 
     # Talking.
 
@@ -304,8 +332,8 @@ class TemporalPort:
             answer: RawValue = await self._updates[request].result()
         except WorkflowUpdateFailedError as failed:
             cause = failed.cause
-            if isinstance(cause, ApplicationError) and cause.type == "RunTerminal":
-                raise RunTerminal(run_id, cause.message) from None
+            if isinstance(cause, ApplicationError) and cause.type in ("RunTerminal", "Moved"):
+                raise (RunTerminal if cause.type == "RunTerminal" else Moved)(run_id, cause.message) from None
             raise RunTerminal(run_id, "without a reply") from failed
         except RPCError as error:
             raise await self._refusal(run_id, error) from error
@@ -333,11 +361,11 @@ class TemporalPort:
         except WorkflowQueryFailedError as failed:
             if _NOT_BEGUN in str(failed):
                 raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet") from None
-            raise _named_error(str(failed)) from None
+            raise named_error(run_id, str(failed)) from None
         except WorkflowQueryRejectedError as failed:
             raise UnknownQuery(f"run {run_id} does not answer: {failed}") from None
         except RPCError as error:
-            raise _refused(run_id, error) from error
+            raise refused(run_id, error) from error
 
     async def evict(self, run_id: str) -> bool:
         """Refuse: which runs are in memory is for Temporal's own cache to say."""
@@ -347,25 +375,25 @@ class TemporalPort:
 
     async def cancel(self, run_id: str, compensate: bool, by: str | None, reason: str) -> bool:
         """Ask a run to stop; False if it has ended."""
-        if (await self.described(run_id)).status is not WorkflowExecutionStatus.RUNNING:
+        if (await self._here(run_id)).status is not WorkflowExecutionStatus.RUNNING:
             return False
         if (await self._state(run_id, patient=False))[0] is Status.COMPENSATING:
             return False
-        said = {"compensate": compensate, "by": by or "", "reason": reason}
-        told = msgspec.json.encode(said)
+        told = msgspec.json.encode({"compensate": compensate, "by": by or "", "reason": reason})
         try:
             if compensate:  # the server passes on the first cancel only, which may not have asked for this
                 await self.handle(run_id).signal(ACTS + "cancel", raw(told))
             await self.handle(run_id).cancel(reason=told.decode())
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
+                await self._here(run_id)
                 return False
-            raise _refused(run_id, error) from error
+            raise refused(run_id, error) from error
         return True
 
     async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:
         """End a run here and now; its parent is told."""
-        if (await self.described(run_id)).status is not WorkflowExecutionStatus.RUNNING:
+        if (await self._here(run_id)).status is not WorkflowExecutionStatus.RUNNING:
             return False
         _, carry = await self._started(run_id)
         try:
@@ -373,7 +401,7 @@ class TemporalPort:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return False
-            raise _refused(run_id, error) from error
+            raise refused(run_id, error) from error
         if carry.parent:
             told = raw('["cancelled"]', id=f"{run_id}/{carry.reopens}")
             try:
@@ -395,7 +423,7 @@ class TemporalPort:
 
     async def resume(self, run_id: str, by: str | None, reason: str) -> bool:
         """Let a paused run go on, or a cancelled one continue."""
-        found = await self.described(run_id)
+        found = await self._here(run_id)
         if found.status in _ENDED and (await self._end(run_id))[0].status is Status.CANCELLED:
             await TemporalReopener(self).resume(run_id)
             return True
@@ -406,13 +434,15 @@ class TemporalPort:
     async def nudge(self, run_id: str, step: str, by: str | None, reason: str) -> bool:
         """Try a step now that waits for its next attempt."""
         row = await self.row(run_id)
+        if row.status is Status.MOVED:
+            raise Moved(run_id, row.wait)
         if "retry" not in row.wait:
             return False
         return await self._act(run_id, "nudge", step)
 
     async def recover(self, run_id: str, by: str | None, reason: str) -> bool:
         """Try a blocked run again with the code there is now."""
-        if not (await (await self.described(run_id)).memo()).get("blocked"):
+        if not (await (await self._here(run_id)).memo()).get("blocked"):
             return False
         return await self._act(run_id, "recover", None)
 
@@ -443,49 +473,11 @@ class TemporalPort:
             found = await self.described(run_id)
             ended = _ENDED.get(found.status) if found.status is not None else None
             if ended is not None:
-                return RunTerminal(run_id, ended)
-        return _refused(run_id, error)
+                return moved_of(run_id, await found.memo()) or RunTerminal(run_id, ended)
+        return refused(run_id, error)
 
 
 def _check_name(name: str, what: str = "message name") -> None:
     check_name(name, what)
     if name.startswith((ACTS, "__")):
         raise BadInput(f"{what} {name!r} is taken: on Temporal names that begin with {ACTS!r} or '__' are not free")
-
-
-def _refused(run_id: str, error: RPCError) -> HoldfastError:
-    if error.status is RPCStatusCode.NOT_FOUND:
-        return NoSuchRun(run_id)
-    words = str(error).split("\n", 1)[0][:300]
-    if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-        return StoreUnreachable(
-            f"no worker answered for run {run_id!r} in time: is a TemporalEngine open that knows its workflow?"
-        )
-    return StoreUnreachable(f"the Temporal server did not do what was asked for run {run_id!r}: {words}")
-
-
-def _named_error(words: str) -> HoldfastError:
-    """Return an error of a query as the class that its words begin with."""
-    name, _, message = words.partition(": ")
-    cls = getattr(errors, name, None)
-    if isinstance(cls, type) and issubclass(cls, BadInput) and cls is not NotOffered:
-        return cls(message)
-    return HoldfastError(words)
-
-
-def _ended(cause: BaseException | None) -> tuple[RunStanding, tuple[str | None, str | None]]:
-    if isinstance(cause, CancelledError | TerminatedError):
-        return RunStanding(Status.CANCELLED), (None, None)
-    if isinstance(cause, ApplicationError) and len(cause.details) >= 4:
-        error, undone, step, status = cause.details[:4]
-        encoded = msgspec.json.encode(error).decode() if error else None
-        compensation = msgspec.json.encode(undone).decode() if undone is not None else None
-        return RunStanding(Status(status), error=encoded), (compensation, step or None)
-    data = codec.encode(codec.error_to_data(HoldfastError(str(cause)))).decode()
-    return RunStanding(Status.FAILED, error=data), (None, None)
-
-
-def _attributes(found: WorkflowExecutionDescription) -> str:
-    tags: Any = found.search_attributes.get("HoldfastTags") or []
-    pairs = (str(tag).partition("=") for tag in tags)
-    return "{" + ",".join(f"{codec.encode(name).decode()}:{value}" for name, _, value in pairs) + "}"

@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from holdfast.clock import Clock, Instant
 from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
 from holdfast.engine.client.reopen import Redo
-from holdfast.errors import CannotReopen, NoSuchRun
+from holdfast.errors import CannotReopen, Moved, NoSuchRun
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
@@ -60,6 +60,8 @@ class TemporalReopener:
     async def _reopen(self, run_id: str, how: str, allowed: set[Status], find: FindCut, dry_run: bool = False) -> Redo:
         port, now = self._port, self._port.clock.now()
         row = await port.row(run_id)
+        if row.status is Status.MOVED:
+            raise Moved(run_id, row.wait)
         if row.status not in allowed:
             wanted = " or ".join(sorted(allowed))
             raise CannotReopen(run_id, f"run {run_id!r} is {row.status}, and {how} takes a run that is {wanted}")

@@ -23,6 +23,7 @@ from holdfast.engine.client.start import StartOptions
 from holdfast.errors import BadInput, InvalidId, NotOffered, RunConflict, StoreUnreachable, UniqueConflict
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
+from holdfast.temporal.client.answers import moved_of
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.sdk import tagged
 from holdfast.temporal.wire import MOST_BYTES, VERSION, Carry, RunRules, packed, raw, too_large
@@ -98,9 +99,12 @@ class TemporalStarter:
     async def _same(self, run_id: str, name: str, digest: int) -> str:
         """Return the id of a run that is there, if it is the one that was to be started."""
         found = await self._port.described(run_id)
+        memo = await found.memo()
+        if (moved := moved_of(run_id, memo)) is not None:
+            raise moved
         if found.workflow_type != name:
             raise RunConflict(run_id, f"exists and is a run of {found.workflow_type!r}")
-        if (await found.memo()).get("digest") != str(digest):
+        if memo.get("digest") != str(digest):
             raise RunConflict(run_id)
         return run_id
 

@@ -13,12 +13,10 @@ from holdfast.clock import Instant
 from holdfast.contract.rows import Message
 from holdfast.errors import StoreUnreachable
 from holdfast.temporal.client.connecting import ServerAddress, address_of, check_server, connected
-from holdfast.temporal.client.handover import HandOver, TakesOver, check_size
+from holdfast.temporal.client.handover import ABSENT, HandOver, TakesOver, check_size
 from holdfast.temporal.wire import ACTS, RunRules, raw
 
 T = TypeVar("T")
-ABSENT = ""
-"""The token of a run that is not there."""
 
 
 class MoveTarget:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.contract.moves import FinishMove, GiveUpMove, Leaving, MarkMoving, MoveRow
+import msgspec
+
+from holdfast.contract.moves import (
+    ArriveRuns,
+    Arriving,
+    ExpectRuns,
+    FinishMove,
+    ForgetArrival,
+    GiveUpMove,
+    Leaving,
+    MarkMoving,
+    MoveRow,
+)
 from holdfast.contract.operations import (
     Committed,
     Delivered,
     Done,
+    Existing,
     Fenced,
     Nudge,
     Operation,
@@ -21,9 +34,9 @@ from holdfast.contract.operations import (
     Terminate,
     Unpause,
 )
-from holdfast.contract.rows import InboxKind, RunRow, Status
+from holdfast.contract.rows import InboxKind, Message, RunRow, Status
 from holdfast.contract.store import Store
-from holdfast.contract.turns import Audit, NewTask, Parent, RunOptions, StartChild, StartRun, State, TakeKey
+from holdfast.contract.turns import Audit, NewRun, NewTask, Parent, RunOptions, StartChild, StartRun, State, TakeKey
 from holdfast.testing.conformance.samples import (
     NOW,
     SECOND,
@@ -71,9 +84,29 @@ def give_up(run: RunRow, token: str = MINE) -> GiveUpMove:
     return GiveUpMove(target=run.id, token=token, at=NOW + 9)
 
 
+def expect(*runs: NewRun) -> ExpectRuns:
+    """Return the first step of a move from elsewhere."""
+    return ExpectRuns(target=runs[0].id, token=MINE, at=NOW, runs=[*runs], address=ADDRESS, audit=AUDIT)
+
+
+def arrive(run: NewRun, **fields: object) -> ArriveRuns:
+    """Return the last step of one."""
+    values: dict[str, object] = {"rows": [], "inbox": [], "seen": [], "status": Status.PENDING, **fields}
+    coming = Arriving(id=run.id, input=run.input, **values)  # type: ignore[arg-type]  # fields of Arriving
+    return ArriveRuns(target=run.id, token=MINE, at=NOW + 9, runs=[coming], audit=AUDIT)
+
+
 def steps_of_a_move(run: RunRow) -> list[tuple[Operation, type[Outcome]]]:
     """Return every step of a move, and what comes of it where a run has ended."""
-    return [(mark(run), Refused), (finish(run), Refused), (give_up(run), Done)]
+    again = new_run(run.id)
+    return [
+        (mark(run), Refused),
+        (finish(run), Refused),
+        (give_up(run), Done),
+        (expect(again), Refused),
+        (arrive(again), Done),
+        (ForgetArrival(target=run.id, token=MINE, at=NOW), Done),
+    ]
 
 
 async def resting(store: Store, **options: object) -> RunRow:
@@ -181,13 +214,18 @@ class MoveConformance:
         run = await started(store)
         taken = TakeKey(activity="charge", key="k", digest=1, location="a1")
         await one(store, extra(run.key, takes=[taken], waits=[wait("a0", "news")]), Committed)
+        other = await started(store)
+        await one(store, extra(other.key, takes=[msgspec.structs.replace(taken, location="a0")]), Committed)
+        assert (await store.departure(other.key)).keys == [("charge", "k")]
         departure = await store.departure(run.key)
-        assert (departure.keys, departure.waited) == ([("charge", "k")], {"news": 0})
+        assert (departure.keys, departure.waited) == ([], {"news": 0})
         await one(store, turn(run.key, state=at_rest()), Committed)
         await one(store, mark(await row(store, run.id)), Done)
         assert await one(store, event(), Published) == Published(0)
         departure = await store.departure(run.key)
         assert (departure.keys, departure.waited) == ([], {})
+        answer = await one(store, extra(other.key, takes=[msgspec.structs.replace(taken, location="a0")]), Committed)
+        assert answer.keys["a0"].outcome == "taken"
 
     async def test_what_is_sent_meanwhile_is_kept_and_wakes_no_worker(self, store: Store) -> None:
         """S3-16: messages from outside, from other runs, and a cancel; a second message with an id is a duplicate."""
@@ -258,7 +296,7 @@ class MovedConformance:
         assert getattr(existing, "status", None) is Status.MOVED
         other = await started(store)
         sent = await one(store, turn(other.key, entries=[entry("a0", 1)], sends=[a_send(run.id)]), Committed)
-        assert sent.refused == {"a0": "moved"}
+        assert sent.refused == {"a0": f"moved {ADDRESS}"}
 
     async def test_a_unique_key_is_held_until_the_run_has_gone(self, store: Store) -> None:
         """S3-16: two runs with one key would both act otherwise."""
@@ -301,3 +339,51 @@ class MovedConformance:
         assert await store.get(run.id) is None
         assert (await row(store, going.id)).status is Status.MOVING
         assert (await store.departure(going.key)).move is not None
+
+    async def test_a_run_that_comes_has_its_id_and_its_mail_before_it_arrives(self, store: Store) -> None:
+        """S3-16: expected once for each token, and arrived once; what was sent here comes behind what it brings."""
+        new = new_run("comes")
+        expected = expect(new)
+        assert await one(store, expected, Done) == Done(1, (new.id,))
+        assert await one(store, expected, Done) == Done(0)
+        assert await one(store, msgspec.structs.replace(expected, token=OTHER), Refused) == Refused(
+            Status.MOVING, "taken"
+        )
+        assert getattr(await one(store, StartRun(run=new), Existing), "status", None) is Status.MOVING
+        await one(store, message(new.id, id="here", deduplicate=True), Delivered)
+        found = await row(store, new.id)
+        assert (found.status, found.owner, found.due, found.wait) == (Status.MOVING, None, None, f"from {ADDRESS}")
+        assert await one(store, Pause(target=new.id, at=NOW), Refused) == Refused(Status.MOVING)
+        there = Message(1, InboxKind.MESSAGE, "go", "there", "1", NOW)
+        arrives = arrive(new, rows=[entry("a0", 1)], inbox=[there], seen=["there"])
+        refused = msgspec.structs.replace(arrives, token=OTHER)
+        assert await one(store, refused, Done) == Done(0)
+        assert await one(store, arrives, Done) == Done(1, (new.id,))
+        assert await one(store, arrives, Done) == Done(0)
+        arrived = await row(store, new.id)
+        assert (arrived.status, arrived.due, arrived.epoch > found.epoch) == (Status.PENDING, NOW + 9, True)
+        assert [each.id for each in await unread(store, arrived.key)] == ["there", "here"]
+        assert await store.history(arrived.key) == [entry("a0", 1)]
+        again = await one(store, message(new.id, id="there", deduplicate=True), Delivered)
+        assert again.duplicate
+
+    async def test_a_tombstone_gives_way_to_the_run_that_left_it_and_to_no_other(self, store: Store) -> None:
+        """S3-16: its history is that of the run; one that ended where it was is a tombstone again."""
+        run = await moved(store)
+        new = new_run(run.id)
+        elsewhere = msgspec.structs.replace(expect(new), address="temporal://other:7233/default")
+        assert await one(store, elsewhere, Refused) == Refused(Status.MOVED, "taken")
+        await one(store, expect(new), Done)
+        assert await one(store, ForgetArrival(target=run.id, token=OTHER, at=NOW), Done) == Done(0)
+        assert await one(store, ForgetArrival(target=run.id, token=MINE, at=NOW), Done) == Done(1)
+        found = await row(store, run.id)
+        assert (found.status, found.wait) == (Status.MOVED, ADDRESS)
+        await one(store, expect(new), Done)
+        await one(store, arrive(new, rows=[entry("b0", 1), entry("b1", 2)]), Done)
+        back = await row(store, run.id)
+        assert (back.key, back.status, back.epoch > found.epoch) == (run.key, Status.PENDING, True)
+        assert await store.history(run.key) == [entry("b0", 1), entry("b1", 2)]
+        fresh = new_run("fresh")
+        await one(store, expect(fresh), Done)
+        await one(store, ForgetArrival(target=fresh.id, token=MINE, at=NOW), Done)
+        assert await store.get(fresh.id) is None

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.contract.moves import FinishMove, GiveUpMove, Leaving, MarkMoving, MoveRow, Moving
+import msgspec
+
+from holdfast.contract.moves import (
+    ArriveRuns,
+    ExpectRuns,
+    FinishMove,
+    ForgetArrival,
+    GiveUpMove,
+    Leaving,
+    MarkMoving,
+    MoveRow,
+    Moving,
+)
 from holdfast.contract.operations import Done, Outcome, Refused
 from holdfast.contract.rows import InboxKind, Status
+from holdfast.contract.turns import Send
+from holdfast.stores.rules.flow.arrivals import ArrivalRules
 from holdfast.stores.sql.tables import StoredRun, record_of
 
 if TYPE_CHECKING:
     from holdfast.stores.rules.batch import Batch
 
 _AT_REST = frozenset({Status.PAUSED, Status.BLOCKED})
+
+
+def refusal_of(send: Send, target: StoredRun | None) -> tuple[str, str]:
+    """Return why a message that is sent in vain is refused, in a word, and as the sender's entry says it."""
+    reason = "missing" if target is None else str(target.status) if target.ended is not None else "full"
+    words = send.refusals.get(reason, send.refusals["missing"])
+    if target is None or reason != Status.MOVED:
+        return reason, words
+    before, moved, after = words.rpartition(f'"{reason}"')
+    reason = f"{reason} {target.wait}"
+    return reason, before + msgspec.json.encode(reason).decode() + after if moved else words
 
 
 class MoveRules:
@@ -23,13 +48,20 @@ class MoveRules:
 
     async def apply(self, operation: Moving) -> Outcome:
         """Do one step of a move."""
-        if isinstance(operation, MarkMoving):
-            return await self._mark(operation)
+        match operation:
+            case MarkMoving():
+                return await self._mark(operation)
+            case ExpectRuns():
+                return await ArrivalRules(self._batch).expect(operation)
+            case ArriveRuns():
+                return await ArrivalRules(self._batch).arrive(operation)
+            case ForgetArrival():
+                return await ArrivalRules(self._batch).forget(operation)
         run = await self._batch.named(operation.target)
         if run is None:
             return Refused(None)
         move = await self._move_of(run)
-        if move is None or move.token != operation.token:
+        if move is None or move.arrives or move.token != operation.token:
             return Done(0) if isinstance(operation, GiveUpMove) else Refused(Status(run.status), "moved")
         if run.status != Status.MOVING:
             return Done(0)

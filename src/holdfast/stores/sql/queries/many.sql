@@ -57,6 +57,12 @@ SELECT pending FROM event_queues WHERE name = $1;
 SELECT event_queues.name, event_queues.pending FROM {rows} AS wanted
 {join} event_queues ON event_queues.name = wanted.name;
 
+-- name: put_takers
+-- rows: name text, run int, at int
+-- Which runs were given the last events of names.
+INSERT INTO event_takers (name, run, at) SELECT name, run, at FROM {rows} AS new WHERE TRUE
+ON CONFLICT (name) DO UPDATE SET run = excluded.run, at = excluded.at;
+
 -- name: count_event
 -- One more event under a name ($2 = 1), or some fewer.
 INSERT INTO event_queues (name, pending) VALUES ($1, $2)
@@ -361,6 +367,11 @@ DELETE FROM inbox WHERE run IN (SELECT run FROM {rows} AS gone);
 -- rows: run int
 -- Which events they have seen.
 DELETE FROM event_cursors WHERE run IN (SELECT run FROM {rows} AS gone);
+
+-- name: purge_takers
+-- rows: run int
+-- That they were given the last event of a name.
+DELETE FROM event_takers WHERE run IN (SELECT run FROM {rows} AS gone);
 
 -- name: old_letters
 -- Dead letters of a kind ($4 = 1: only those an operator has seen) before an instant.

@@ -14,6 +14,11 @@ DELETE FROM moves WHERE run IN (SELECT run FROM {rows} AS gone);
 -- How a run moves, or was moved.
 SELECT {move} FROM moves WHERE run = $1;
 
+-- name: adopt_run
+-- rows: key int, parent_key int
+-- Name the row of the parent of runs.
+UPDATE runs SET parent_key = new.parent_key FROM {rows} AS new WHERE runs.key = new.key;
+
 -- name: open_children
 -- Every open child of a run.
 SELECT {run} FROM runs WHERE parent_id = $1 AND ended IS NULL ORDER BY key;
@@ -28,9 +33,8 @@ LEFT JOIN event_queues ON event_queues.name = event_waiters.name WHERE event_wai
 SELECT name FROM event_cursors WHERE run = $1 ORDER BY name;
 
 -- name: keys_wanted
--- Idempotency keys that a run holds for an attempt, or waits for.
-SELECT activity, key FROM idempotency_keys WHERE run = $1 AND result IS NULL
-UNION SELECT activity, key FROM idempotency_waiters WHERE run = $1 ORDER BY 1, 2;
+-- Idempotency keys that a run waits for, which other runs hold.
+SELECT activity, key FROM idempotency_waiters WHERE run = $1 ORDER BY 1, 2;
 
 -- name: last_message_ids
 -- The last ids of messages to a run, newest first.

@@ -1,0 +1,64 @@
+"""What the server says, in our words: its refusals, the errors of queries, and how a run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from temporalio.client import WorkflowExecutionDescription
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast import errors
+from holdfast.contract.rows import RunStanding, Status
+from holdfast.errors import BadInput, HoldfastError, Moved, NoSuchRun, NotOffered, StoreUnreachable
+from holdfast.payloads import codec
+
+
+def refused(run_id: str, error: RPCError) -> HoldfastError:
+    """Return what is raised when the server refused something, or did not answer."""
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return NoSuchRun(run_id)
+    words = str(error).split("\n", 1)[0][:300]
+    if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+        return StoreUnreachable(
+            f"no worker answered for run {run_id!r} in time: is a TemporalEngine open that knows its workflow?"
+        )
+    return StoreUnreachable(f"the Temporal server did not do what was asked for run {run_id!r}: {words}")
+
+
+def named_error(run_id: str, words: str) -> HoldfastError:
+    """Return an error of a query as the class that its words begin with."""
+    name, _, message = words.partition(": ")
+    if name == Moved.__name__:
+        return Moved(run_id, message)
+    cls = getattr(errors, name, None)
+    if isinstance(cls, type) and issubclass(cls, BadInput) and cls is not NotOffered:
+        return cls(message)
+    return HoldfastError(words)
+
+
+def moved_of(run_id: str, memo: Mapping[str, Any]) -> Moved | None:
+    """Return what is raised where a run is called that has left for another runtime, by its memo."""
+    return Moved(run_id, str(memo["moved"])) if memo.get("moved") else None
+
+
+def ended_of(cause: BaseException | None) -> tuple[RunStanding, tuple[str | None, str | None]]:
+    """Return how a run ended that did not complete, what was undone, and the step that failed."""
+    if isinstance(cause, CancelledError | TerminatedError):
+        return RunStanding(Status.CANCELLED), (None, None)
+    if isinstance(cause, ApplicationError) and len(cause.details) >= 4:
+        error, undone, step, status = cause.details[:4]
+        encoded = msgspec.json.encode(error).decode() if error else None
+        compensation = msgspec.json.encode(undone).decode() if undone is not None else None
+        return RunStanding(Status(status), error=encoded), (compensation, step or None)
+    data = codec.encode(codec.error_to_data(HoldfastError(str(cause)))).decode()
+    return RunStanding(Status.FAILED, error=data), (None, None)
+
+
+def attributes_of(found: WorkflowExecutionDescription) -> str:
+    """Return the searchable attributes of a run."""
+    tags: Any = found.search_attributes.get("HoldfastTags") or []
+    pairs = (str(tag).partition("=") for tag in tags)
+    return "{" + ",".join(f"{codec.encode(name).decode()}:{value}" for name, _, value in pairs) + "}"

@@ -1,0 +1,62 @@
+"""What an execution does to other runs: children that it starts, messages that it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+from holdfast.temporal.sdk import now
+from holdfast.temporal.wire import Carry, ChildToStart, Happening, Sending, raw, unpacked
+
+
+async def start_child(
+    child: ChildToStart, parent: str, task_timeout: timedelta, started: Callable[[Any], None]
+) -> Happening | None:
+    """Start a child; return what the next turn has to know of that, if anything."""
+    try:
+        handle = await workflow.start_child_workflow(
+            child.workflow,
+            args=[raw(child.input), raw(child.carry)],
+            id=child.id,
+            task_queue=child.queue or None,
+            task_timeout=task_timeout,
+            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            memo={"digest": str(unpacked(raw(child.carry), Carry).digest), "parent": parent},
+        )
+    except WorkflowAlreadyStartedError:
+        return Happening("refused", now(), child.location, data="taken")
+    started(handle)
+    return None
+
+
+def was_terminated(child: Any) -> bool:
+    """Whether a child that has closed was terminated: then it could not tell; what ends otherwise tells by a signal."""
+    failed = None if child.cancelled() else child.exception()
+    return isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError)
+
+
+async def send(sending: Sending, waiting: Mapping[str, ChildToStart | Sending]) -> Happening:
+    """Send a message, not before the run that it is for was started."""
+
+    def starts() -> bool:
+        return any(isinstance(each, ChildToStart) and each.id == sending.target for each in waiting.values())
+
+    await workflow.wait_condition(lambda: not starts())
+    handle = workflow.get_external_workflow_handle(sending.target)
+    try:
+        await handle.signal(sending.name, raw(sending.payload, id=sending.id))
+    except ApplicationError:
+        return Happening("sent", now(), sending.location, data="missing")
+    return Happening("sent", now(), sending.location)
