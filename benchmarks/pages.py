@@ -3,9 +3,11 @@
     python benchmarks/pages.py look sqlite:///big.db     # paint, usable, nodes, frames; a million runs are made
     python benchmarks/pages.py live sqlite:///fresh.db   # from a commit in one process to the page of another
     python benchmarks/pages.py cost sqlite:///fresh.db   # a hundred pages that are open beside W1 and W2, 200 that idle
+    python benchmarks/pages.py house sqlite:///fresh.db  # the same with overviews, each of nine views
 
-Each ends with 1 if a figure is over what the page promises. PostgreSQL is measured with its address. It needs Chromium
-(`make browsers`), and a machine that has nothing else to do.
+Each ends with 1 if a figure is over what the page promises. PostgreSQL is measured with its address; for the word
+`postgres` the newest server of this machine is started and ended. It needs Chromium (`make browsers`), and a machine
+that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -16,13 +18,12 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from statistics import median, quantiles
@@ -84,11 +85,13 @@ async def serve(address: str, works: bool) -> None:
     import uvicorn
 
     from holdfast.web import Principal, dashboard
+    from holdfast.web.standalone import listen
 
     options: dict[str, Any] = {} if works else {"run_workflows": False}
     async with Engine(address, workflows=[count, stays], retention=None, **options) as engine:
         app = dashboard(engine, authenticate=lambda request: Principal(request.headers.get("x-user", "kim"), "admin"))
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listen("127.0.0.1:0")
+        listening.listen()
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -326,7 +329,19 @@ async def live(address: str, report: Report) -> None:
 # cost
 
 
-async def cost(address: str, report: Report) -> None:
+RUNS = ("runs",)
+OVERVIEW = (
+    "runs?q=is:attention%26limit=10", "counts", "figures?by=time", "figures?by=step", "letters", "workers", "schedules",
+    "doctor", "database",
+)  # fmt: skip
+
+
+async def house(address: str, report: Report) -> None:
+    """Open overviews instead of lists."""
+    await cost(address, report, OVERVIEW)
+
+
+async def cost(address: str, report: Report, views: Sequence[str] = RUNS) -> None:
     with server(address, works=True) as worker:
         for what in ("W1", "W2"):
             worker.tell(what)
@@ -335,7 +350,7 @@ async def cost(address: str, report: Report) -> None:
         for _ in range(5):
             for what, found in without.items():
                 found.append(worker.tell(what))
-            async with _streams(worker.port, 100):
+            async with _streams(worker.port, 100, views):
                 for what, found in beside.items():
                     found.append(worker.tell(what))
         for what in without:
@@ -344,21 +359,23 @@ async def cost(address: str, report: Report) -> None:
             report.tell(f"{what} with 100 pages, of that", 100 * share, "%", least=90)
     with server(address) as idle:
         before = idle.memory()
-        async with _streams(idle.port, 200):
+        async with _streams(idle.port, 200, views):
             await asyncio.sleep(3)
             spent, looks = idle.busy(), idle.tell("looks")
             await asyncio.sleep(20)
             report.tell("200 idle streams: processor", 100 * (idle.busy() - spent) / 20, "%", most=2)
-            report.tell("200 streams of one view: looks a second", (idle.tell("looks") - looks) / 20, "", most=1.05)
+            if views is RUNS:
+                report.tell("200 streams of one view: looks a second", (idle.tell("looks") - looks) / 20, "", most=1.05)
             report.tell("200 idle streams: memory in all", idle.memory(), "MiB")
             report.tell("200 idle streams: memory, more than before", idle.memory() - before, "MiB", most=100)
 
 
 class _streams:
-    """So many live streams of one view, of ten pages for each person, read as they come."""
+    """So many live streams of the same views, of ten pages for each person, read as they come."""
 
-    def __init__(self, port: int, many: int) -> None:
+    def __init__(self, port: int, many: int, views: Sequence[str]) -> None:
         self._port, self._many = port, many
+        self._path = "/api/v1/live?" + "&".join(f"view={each.replace('?', '%3F')}" for each in views)
         self._reading: list[asyncio.Task[None]] = []
         self._begun = asyncio.Semaphore(0)
 
@@ -375,7 +392,7 @@ class _streams:
 
     async def _one(self, n: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 22)
-        asked = f"GET /api/v1/live?view=runs HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nX-User: user-{n // 10}\r\n\r\n"
+        asked = f"GET {self._path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nX-User: user-{n // 10}\r\n\r\n"
         writer.write(asked.encode())
         try:
             status = (await reader.readline()).split()[1]
@@ -388,7 +405,9 @@ class _streams:
             writer.transport.abort()
 
 
-MEASURES: dict[str, Callable[[str, Report], Awaitable[None]]] = {"look": look, "live": live, "cost": cost}
+MEASURES: dict[str, Callable[[str, Report], Awaitable[None]]] = {
+    "look": look, "live": live, "cost": cost, "house": house,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -401,7 +420,14 @@ def main() -> int:
         asyncio.run(serve(given.address, given.works))
         return 0
     report = Report()
-    asyncio.run(asyncio.wait_for(MEASURES[given.what](given.address, report), timedelta(minutes=30).total_seconds()))
+    with ExitStack() as stack:
+        address = given.address
+        if address == "postgres":
+            import environments
+
+            address = stack.enter_context(stack.enter_context(environments.postgres()).database())
+        measured = MEASURES[given.what](address, report)
+        asyncio.run(asyncio.wait_for(measured, timedelta(minutes=30).total_seconds()))
     return int(report.wrong > 0)
 
 

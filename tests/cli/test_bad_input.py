@@ -36,6 +36,8 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("terminate", "sleeps"), 2, "terminate needs --reason"),
     (("pause", "--queue", "a", "--limit", "b"), 2, "name runs, or one workflow, queue or limit"),
     (("pause", "sleeps", "--for", "2x"), 2, "write a number and s, min, h or d"),
+    (("pause", "sleeps", "--for", "30min1h"), 2, "write a number and s, min, h or d, as in 30min or 1h30min"),
+    (("pause", "sleeps", "--for", ""), 2, "write a number and s, min, h or d"),
     (
         ("send", "waits", "approval", "{"),
         2,

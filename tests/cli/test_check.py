@@ -200,7 +200,13 @@ def test_a_check_is_on_record_if_that_is_asked_for(run, production, tmp_path, mo
         finally:
             await store.close()
 
-    assert asyncio.run(trail())[-1] == ("kim", "check", "shop.main:engine", '{"runs":3,"fit":0}')
+    *who, detail = asyncio.run(trail())[-1]
+    assert who == ["kim", "check", "shop.main:engine"]
+    said = json.loads(detail)
+    assert (said["runs"], said["fit"]) == (3, 0)
+    [group] = said["groups"]
+    assert (group["workflow"], group["count"]) == ("fulfil", 3)
+    assert "history has" in group["said"]
 
 
 def test_what_the_code_prints_is_not_taken_for_the_answer(run):

@@ -64,6 +64,36 @@ async def test_a_broken_house_on_a_server_is_understood_and_mended_by_the_same_c
     await mended(name, empty_database, monkeypatch, capsys)
 
 
+IN_SHORT = {
+    "A queue that no worker serves": "queue gpu +fail +12 steps wait since .*, and no worker serves it",
+    "A deploy that diverged": "order-2 +blocked +Blocked: at 'check_fraud' .* a new step \\(broken_houses.py:\\d+\\)",
+    "A bank that is down": "step charge +warn +400 runs of fulfil wait to try it again, last after BankDown: 503",
+    "A poison run": "picture-7 +blocked +Blocked: three workers in a row drove it alone",
+    "A full disk": "disk +fail +12.0 MB are free; workers stop acknowledging",
+}
+
+
+@pytest.mark.parametrize("on", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", IN_SHORT)
+async def test_what_is_broken_is_said_without_a_question(name, on, request, tmp_path, monkeypatch, capsys):
+    """`holdfast` alone names it, in full at a terminal of 80 columns."""
+    if (name, on) == ("A full disk", "postgres"):
+        pytest.skip("the disk of a server is not that of the command")
+    monkeypatch.chdir(tmp_path)
+    database = DATABASE if on == "sqlite" else request.getfixturevalue("empty_database")
+    monkeypatch.setenv("HOLDFAST_URL", database)
+    if name == "A full disk":
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 30, 1 << 30, 12 << 20))
+    async with broken(name, database):
+        monkeypatch.setattr("holdfast.cli.output.width", lambda **_: 80)
+        capsys.readouterr()
+        await asyncio.to_thread(main, [])
+        lines = capsys.readouterr().out.splitlines()[1:]
+        assert max(map(len, lines)) <= 80
+        said = " ".join(" ".join(lines).split())
+        assert re.search(f"Needs attention {IN_SHORT[name]}", said), said
+
+
 async def mended(name: str, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Give the commands of a section in its broken house; they say what the page says, and mend it."""
     if name == "A full disk":

@@ -33,6 +33,12 @@ def ask(capsys, monkeypatch):
     return lambda *arguments: Answer(capsys, *arguments)
 
 
+def test_a_token_is_made_by_the_word_new_too(shop, ask):
+    made = ask("token", "new", "--name", "kim", "--url", shop)
+    assert (made.code, made.out[:3]) == (0, "hf_")
+    assert "  new" not in ask("token", "--help").out, "one command, not two"
+
+
 def created(ask, shop: str, *options: str) -> tuple[str, str]:
     """Return a new token, and its id."""
     answer = ask("token", "create", "--url", shop, *options)

@@ -101,7 +101,8 @@ async def test_runs_by_workflow_tell_how_long_they_took_and_waited_for_a_worker(
     [
         (timedelta(hours=1), MINUTE, 60),
         (timedelta(hours=6), 10 * MINUTE, 36),
-        (timedelta(days=1), HOUR, 25),
+        (timedelta(days=1), 10 * MINUTE, 144),
+        (timedelta(days=2), HOUR, 49),
         (timedelta(days=7), HOUR, 169),
         (timedelta(days=30), 6 * HOUR, 121),
         (timedelta(days=90), DAY, 91),
@@ -115,6 +116,15 @@ async def test_by_time_every_slot_is_there_and_adds_up(store, last: timedelta, s
     starts = [item.at for item in found.items if item.at is not None]
     assert starts == sorted(set(starts))
     assert starts[0] <= to_datetime(NOW) - last < starts[0] + timedelta(microseconds=slot)
+
+
+async def test_a_day_of_more_minutes_than_are_added_up_at_once_is_told_by_the_hour(store, monkeypatch):
+    monkeypatch.setattr("holdfast.stores.sql.figures.SCAN_BUDGET", 50)
+    await store.add_figures([figure("", at=NOW - 10 * MINUTE * each) for each in range(1, 41)])
+    assert (await LocalDesk(store).figures(by="time", last=timedelta(days=1))).slot == 600
+    await store.add_figures([figure("", at=NOW - 10 * MINUTE * each) for each in range(41, 101)])
+    found = await LocalDesk(store).figures(by="time", last=timedelta(days=1))
+    assert (found.slot, found.partial, found.total.completed) == (3_600, False, 100)
 
 
 async def test_what_is_older_than_minutes_are_kept_is_told_by_the_hour(store):

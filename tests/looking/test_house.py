@@ -9,7 +9,7 @@ import pytest
 from tests.support.transfer_cases import House, approval, order
 from tests.support.waiting import eventually
 
-from holdfast import Context, Engine, activity, workflow
+from holdfast import Context, Engine, Event, activity, workflow
 from holdfast.errors import BadInput
 from holdfast.looking import LocalDesk
 from holdfast.testing import JumpingClock, TestEngine
@@ -53,6 +53,27 @@ async def test_events_are_shown_with_what_is_queued_and_who_waits():
         rest = await desk.events("stock", after=page.next or 0)
         assert ([event.payload for event in rest.queued], rest.next) == ([{"n": 2}], None)
         assert [waiter.run for waiter in (await desk.events(name)).waiting] == ["order-1"]
+
+
+async def test_the_rule_of_an_event_is_told_where_an_engine_declares_another_than_the_usual():
+    rules = [Event(name="price", consume_on_read=False, expire_after=timedelta(minutes=90)), Event(name="stock")]
+    async with TestEngine(workflows=[approval], events=rules) as engine:
+        for name in ("price", "stock", "other"):
+            await engine.publish(name, 1)
+        shown = {view.name: view.rule for view in await LocalDesk(engine.store, engine=engine).event_names()}
+        assert shown == {"price": "to every run that waits, for 1 h 30 min", "stock": "", "other": ""}
+        assert {view.rule for view in await LocalDesk(engine.store).event_names()} == {""}
+
+
+async def test_a_schedule_says_how_its_last_run_stands():
+    async with TestEngine(workflows=[training]) as engine:
+        await engine.schedules.put("hourly", training, every=timedelta(hours=1))
+        [before] = await LocalDesk(engine.store).schedules()
+        await engine.advance(timedelta(hours=1))
+        [after] = await LocalDesk(engine.store).schedules()
+        assert (before.last_run, before.last_status) == (None, "")
+        assert after.last_run is not None
+        assert after.last_status == "suspended"
 
 
 async def test_names_and_values_complete_a_filter():

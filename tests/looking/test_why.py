@@ -186,7 +186,7 @@ async def test_a_key_that_is_held_names_its_holder(engine):
     await waits(engine, "second")
     code, sentence = await told(engine, "second")
     assert code == "waiting.key"
-    begin = "Step `keyed` waits for idempotency key `acct-17`, held by `first`, which runs on worker"
+    begin = "Step `keyed` waits for idempotency key `acct-17`, held by `first` for 0.0 s, which runs on worker"
     assert sentence.startswith(begin)
     code, sentence = await told(engine, "first")
     assert code == "running.step"

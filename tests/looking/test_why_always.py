@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contract.heads import RunHead, WorkerAbout, WorkerRow
+from holdfast.contract.house import EventQueueRow, KeyHolder
 from holdfast.contract.limits import Admission
 from holdfast.contract.rows import RunPlace, Status
 from holdfast.contract.waits import WaitNote, write_wait
@@ -55,16 +56,18 @@ def known(draw) -> Facts:
     limit = st.builds(
         LimitFact, st.booleans(), st.just(1), st.just(2), st.none() | instants, texts, st.none() | instants
     )
+    published = st.builds(EventQueueRow, st.integers(0, 9), st.none() | names, st.none() | instants)
+    holder = st.builds(KeyHolder, names, st.none() | instants)
     admission = st.builds(Admission, lane=texts, since=instants, first=st.none() | instants)
     return Facts(
         workers={worker.id: worker for worker in some},
         heads={head.id: head for head in found},
         acts=draw(st.dictionaries(names, act, max_size=2)),
         paused=draw(st.dictionaries(st.tuples(st.sampled_from(["workflow", "queue"]), names), instants, max_size=2)),
-        holders=draw(st.dictionaries(st.tuples(names, names), names, max_size=2)),
+        holders=draw(st.dictionaries(st.tuples(names, names), holder, max_size=2)),
         limits=draw(st.dictionaries(names, limit, max_size=2)),
         admissions=draw(st.dictionaries(st.integers(1, 9), admission, max_size=2)),
-        published=draw(st.dictionaries(names, st.just(0), max_size=2)),
+        published=draw(st.dictionaries(names, published, max_size=2)),
         steps=draw(st.dictionaries(names, step, max_size=2)),
         unread=draw(st.dictionaries(st.integers(1, 9), st.just(("aa", "order-8")), max_size=2)),
     )

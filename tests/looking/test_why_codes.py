@@ -148,6 +148,39 @@ async def test_a_list_asks_for_all_its_runs_at_once(house):
     assert max(now.values()) <= 2, now
 
 
+@pytest.mark.parametrize("state", ["silent", "dead"])
+async def test_a_run_whose_worker_is_silent_or_dead_needs_attention(house, state):
+    store = await house.held_by("worker-4", HOUR, run_id="order-2")
+    run_id = await CASES[f"running.{state}"].make(house)
+    desk = LocalDesk(store)
+    for text, found in {"": [run_id], "status:running": [run_id], "status:paused": [], "workflow:none": []}.items():
+        assert [head.id for head in (await desk.heads(f"is:attention {text}")).items] == found, text
+        assert (await desk.count(f"is:attention {text}")).n == len(found)
+
+
+async def test_a_step_that_waits_in_a_queue_is_not_shown_as_under_way(house):
+    run_id = await CASES["waiting.queue.nobody"].make(house)
+    view = await LocalDesk(await house.store()).run(run_id)
+    assert [(step.path, step.status, step.reason) for step in view.steps] == [("train", "waiting", "in queue gpu")]
+
+
+async def test_a_worker_that_has_a_run_is_named_by_its_process(house):
+    run_id = await CASES["running.step"].make(house)
+    view = await LocalDesk(await house.store()).run(run_id)
+    assert [step.status for step in view.steps] == ["running"]
+    assert view.head.process == f"{socket.gethostname()}:{os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    "code", ["waiting.queue.nobody", "waiting.key", "running.dead", "pending.busy", "waiting.circuit"]
+)
+async def test_where_no_command_moves_a_run_one_says_more(code, house):
+    run_id = await CASES[code].make(house)
+    why = await LocalDesk(await house.store()).why(run_id)
+    assert why.code == code
+    assert any(help.command for help in why.help), why.help
+
+
 def test_a_circle_of_runs_is_cut():
     def waits_for(run_id: str, other: str) -> RunHead:
         return msgspec.convert({**BLANK, "id": run_id, "wait": f"child {other}"}, RunHead)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.support.sqlite_cases import opened
 
+from holdfast.contract.heads import HeadFilter
 from holdfast.errors import BadFilter
 from holdfast.looking import LocalDesk, local
 from holdfast.stores.postgres.store import PostgresStore
@@ -25,6 +27,10 @@ from holdfast.stores.sqlite.store import SQLiteStore
 
 FEW, MANY = 4_000, 20_000
 BUDGET = 600
+OVERDUE = HeadFilter(due_until=1_000)
+SLEEPING = (
+    "UPDATE runs SET due = CASE WHEN key = 20 THEN 1 ELSE 1000 + key END WHERE status IN ('pending', 'suspended')"
+)
 LOOK_AT_ALL = ("two broad conditions that nothing meets", "broad conditions, no index", "count of all")
 """Questions that read as much as the budget allows, which is more than there is here."""
 
@@ -174,5 +180,38 @@ async def test_a_run_that_is_overdue_is_found_however_many_ended_after_it(big, t
             page = await desk.heads(text)
             assert "order-20" in [head.id for head in page.items], text
             assert not page.partial
+    finally:
+        await store.close()
+
+
+async def test_what_sleeps_is_not_looked_at_for_what_is_overdue(big, tmp_path):
+    store = await opened(tmp_path / "big.db", durability="process")
+    try:
+        big.fill(store, FEW)
+        with apsw.Connection(store.path) as side:
+            side.execute(SLEEPING)
+        side.close()
+        with counting(store) as counted:
+            page = await store.heads(OVERDUE)
+        assert ([head.key for head in page.heads], page.scanned) == ([20], 3)
+        assert sum(counted) < 1_000
+    finally:
+        await store.close()
+
+
+async def test_a_server_does_not_look_at_what_sleeps_for_what_is_overdue(big, empty_database):
+    store = PostgresStore(empty_database)
+    await store.open()
+    try:
+        big.fill(store, FEW)
+        with psycopg.connect(store._connections.conninfo) as side:
+            side.execute(f'SET search_path TO "{store.schema}"'.encode())
+            side.execute(SLEEPING)
+            side.commit()
+            side.autocommit = True
+            side.execute("VACUUM ANALYZE runs")  # what an index still has of rows that were changed is read, too
+        read, counted = await big.read_by_server(store, OVERDUE)
+        assert counted == 3
+        assert read < 60, "jumps from one workflow to the next: one row of eight each"
     finally:
         await store.close()

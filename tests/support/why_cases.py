@@ -238,11 +238,11 @@ class House:
         store.clock = self.clock
         return store
 
-    async def held_by(self, worker: str, lease: timedelta = BRIEF) -> Store:
-        """Start `order-1` as a worker that joined with a lease, and return its store."""
+    async def held_by(self, worker: str, lease: timedelta = BRIEF, run_id: str = "order-1") -> Store:
+        """Start a run as a worker that joined with a lease, and return its store."""
         store = await self.store()
         await store.join(worker, lease)
-        await one(store, StartRun(run=new_run("order-1", owner=worker, at=self.clock.now())), Started)
+        await one(store, StartRun(run=new_run(run_id, owner=worker, at=self.clock.now())), Started)
         return store
 
 
@@ -570,7 +570,9 @@ async def no_worker_for_a_queue(house: House) -> str:
     return "order-1"
 
 
-@case("waiting.key", "Step `keyed` waits for idempotency key `acct-17`, held by `order-0`, which runs on worker `")
+@case(
+    "waiting.key", "Step `keyed` waits for idempotency key `acct-17`, held by `order-0` for 0.0 s, which runs on worker"
+)
 async def key(house: House) -> str:
     engine = await house.engine()
     await engine.start(steps["keyed"], id="order-0")
@@ -589,7 +591,7 @@ async def similar(house: House) -> str:
     return "order-1"
 
 
-@case("waiting.event", "Waits for event `stock` since 0.0 s")
+@case("waiting.event", "Waits for event `stock` since 0.0 s; the last `stock` went to `order-0` 0.0 s ago")
 async def event(house: House) -> str:
     engine = await house.engine()
     await engine.publish("stock", 1)

@@ -41,7 +41,7 @@ def terminal(folder: Path, size: tuple[int, int], command: str) -> Iterator[Call
 
 @pytest.mark.slow
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=str)
 def test_a_real_terminal_shows_it_in_its_sixteen_colours_and_is_left_as_it_was(tmp_path, size):
     """FACES 8: 80 columns, 24 lines, 16 colours."""
     furnished(f"sqlite:///{tmp_path}/holdfast.db")

@@ -12,7 +12,8 @@ from tests.support.asgi import HOST, Browser, exchange
 from tests.web.shop import house, viewer
 
 from holdfast import Engine
-from holdfast.web import dashboard, guard
+from holdfast.web import dashboard
+from holdfast.web.guards import requests as guard
 from holdfast.web.routes import routes
 
 

@@ -60,8 +60,14 @@ async def test_the_house_is_shown(page, shop, mode):
     assert await items(page, "/runs/order-7/held-back") == []
 
 
+async def test_the_newest_hour_of_figures_is_asked_for_by_its_length(page, shop):
+    hour = (await page.get("/api/v1/figures?by=time&last=PT1H")).json
+    assert (hour["slot"], len(hour["items"])) == (60, 61)
+    assert (await page.get("/api/v1/figures?last=soon")).status == 400
+
+
 async def test_figures_are_told_by_step_workflow_or_time(page, shop):
-    for by, slots in (("step", 0), ("workflow", 0), ("time", 25)):
+    for by, slots in (("step", 0), ("workflow", 0), ("time", 145)):
         reply = await page.get(f"/api/v1/figures?by={by}")
         assert (reply.status, reply.json["by"], len(reply.json["items"])) in ((200, by, slots), (200, by, slots - 1))
     assert (await page.get("/api/v1/figures?by=moon")).status == 400

@@ -161,3 +161,35 @@ async def test_a_server_has_so_many_streams_of_all(shop, monkeypatch):
         for stream in (one, other):
             await stream.hears(lambda name, data: name == "counts")
         assert (await page.get(path, x_user="lena")).status == 429
+
+
+async def test_what_the_screens_of_the_house_show_is_watched_too(shop):
+    """Also what changes no number of runs: an event that is queued, a schedule that is paused, what was done."""
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    await shop.schedules.put("nightly", approve, cron="30 2 * * *")
+    names = ("schedules", "events", "audit", "figures", "versions", "checks", "doctor", "database")
+    more = {"audit": "%3Flimit=5", "figures": "%3Fby=time%26last=PT1H"}
+    async with listening(
+        page, "/api/v1/live?" + "&".join(f"view={each}{more.get(each, '')}" for each in names)
+    ) as stream:
+        for name in names:
+            await stream.hears(lambda said, data, name=name: said == name)
+        await shop.publish("parcel", {"id": 7}, by="kim")
+        await stream.hears(lambda name, data: name == "events" and "parcel" in str(data))
+        await stream.hears(lambda name, data: name == "audit" and "publish" in str(data))
+        await shop.schedules.pause("nightly", by="kim")
+        await stream.hears(lambda name, data: name == "schedules" and "'paused': True" in str(data))
+
+
+async def test_figures_are_sent_when_they_are_others_and_not_when_time_went_by(shop):
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    async with listening(page, "/api/v1/live?view=figures&view=counts") as stream:
+        await stream.hears(lambda name, data: name == "figures")
+        await asyncio.sleep(0.3)  # six looks
+        assert [name for name, _ in stream.events].count("figures") == 1
+
+
+@pytest.mark.parametrize("view", ["audit/export", "bulk", "run/order-7/cancel"])
+async def test_what_is_no_picture_cannot_be_watched(shop, view):
+    page = Browser(dashboard(shop, authenticate=viewer("admin")))
+    assert (await page.get(f"/api/v1/live?view={view}")).status == 404

@@ -40,7 +40,7 @@ async def page(address):
     async with house(address) as engine:
         await (await engine.start(order, "book", id="done")).result()
         await engine.start(approve, id="waits")
-        yield Browser(dashboard(engine, authenticate=viewer("admin")))
+        yield Browser(dashboard(engine, authenticate=viewer("admin"), rates=None))
 
 
 async def test_what_is_answered_fits_what_is_described(page):

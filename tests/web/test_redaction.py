@@ -57,12 +57,14 @@ async def test_a_viewer_sees_no_payload_and_no_text_of_an_error(shop):
     await shop.publish("stock", CANARY)
     await eventually(lambda: _is(shop, "failed", "failed"))
     ids = ["done", "failed", "waiting"]
-    for path, body in (await everything(Browser(dashboard(shop, authenticate=viewer("viewer"))), ids)).items():
+    for path, body in (
+        await everything(Browser(dashboard(shop, authenticate=viewer("viewer"), rates=None)), ids)
+    ).items():
         assert CANARY.encode() not in body, path
     page = Browser(dashboard(shop, authenticate=viewer("viewer")))
     assert (await page.get("/api/v1/runs/failed")).json["error"] == {"type": "ValueError", "message": "hidden"}
     assert (await page.get("/api/v1/runs/failed/why")).json["sentence"].endswith("attempt: ValueError")
-    seen = await everything(Browser(dashboard(shop, authenticate=viewer("reader"))), ids)
+    seen = await everything(Browser(dashboard(shop, authenticate=viewer("reader"), rates=None)), ids)
     assert sum(CANARY.encode() in body for body in seen.values()) > 5
 
 
@@ -111,7 +113,7 @@ async def test_a_marked_path_is_masked_in_every_answer_to_a_reader(shop):
     run = await shop.start(approve, id="order-7", attributes={"iban": CANARY})
     await run.send("approved", {"deep": [{"password": CANARY}]})
     await run.result()
-    page = Browser(dashboard(shop, authenticate=lambda request: Principal("kim", "reader")))
+    page = Browser(dashboard(shop, authenticate=lambda request: Principal("kim", "reader"), rates=None))
     for path, body in (await everything(page, ["order-7"])).items():
         assert CANARY.encode() not in body, path
 
@@ -134,3 +136,28 @@ async def test_a_large_answer_is_written_beside_the_loop(shop):
     assert threads[10] == {threading.get_ident()}
     assert threading.get_ident() not in threads[10_000]
     assert threads[10_000]
+
+
+async def test_long_values_are_cut_where_that_is_asked_for_and_are_whole_otherwise(shop):
+    """A page is sent a run at each change of it, which may have megabytes of results; programs are sent all of it."""
+    long = [f"line {n}" for n in range(20_000)]
+    run = await shop.start(approve, id="order-7")
+    await run.send("other", long)
+    page = Browser(dashboard(shop, authenticate=viewer("reader"), rates=None))
+    seen: dict[str, list[int]] = {}
+    for path in ("/inbox?limit=100", "", "/history?limit=100"):
+        if not path:
+            await run.send("approved", {"lines": long, "password": CANARY})
+            await run.result()
+        for cut in ("false", "true"):
+            reply = await page.get(f"/api/v1/runs/order-7{path}{'&' if path else '?'}cut={cut}")
+            assert reply.status == 200
+            assert CANARY.encode() not in reply.body
+            seen.setdefault(path, []).append(len(reply.body))
+    assert all(whole > 200_000 and cut < 15_000 for whole, cut in seen.values()), seen
+    output = (await page.get("/api/v1/runs/order-7?cut=true")).json["output"]
+    assert output["cut_from_bytes"] > 200_000
+    assert output["begins"].startswith('{"lines":["line 0","line 1"')
+    assert (await page.get("/api/v1/runs/order-7?cut=true")).json["input"] == {}
+    hidden = await Browser(dashboard(shop, authenticate=viewer("viewer"))).get("/api/v1/runs/order-7?cut=true")
+    assert hidden.json["output"] == "hidden"

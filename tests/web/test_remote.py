@@ -128,3 +128,32 @@ def test_a_server_of_another_version_is_said(ask, command):
     assert old.code == 1
     assert f"is holdfast 0.0.9 and {'has no' if command == 'versions' else 'answers'} GET /{command}" in old.err
     assert f"this is holdfast {__version__}: use the same version on both" in old.err
+
+
+class _Busy(_Older):
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        if self.asked < 3:
+            self.send_response(429)
+            self.send_header("Retry-After", "0")
+            body = b'{"type": "/api/v1/problems/too-many", "detail": "wait"}'
+        else:
+            self.send_response(200)
+            body = b'{"items": []}'
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_server_that_is_asked_too_often_is_asked_again_when_it_says(ask):
+    with http.server.HTTPServer(("127.0.0.1", 0), _Busy) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            found = ask("queues", "--url", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (found.code, _Busy.asked) == (0, 3)

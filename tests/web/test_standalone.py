@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -191,3 +193,20 @@ def _ask(host: str, method: str, path: str, headers: dict[str, str] | None = Non
         return reply.status, reply.headers
     finally:
         connection.close()
+
+
+async def test_answers_leave_at_once():
+    """Where the protocol of the socket is not said, asyncio does not set this, and answers wait for up to 40 ms."""
+    at_once: list[int] = []
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        at_once.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listening = listen("127.0.0.1:0")
+    async with await asyncio.start_server(met, sock=listening):
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        await reader.read()
+        writer.close()
+    assert at_once == [1]

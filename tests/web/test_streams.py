@@ -13,7 +13,8 @@ from tests.support.waiting import eventually
 from tests.web.shop import approve, house, viewer
 
 from holdfast import Engine
-from holdfast.web import Principal, dashboard, guard, live
+from holdfast.web import Principal, dashboard, live
+from holdfast.web.guards import requests as guard
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Each of the tests of what is refused was seen failing with its guard removed; th
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from datetime import timedelta
 from pathlib import Path
@@ -87,6 +88,23 @@ async def test_the_id_of_a_token_is_not_enough(shop, page):
         assert (reply.status, reply.json["type"]) == (401, "/api/v1/problems/unauthenticated"), wrong
         assert "holdfast token create" in reply.json["detail"]
         assert reply.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+
+
+# `find_token` compares by hmac
+
+
+async def test_hashes_are_compared_in_constant_time(shop, page, monkeypatch):
+    compared: list[tuple[str, str]] = []
+    compare = hmac.compare_digest
+
+    def noted(a: str, b: str) -> bool:
+        compared.append((a, b))
+        return compare(a, b)
+
+    monkeypatch.setattr("holdfast.ops.tokens.hmac.compare_digest", noted)
+    token = (await made(shop)).token
+    assert [(await bearing(page, each).get("/api/v1/")).status for each in (token, f"{token}x")] == [200, 401]
+    assert [len(a) == len(b) == 64 and token not in a + b for a, b in compared] == [True, True]
 
 
 async def test_a_token_that_is_over_is_told_so_and_what_to_do(shop, page, clock):

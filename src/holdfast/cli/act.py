@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DURATION = re.compile(r"(\d+)(s|min|h|d)")
-_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)min)?(?:(\d+)s)?")
+_UNITS = ("days", "hours", "minutes", "seconds")
 
 
 def shared(command: F) -> F:
@@ -238,13 +238,13 @@ def json_of(text: str | None) -> Any:
 
 
 def duration_of(option: str, text: str | None) -> timedelta | None:
-    """Return a duration that was given as a number and a unit."""
+    """Return a duration that was given as numbers with units, the largest first."""
     if text is None:
         return None
-    found = _DURATION.fullmatch(text)
+    found = _DURATION.fullmatch(text) if text else None
     if found is None:
-        raise BadInput(f"{option} {text}: write a number and s, min, h or d, as in 30min")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+        raise BadInput(f"{option} {text}: write a number and s, min, h or d, as in 30min or 1h30min")
+    return timedelta(**{unit: int(each or 0) for unit, each in zip(_UNITS, found.groups(), strict=True)})
 
 
 def _hold_back(given: dict[str, Any], paused: bool, workflow: str | None, queue: str | None, limit: str | None) -> int:

@@ -222,6 +222,16 @@ def open_existing(where: str) -> Store:
     return store
 
 
+def shown_address(where: str, store: Store) -> str:
+    """Return where a database is, for callers elsewhere: a file by its whole path, a server without the password."""
+    from holdfast.texts import masked, passwords
+
+    path = getattr(store, "path", None)
+    if path is not None and "://" not in path:
+        return f"sqlite:///{os.path.abspath(path)}"
+    return masked(where, passwords([where]))
+
+
 def code_at_hand(app: str | None, *, needed: bool = True) -> list[Any]:
     """Return the workflows of the code that is named, none if none is.
 

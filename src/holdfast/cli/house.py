@@ -7,7 +7,7 @@ import click
 from holdfast.cli.database import NoDatabase, json_option, looking, url_option
 from holdfast.cli.output import emit, hanging, say, status
 from holdfast.errors import CannotOpen, NeedsUpgrade, StoreError
-from holdfast.looking.doctor import HouseFinding
+from holdfast.looking.views import HouseFinding
 from holdfast.texts import printable
 
 

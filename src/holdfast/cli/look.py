@@ -182,7 +182,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     facts = [
         ("created", clock(head.created_at, now, zone())),
         ("ended", clock(head.ended_at, now, zone())),
-        ("worker", head.worker or ""),
+        ("worker", head.process or head.worker or ""),
         ("parent", head.parent or ""),
         ("actor", head.actor or ""),
         ("tenant", head.tenant or ""),

@@ -88,7 +88,8 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),
         "move": _Where(
-            "flow.move:move_command", "Let open runs go on, in the middle of their code, on a Temporal cluster."
+            "flow.move:move_command",
+            "Let open runs go on, in the middle of their code, on a Temporal cluster, or back.",
         ),
         "import": _Where("transfer:import_command", "Write the runs of a file into a database."),
         "backup": _Where("transfer:backup_command", "Write a whole database to a file while it is in use."),

@@ -66,8 +66,9 @@ def _folded(text: str, room: int, first: str, others: str) -> list[str]:
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int] = ()) -> None:
     """Write rows in columns.
 
-    At a terminal the last column is cut where the line ends; where there is hardly room for it, it goes on lines of its
-    own below, and the columns that can be spared are left out, in the order given, until the others fit.
+    At a terminal the last column is cut where the line ends, or, in a table without titles, goes on below itself; where
+    there is hardly room for it, it goes on lines of its own below, and the columns that can be spared are left out, in
+    the order given, until the others fit.
     """
     lines = [list(titles), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
@@ -83,12 +84,15 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
             continue  # a table without titles
         cells = [line[n].ljust(widths[n]) for n in kept]
         left = room - _taken([widths[n] for n in kept]) - 2
-        last = line[-1] if below or len(line[-1]) <= left else f"{line[-1][: left - 3]}..."
+        last, *more = [line[-1]] if below or len(line[-1]) <= left else [f"{line[-1][: left - 3]}..."]
+        if not below and not any(titles) and line[-1]:
+            last, *more = _folded(line[-1], left, "", "")
         if coloured():
             cells = [click.style(cell, bold=True) if number == 0 else _tinted(cell) for cell in cells]
             last = click.style(last, bold=True) if number == 0 else last
         if not below:
             written.append("  ".join([*cells, last]).rstrip())
+            written += [f"{'':{room - left}}{each}" for each in more]
             continue
         written.append("  ".join(cells).rstrip())
         if number and last:

@@ -85,6 +85,8 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
     """It was not written since."""
     due_until: Instant | None = None
     """It wants a worker since then or earlier."""
+    owners: tuple[str, ...] = ()
+    """Any of these workers has it; whoever does, or none, if there are none."""
     limit: int = 50
     before: int | None = None
     budget: int = SCAN_BUDGET

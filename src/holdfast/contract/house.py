@@ -48,6 +48,22 @@ class EventWaiterRow(NamedTuple):
     since: Instant
 
 
+class EventQueueRow(NamedTuple):
+    """Events of one name: how many are queued, and the id of the run that was given the last, if it is still there."""
+
+    pending: int
+    taker: str | None
+    taken: Instant | None
+    """When it was given that."""
+
+
+class KeyHolder(NamedTuple):
+    """The id of the run that holds an idempotency key, and since when, if that is known."""
+
+    run: str
+    since: Instant | None
+
+
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows of the audit trail to show, newest first; `before` is the number to go on below."""
 

@@ -14,7 +14,9 @@ from holdfast.contract.house import (
     AuditFilter,
     AuditPage,
     EventNameRow,
+    EventQueueRow,
     EventWaiterRow,
+    KeyHolder,
     LetterGroupRow,
     QueueRow,
 )
@@ -58,8 +60,8 @@ class Looks(ABC):
         """Return which of some acts was done last to each of some targets, as the audit trail has it."""
 
     @abstractmethod
-    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """Return the ids of the runs that hold idempotency keys, by activity and key; of keys that are held."""
+    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], KeyHolder]:
+        """Return which runs hold idempotency keys, by activity and key; of keys that are held."""
 
     @abstractmethod
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
@@ -133,8 +135,8 @@ class Looks(ABC):
         """
 
     @abstractmethod
-    async def event_queues(self, names: Sequence[str]) -> dict[str, int]:
-        """Return those of some names under which events were queued, each with how many wait there now."""
+    async def event_queues(self, names: Sequence[str]) -> dict[str, EventQueueRow]:
+        """Return those of some names under which events were published: what waits, and who was given the last."""
 
     @abstractmethod
     async def admissions(self, keys: Sequence[int]) -> dict[int, Admission]:

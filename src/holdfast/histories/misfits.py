@@ -8,6 +8,12 @@ from collections.abc import Iterable
 import msgspec
 
 _NUMBERS = re.compile(r"#\d+")
+REASONS = {
+    "no-workflow": "their workflow is not among those of this code",
+    "input": "their input cannot be read by this code",
+    "code": "the code cannot go on with them",
+}
+"""Why runs do not fit whose history does not part from the code at a call."""
 MOST_RUNS = 20
 """How many runs of a group are named."""
 

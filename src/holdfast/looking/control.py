@@ -10,6 +10,7 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import AuditRow, EvidenceRow, ScheduleRow
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
+from holdfast.events import Event
 from holdfast.looking.facts import limit_words
 from holdfast.looking.times import span
 from holdfast.looking.views import HeldBackView, LimitKeyView, LimitView, ScheduleView, VerdictView
@@ -19,11 +20,13 @@ _PAGE = 1_000
 
 
 async def schedule_views(store: Store) -> list[ScheduleView]:
-    """Return the schedules that there are."""
-    return [_schedule(row) for row in await store.schedules()]
+    """Return the schedules that there are, each with how its last run stands."""
+    rows = await store.schedules()
+    heads = await store.heads_of([row.last_run for row in rows if row.last_run is not None])
+    return [_schedule(row, str(heads[row.last_run].status) if row.last_run in heads else "") for row in rows]
 
 
-def _schedule(row: ScheduleRow) -> ScheduleView:
+def _schedule(row: ScheduleRow, status: str) -> ScheduleView:
     from holdfast.schedules.view import schedule_of
 
     next_at = to_datetime(row.next) if row.next is not None else None
@@ -32,6 +35,7 @@ def _schedule(row: ScheduleRow) -> ScheduleView:
     except BadInput as error:
         return ScheduleView(
             id=row.id, workflow=row.workflow, when="", paused=row.paused, next_at=next_at, last_run=row.last_run,
+            last_status=status,
             wrong=str(error),
         )  # fmt: skip
     when = f"{found.cron} {found.timezone}" if found.cron is not None else f"every {_length(found.every)}"
@@ -43,6 +47,7 @@ def _schedule(row: ScheduleRow) -> ScheduleView:
         next_at=next_at,
         until=found.until,
         last_run=row.last_run,
+        last_status=status,
         overlap=found.overlap,
         catch_up=found.catch_up,
         jitter=found.jitter,
@@ -52,6 +57,16 @@ def _schedule(row: ScheduleRow) -> ScheduleView:
 
 def _length(duration: timedelta | None) -> str:
     return span(round(duration.total_seconds() * 1e6)) if duration is not None else ""
+
+
+def rule_words(event: Event) -> str:
+    """Return to whom events of a name are given, and for how long; nothing where that is as it is of itself."""
+    if event == Event(name=event.name):
+        return ""
+    whom = "to the run that waits longest" if event.single else "to every run that waits"
+    since = {"after_wait": " and did so before it came", "after_create": " and was there before it came"}
+    lasts = f", for {_length(event.expire_after)}" if event.expire_after is not None else ""
+    return whom + since.get(event.delivery, "") + lasts
 
 
 async def limit_views(store: Store) -> list[LimitView]:

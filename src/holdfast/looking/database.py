@@ -14,6 +14,21 @@ from holdfast.looking.views import Count
 from holdfast.stores import newest_schema
 
 
+class StoreView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database is, which is known without looking into it."""
+
+    kind: str
+    name: str = ""
+    """Of a server the name of the database, of a file its own without folder and ending."""
+    durability: str
+
+
+def store_view(store: Store) -> StoreView:
+    """Return what a database is."""
+    kind, name = str(getattr(store, "kind", "")), str(getattr(store, "name", ""))
+    return StoreView(kind=kind, name=name, durability=store.durability)
+
+
 class DatabaseView(msgspec.Struct, frozen=True, kw_only=True):
     """How a database is; sizes are in bytes, and only those of a file are known."""
 
@@ -41,12 +56,12 @@ async def database_view(store: Store) -> DatabaseView:
     workers: dict[str, int] = {}
     for worker in await store.workers():
         workers[worker.state] = workers.get(worker.state, 0) + 1
-    kind = str(getattr(store, "kind", ""))
+    about = store_view(store)
     return DatabaseView(
-        kind=kind,
-        name=str(getattr(store, "name", "")),
-        schema_number=newest_schema(kind),
-        durability=store.durability,
+        kind=about.kind,
+        name=about.name,
+        schema_number=newest_schema(about.kind),
+        durability=about.durability,
         size=size,
         wal=size_of(f"{path}-wal") or 0 if size is not None else None,
         free=_free(path) if size is not None else None,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
     from holdfast.looking.about.chain import ChainPage
-    from holdfast.looking.about.checks import CheckView
+    from holdfast.looking.about.checks import CheckView, MisfitView
     from holdfast.looking.about.figures import BarsView, FiguresView
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import GraphView, RunGraphView
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
-    from holdfast.looking.database import DatabaseView
-    from holdfast.looking.doctor import HouseFinding
+    from holdfast.looking.database import DatabaseView, StoreView
+    from holdfast.looking.views import HouseFinding
     from holdfast.schedules.preview import TickPreview
 
 
@@ -295,6 +295,10 @@ class Desk(Acts):
         """Return unseen dead letters, the newest 10,000 of a kind, by their cause, the most frequent first."""
 
     @abstractmethod
+    async def store(self) -> StoreView:
+        """Return what the database is, which is known without looking into it."""
+
+    @abstractmethod
     async def database(self) -> DatabaseView:
         """Return how the database is: schema, size, how many runs of each status, and which workers."""
 
@@ -359,6 +363,16 @@ class Desk(Acts):
         from holdfast.looking.about.figures import bars_of
 
         return bars_of(await self.figures(since=since, until=until, workflow=workflow, by="time"))
+
+    @abstractmethod
+    async def misfit(self, run_id: str) -> MisfitView:
+        """Return where the history of a run and the code at hand part, by replaying it; without code it says so.
+
+        Nothing is executed.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
 
     async def checks(self, *, limit: int = 50) -> list[CheckView]:
         """Return the newest checks before deploys that were put on record (`holdfast check --record`)."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Literal
 
-import msgspec
-
 from holdfast.contract.heads import HeadFilter, WorkerRow
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
+from holdfast.contract.waits import notes_of
 from holdfast.looking.database import bytes_said, size_of
 from holdfast.looking.query import OVERDUE
 from holdfast.looking.times import span
+from holdfast.looking.views import HouseFinding
 from holdfast.stores import newest_schema
 
 Level = Literal["ok", "warn", "fail"]
@@ -32,16 +33,9 @@ _MOVES_TAKE = timedelta(minutes=5)
 _KEPT = timedelta(days=31)
 """A day longer than Retention keeps completed runs unless it is told."""
 _MANY_OLD = 1_000
+_MANY_RETRIES = 20
+"""How many runs may wait to try the same step again before it is told."""
 _OPEN = tuple(status for status in Status if status not in TERMINAL)
-
-
-class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at, how it is, and what to do about it."""
-
-    level: Level
-    subject: str
-    said: str
-    remedy: str = ""
 
 
 async def examine(store: Store) -> list[HouseFinding]:
@@ -240,6 +234,29 @@ async def _queues(store: Store) -> AsyncIterator[HouseFinding]:
             )
 
 
+async def _retries(store: Store) -> AsyncIterator[HouseFinding]:
+    """Find the step that most of the newest runs wait to try again: what it calls may be down."""
+    steps: Counter[tuple[str, str]] = Counter()
+    errors: dict[tuple[str, str], str] = {}
+    for head in (await store.heads(HeadFilter(waiting="retry", limit=_MANY_RETRIES))).heads:
+        for note in notes_of(head.wait):
+            if note.kind == "retry" and note.step and not note.limit and not note.skipped:
+                steps[head.workflow, note.step] += 1
+                errors.setdefault((head.workflow, note.step), note.error)
+    for (workflow, step), _ in steps.most_common(1):
+        counted = await store.count(HeadFilter(workflows=(workflow,), waiting=f"step {step}"))
+        if counted.n >= _MANY_RETRIES:
+            error = errors[workflow, step]
+            which = f'workflow:{workflow} waiting:"step {step}"'
+            yield HouseFinding(
+                level="warn",
+                subject=f"step {step}",
+                said=f"{counted.n:,}{'' if counted.exact else '+'} runs of {workflow} wait to try it again"
+                f"{f', last after {error}' if error else ''}",
+                remedy=f"holdfast list {shlex.quote(which)}",
+            )
+
+
 async def _retention(store: Store) -> AsyncIterator[HouseFinding]:
     old = store.clock.now() - int(_KEPT / timedelta(microseconds=1))
     counted = await store.count(HeadFilter(statuses=(Status.COMPLETED,), ended_until=old))
@@ -274,8 +291,9 @@ async def _moving(store: Store) -> AsyncIterator[HouseFinding]:
         yield HouseFinding(
             level="fail",
             subject="moving",
-            said=f"{runs} on the way to another runtime, untouched for more than {span(store.clock.now() - quiet)}",
-            remedy="run the same `holdfast move` again; holdfast list status:moving says where to",
+            said=f"{runs} on the way to or from another runtime, untouched for more than "
+            f"{span(store.clock.now() - quiet)}",
+            remedy="run the same `holdfast move` again; holdfast list status:moving says where",
         )
 
 
@@ -323,6 +341,6 @@ async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
 
 
 _LOOKS = (
-    _database, _clocks, _workers, _code, _leases, _overdue, _queues, _blocked, _moving, _letters, _paused, _schedules,
-    _retention,
+    _database, _clocks, _workers, _code, _leases, _overdue, _queues, _retries, _blocked, _moving, _letters, _paused,
+    _schedules, _retention,
 )  # fmt: skip

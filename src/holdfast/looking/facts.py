@@ -11,6 +11,7 @@ import msgspec
 from holdfast.clock import Instant, from_datetime
 from holdfast.contract.figures import CLAIMED, MINUTE, FigureFilter
 from holdfast.contract.heads import Counted, HeadFilter, RunHead, WorkerRow
+from holdfast.contract.house import EventQueueRow, KeyHolder
 from holdfast.contract.limits import Admission, LimitSpec
 from holdfast.contract.rows import AuditRow, RunPlace, Status
 from holdfast.contract.store import Store
@@ -80,13 +81,13 @@ class Facts:
     """Workflows and queues of which nothing begins, and since when."""
     since: dict[int, Instant] = field(default_factory=dict)
     """Since when receives wait, by the key of their run."""
-    holders: dict[tuple[str, str], str] = field(default_factory=dict)
+    holders: dict[tuple[str, str], KeyHolder] = field(default_factory=dict)
     """Which runs hold idempotency keys, by activity and key."""
     limits: dict[str, LimitFact] = field(default_factory=dict)
     admissions: dict[int, Admission] = field(default_factory=dict)
     """How runs wait to be begun, by their keys."""
-    published: dict[str, int] = field(default_factory=dict)
-    """Names under which events were queued, and how many wait there."""
+    published: dict[str, EventQueueRow] = field(default_factory=dict)
+    """Names under which events were published."""
     unread: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Names of messages that runs, by their keys, have not received."""
     attempts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -256,7 +257,7 @@ def _followed(heads: Iterable[RunHead], facts: Facts) -> set[str]:
     notes = [note for head in heads for note in notes_of(head.wait)]
     children = {note.names[0] for note in notes if note.kind == "child" and note.names}
     holders = {facts.holders.get((note.activity, note.key)) for note in notes if note.kind == "key"}
-    return children | {holder for holder in holders if holder is not None}
+    return children | {holder.run for holder in holders if holder is not None}
 
 
 async def _limits(store: Store, names: set[str]) -> dict[str, LimitFact]:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.looking.about.past import PastTick
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
-    from holdfast.looking.database import DatabaseView
-    from holdfast.looking.doctor import HouseFinding
+    from holdfast.looking.database import DatabaseView, StoreView
+    from holdfast.looking.views import HouseFinding
     from holdfast.schedules.preview import TickPreview
 
 _MOST = 1_000
@@ -129,6 +129,11 @@ class LocalHouse(Desk):
         from holdfast.looking.letters import groups_of
 
         return groups_of(await self._store.letter_groups())
+
+    async def store(self) -> StoreView:
+        from holdfast.looking.database import store_view
+
+        return store_view(self._store)
 
     async def database(self) -> DatabaseView:
         from holdfast.looking.database import database_view
@@ -216,6 +221,9 @@ class LocalHouse(Desk):
         ]
 
     async def event_names(self) -> list[EventNameView]:
+        from holdfast.looking.control import rule_words
+
+        known = self._engine._events if self._engine is not None else None
         return [
             EventNameView(
                 name=row.name,
@@ -223,6 +231,7 @@ class LocalHouse(Desk):
                 waiting=row.waiting,
                 oldest=moment(row.oldest),
                 since=moment(row.since),
+                rule=rule_words(known.get(row.name)) if known is not None else "",
             )
             for row in await self._store.event_names()
         ]

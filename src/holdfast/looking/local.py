@@ -13,11 +13,11 @@ import msgspec
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import SCAN_BUDGET, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
-from holdfast.contract.waits import words_of
+from holdfast.contract.waits import notes_of, words_of
 from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, gather, gather_one
-from holdfast.looking.query import OVERDUE, Query, meets, parse
+from holdfast.looking.query import OPEN, OVERDUE, Query, meets, parse
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
     Acted,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
+    from holdfast.looking.about.checks import MisfitView
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import RunGraphView
     from holdfast.looking.about.progress import ProgressView
@@ -63,6 +64,8 @@ _NAMED = 3
 _OVER = frozenset({*TERMINAL, Status.BLOCKED})
 """What a caller that waits for a result does not wait on for."""
 _LOOK_AGAIN = 0.2
+_DRIVEN = (Status.RUNNING, Status.CANCELLING, Status.COMPENSATING)
+"""Statuses of runs that a worker is at work on, or should be."""
 
 
 class BadCursor(BadFilter):
@@ -112,15 +115,20 @@ class LocalDesk(LocalActs):
         return await self._store.heads(msgspec.structs.replace(which, workflows=(query.word,), budget=half))
 
     async def _attention(self, query: Query, limit: int) -> list[RunHead]:
-        """Return the newest runs that a person should look at: three bounded searches, merged."""
+        """Return the newest runs that a person should look at: four bounded searches, merged."""
         which, scanned = await self._with_word(query, limit)
+        lost = tuple(worker.id for worker in await self._store.workers() if worker.state != "alive")
         late = self._now - int(OVERDUE.total_seconds() * 1e6)
         found: dict[int, RunHead] = {}
-        for each in (
-            msgspec.structs.replace(which, statuses=(Status.BLOCKED,), budget=SCAN_BUDGET // 2),
-            msgspec.structs.replace(which, due_until=late, thorough=True),
-        ):
-            if not which.statuses or set(each.statuses or which.statuses) & set(which.statuses):
+        searches: list[tuple[tuple[Status, ...], dict[str, Any]]] = [
+            ((Status.BLOCKED,), {"budget": SCAN_BUDGET // 2}),
+            (_DRIVEN if lost else (), {"owners": lost, "budget": SCAN_BUDGET // 4}),
+            (OPEN, {"due_until": late, "thorough": True}),
+        ]
+        for statuses, conditions in searches:
+            both = tuple(status for status in statuses if not which.statuses or status in which.statuses)
+            each = msgspec.structs.replace(which, statuses=both, **conditions)
+            if both:
                 left = max(min(each.budget, SCAN_BUDGET - scanned), 1)
                 page = await self._store.heads(msgspec.structs.replace(each, budget=left))
                 scanned += page.scanned
@@ -198,7 +206,8 @@ class LocalDesk(LocalActs):
         row = await self._store.get(run_id)
         if row is None:
             raise NoSuchRun(run_id)
-        why = explain(head, await self._facts(head), self._times(relative), DEPTH)
+        known = await self._facts(head)
+        why = explain(head, known, self._times(relative), DEPTH)
         rows = await self._store.history(row.key, newest=True, limit=None if facts is None else facts + 1)
         partial = facts is not None and len(rows) > facts
         entries = await self._with_names(row.key, rows[1:]) if partial else rows
@@ -206,12 +215,12 @@ class LocalDesk(LocalActs):
         steps = await _aside(len(entries), lambda: steps_of(row.id, entries, beats, row.ended, row.generation))
         return RunView(
             as_of=to_datetime(self._now),
-            head=head_view(head, why),
+            head=head_view(head, why, known),
             input=codec.decode(row.input),
             output=codec.decode(row.output) if row.output is not None else None,
             error=codec.decode(row.error) if row.error is not None else None,
             compensation=codec.decode(row.compensation) if row.compensation is not None else None,
-            steps=[_step(step) for step in steps],
+            steps=[_as_it_waits(_step(step), head, known) for step in steps],
             entries=rows[-1].seq if partial else len(rows),
             partial=partial,
         )
@@ -324,6 +333,14 @@ class LocalDesk(LocalActs):
             raise await self._no_such(run_id)
         return await state_view(self._store, row, self._code)
 
+    async def misfit(self, run_id: str) -> MisfitView:
+        from holdfast.looking.about.checks import misfit_view
+
+        row = await self._store.get(run_id)
+        if row is None:
+            raise await self._no_such(run_id)
+        return await misfit_view(self._store, row, self._code)
+
     # Acting.
 
     async def act(self, action: str, run_id: str, options: Options) -> Acted:
@@ -381,10 +398,19 @@ class LocalDesk(LocalActs):
 
     async def _shown(self, heads: list[RunHead], relative: bool) -> list[Head]:
         facts, times = await gather(self._store, heads), self._times(relative)
-        return [head_view(head, explain(head, facts, times)) for head in heads]
+        return [head_view(head, explain(head, facts, times), facts) for head in heads]
 
 
-def head_view(head: RunHead, why: Why) -> Head:
+def _as_it_waits(step: StepView, head: RunHead, facts: Facts) -> StepView:
+    """Return a step as it waits: its history has one as under way whose attempt waits in a queue for a worker."""
+    queues = {note.step: note.queue for note in notes_of(head.wait) if note.kind == "queue"}
+    queue = queues.get(step.path)
+    if step.status != "running" or queue is None or (head.key, queue) in facts.takers:
+        return step
+    return msgspec.structs.replace(step, status="waiting", reason=f"in queue {queue}")
+
+
+def head_view(head: RunHead, why: Why, facts: Facts) -> Head:
     """Return a run as it is shown in a list."""
     return Head(
         id=head.id,
@@ -408,6 +434,7 @@ def head_view(head: RunHead, why: Why) -> Head:
         error=ErrorHead(type=head.error_type, message=head.error_message or "") if head.error_type else None,
         failed_step=head.failed_step or None,
         worker=head.owner,
+        process=facts.worker(head.owner) if head.owner in facts.workers else "",
         reopened=head.reopens,
         generation=head.generation,
     )

@@ -27,7 +27,7 @@ _WORD = re.compile(r"(-?)([A-Za-z_]+):(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"([^:=\s\"]+)=(.*)", re.DOTALL)
 _AGO = re.compile(r"-(\d+)(s|min|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_OPEN = tuple(status for status in Status if status not in TERMINAL)
+OPEN = tuple(status for status in Status if status not in TERMINAL)
 IS = ("open", "ended", "attention", "overdue")
 _SYNONYMS = {
     "waiting": "suspended",
@@ -154,7 +154,7 @@ class _Reading:
         elif value == "overdue":
             self._fields["due_until"] = self._now - int(OVERDUE.total_seconds() * 1e6)
         else:
-            self._narrow(set(_OPEN) if value == "open" else set(TERMINAL))
+            self._narrow(set(OPEN) if value == "open" else set(TERMINAL))
 
     def moment(self, name: str, value: str, negated: bool) -> None:
         begin, dots, end = value.partition("..")

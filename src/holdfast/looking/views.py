@@ -6,7 +6,7 @@ Instants are aware datetimes in UTC. Within one number of a schema fields are on
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -82,6 +82,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorHead | None = None
     failed_step: str | None = None
     worker: str | None = None
+    process: str = ""
+    """Where that worker is: its host and process, as far as that is known."""
     reopened: int = 0
     generation: int = 0
 
@@ -231,6 +233,15 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at, how it is, and what to do about it."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    said: str
+    remedy: str = ""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """How a house is, in short."""
 
@@ -247,6 +258,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters that no person has seen."""
     attention: list[Head]
     """The newest runs that a person should look at."""
+    findings: list[HouseFinding] = []
+    """What else is wrong with the house, as the doctor says it."""
 
 
 class Acted(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +379,8 @@ class EventNameView(msgspec.Struct, frozen=True, kw_only=True):
     oldest: datetime | None = None
     since: datetime | None = None
     """Since when the receive waits that waits longest."""
+    rule: str = ""
+    """To whom it is given, where the engine at hand declares that."""
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -405,6 +420,8 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     next_at: datetime | None = None
     until: datetime | None = None
     last_run: str | None = None
+    last_status: str = ""
+    """How that run stands; empty where it was purged."""
     overlap: str = ""
     catch_up: str = ""
     jitter: timedelta = timedelta(0)

@@ -9,3 +9,4 @@ except ImportError:
 
 from holdfast.web.app import dashboard as dashboard
 from holdfast.web.auth import Principal as Principal
+from holdfast.web.guards.rates import Rates as Rates

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -19,14 +19,17 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.errors import BadInput
 from holdfast.looking import Desk, LocalDesk
 from holdfast.looking.acting.tokens import KnownTokens
-from holdfast.web import guard
 from holdfast.web.assets import assets
 from holdfast.web.auth import ANYONE, Authenticate, Bearers, HostSignIn, Principal, SignIn, unauthenticated
+from holdfast.web.guards import requests as guard
+from holdfast.web.guards.origins import Origins
+from holdfast.web.guards.rates import Pace, Rates
 from holdfast.web.live import Hub, Watched
 from holdfast.web.openapi import openapi
 from holdfast.web.problems import TITLES, Problem, problem_of, written
 from holdfast.web.redaction import Redaction, Redactor
 from holdfast.web.resources.docs import docs_page
+from holdfast.web.resources.metrics import metrics_text
 from holdfast.web.resources.ready import Readiness
 from holdfast.web.routes import routes
 from holdfast.web.routing import (
@@ -49,14 +52,22 @@ _API = "/api/v1"
 _PAGES = frozenset({"", "runs", "letters", "schedules", "workers", "events", "deploys", "audit", "settings", "start"})
 """With what the path of a page begins: they are all the same file, which holds nothing of the database."""
 _VIEWS = {
-    "runs": ("rows", "/runs"),
-    "run": ("run", "/runs"),
-    "counts": ("counts", "/counts"),
-    "letters": ("letters", "/letters/groups"),
-    "workers": ("workers", "/workers"),
-    "bulk": ("bulk", "/bulk"),
+    "runs": ("rows", "/runs", 1),
+    "run": ("run", "/runs", 1),
+    "counts": ("counts", "/counts", 1),
+    "letters": ("letters", "/letters/groups", 1),
+    "workers": ("workers", "/workers", 1),
+    "bulk": ("bulk", "/bulk", 1),
+    "schedules": ("schedules", "/schedules", 1),
+    "events": ("events", "/events", 1),
+    "audit": ("audit", "/audit", 1),
+    "figures": ("figures", "/figures", 5),
+    "versions": ("versions", "/versions", 5),
+    "checks": ("checks", "/checks", 5),
+    "doctor": ("doctor", "/doctor", 15),
+    "database": ("database", "/database", 15),
 }
-"""What can be watched: the name of its events, and the path of what they tell."""
+"""What can be watched: the name of its events, the path of what they tell, and how many seconds lie between looks."""
 _FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -69,6 +80,9 @@ def dashboard(
     redact_with: Redactor | None = None,
     tokens: bool = False,
     logs_url: str = "",
+    rates: Rates | None = Rates(),  # noqa: B008  # it is frozen
+    cors: Sequence[str] = (),
+    metrics: Literal["viewer", "open"] = "viewer",
     dangerously_open: bool = False,
 ) -> Dashboard:
     """Return the dashboard and its HTTP API on an engine, to be mounted under any path.
@@ -87,6 +101,10 @@ def dashboard(
         redact_with: a function of the class of a view, the path in a payload and the value: what is shown instead.
         tokens: beside `authenticate`, let bearers of tokens in, as the command line.
         logs_url: where the logs of a run are found, as `https://logs.example.com/?q={run_id}`; its page links there.
+        rates: how many requests a second each principal may make; None for as many as come.
+        cors: origins whose pages may ask with a token that they bring, as `https://board.example.com`; cookies are
+            never taken from them.
+        metrics: who may read `/metrics`: a viewer, or (`open`) anyone who reaches it.
         dangerously_open: let anyone in as an admin, without `authenticate`. Each start logs a warning.
     """
     if (authenticate is not None or tokens) and dangerously_open:
@@ -99,7 +117,8 @@ def dashboard(
         sign_in = HostSignIn(lambda request: ANYONE)
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
-    return Dashboard(desk, sign_in, allowed_hosts, Redaction(redact, redact_with), logs_url)
+    redaction = Redaction(redact, redact_with)
+    return Dashboard(desk, sign_in, allowed_hosts, redaction, logs_url, rates=rates, cors=cors, metrics=metrics)
 
 
 class Dashboard:
@@ -112,11 +131,17 @@ class Dashboard:
         allowed_hosts: Sequence[str] | None,
         redaction: Redaction,
         logs_url: str = "",
+        *,
+        rates: Rates | None = Rates(),  # noqa: B008  # it is frozen
+        cors: Sequence[str] = (),
+        metrics: str = "viewer",
     ) -> None:
         if isinstance(allowed_hosts, str):
             raise BadInput("allowed_hosts must be a list of names, not a text")
         if logs_url and not (logs_url.startswith(("https://", "http://")) and "{run_id}" in logs_url):
             raise BadInput(f"logs_url must be an address with {{run_id}} in it, as https://..., not {logs_url!r}")
+        if metrics not in ("viewer", "open"):
+            raise BadInput(f"metrics must be 'viewer' or 'open', not {metrics!r}")
         self._logs_url = logs_url
         self._desk = desk
         self._redaction = redaction
@@ -124,6 +149,9 @@ class Dashboard:
         self._sign_in = sign_in
         self._hub = Hub()
         self._ready = Readiness(desk)
+        self._pace = Pace(rates)
+        self._origins = Origins(cors)
+        self._open_metrics = metrics == "open"
         self._hosts = tuple(allowed_hosts) if allowed_hosts is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,7 +162,7 @@ class Dashboard:
             await send({"type": "websocket.close", "code": 1008})
             return
         scope = _as_sent(scope)
-        answering = _Answering(scope, send)
+        answering = _Answering(scope, send, self._origins.granted(scope))
         try:
             response = await self._answered(scope, receive)
         except Exception as error:
@@ -158,17 +186,29 @@ class Dashboard:
         guard.check_host(scope, host, self._hosts)
         path = _inner_path(scope)
         headers = Headers(scope=scope)
+        preflight = self._origins.preflight(scope, headers)
+        if preflight is not None:
+            return preflight
         if path == "/readyz" and scope["method"] in ("GET", "HEAD"):
             return await self._ready.answered()
+        if path == "/metrics" and scope["method"] in ("GET", "HEAD"):
+            return await self._metrics(scope, headers, host)
         if not path.startswith(f"{_API}/") and path != _API:
             return _outside_api(scope, path, headers)
         guard.check_site(scope, headers, host)
         return await self._api(scope, receive, path.removeprefix(_API) or "/", headers)
 
+    async def _metrics(self, scope: Scope, headers: Headers, host: str) -> Response:
+        if not self._open_metrics:
+            guard.check_site(scope, headers, host)
+            self._pace.take((await self._who(scope)).name, "GET")
+        return Response(await metrics_text(self._desk), 200, media_type="text/plain; version=0.0.4")
+
     async def _api(self, scope: Scope, receive: Receive, path: str, headers: Headers) -> Response:
         if path == "/session" and isinstance(self._sign_in, SessionSignIn):
             return await _session(self._sign_in, Request(scope, receive), headers)
         who = await self._who(scope)
+        self._pace.take(who.name, scope["method"])
         if path.startswith("/problems/") and path.removeprefix("/problems/") in TITLES:
             code = path.removeprefix("/problems/")
             return Response(f"{code}: {TITLES[code]}.\n", 200, media_type="text/plain")
@@ -196,7 +236,7 @@ class Dashboard:
             return StreamingResponse(answer.value, answer.status, answer.headers, "application/x-ndjson")
         if answer.value is None:
             return Response(None, answer.status, answer.headers)
-        shown = await self._redaction.written(answer.value, who)
+        shown = await self._redaction.written(answer.value, who, getattr(query, "cut", False))
         return Response(shown, answer.status, answer.headers, "application/json")
 
     def _live(self, scope: Scope, who: Principal, query: LiveQuery) -> Response:
@@ -211,9 +251,11 @@ class Dashboard:
         if kind not in _VIEWS:
             there = ", ".join(_VIEWS)
             raise Problem(400, "bad-request", f"there is no view {view[:60]!r}; there are {there}", field="view")
-        event, path = _VIEWS[kind]
+        event, path, apart = _VIEWS[kind]
         found = self._table.find(path + name[len(kind) :])
-        route = found.routes["GET"]
+        route = found.routes.get("GET")
+        if route is None or route.answers is str:
+            raise Problem(404, "no-such-path", f"{view[:60]!r} is nothing that can be watched", field="view")
         who.need(route.role, route.summary[:1].lower() + route.summary[1:])
         asked = dict(_parsed(rest.encode("utf-8")))
         if issubclass(route.query, TellingQuery):
@@ -224,10 +266,10 @@ class Dashboard:
 
         async def look() -> msgspec.Raw:
             answer = await route.handler(call)
-            return msgspec.Raw(await self._redaction.written(answer.value, who))
+            return msgspec.Raw(await self._redaction.written(answer.value, who, getattr(parameters, "cut", False)))
 
         key = f"{view}\n{query.relative}\n{query.zone}\n{who.may('reader')}"
-        return Watched(event, view, key, look)
+        return Watched(event, view, key, look, apart)
 
     async def _who(self, scope: Scope) -> Principal:
         who = await self._sign_in.who(Request(scope))
@@ -253,15 +295,16 @@ async def _session(gate: SessionSignIn, request: Request, headers: Mapping[str, 
 class _Answering:
     """The way out: every answer leaves with the headers that all have, and the id of its request."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, granted: Mapping[str, str]) -> None:
         self.request_id = secrets.token_hex(8)
+        self._granted = granted
         self._scope = scope
         self._send = send
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             has = {name.lower() for name, _ in message["headers"]}
-            wanted = {**guard.HEADERS, "X-Request-Id": self.request_id}
+            wanted = {**guard.HEADERS, **self._granted, "X-Request-Id": self.request_id}
             if self._scope.get("scheme") == "https":
                 wanted |= guard.HTTPS_ONLY
             more = [(name.lower().encode(), value.encode("latin-1")) for name, value in wanted.items()]

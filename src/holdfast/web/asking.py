@@ -53,7 +53,7 @@ class Asking:
 
     async def _send(self, method: str, path: str, kind: type[T], body: Any, **query: Any) -> T:
         content = msgspec.json.encode(body) if body is not None else None
-        status, answer = await asyncio.to_thread(self._exchange, method, self._target(path, query), content)
+        status, answer = await self._asked(method, self._target(path, query), content)
         if status >= 400:
             error, code = _error_of(status, answer)
             raise error if code != "no-such-path" else await self._of_another_version(f"has no {method} {path}")
@@ -62,9 +62,19 @@ class Asking:
         except msgspec.MsgspecError:
             raise await self._of_another_version(f"answers {method} {path} otherwise than this one reads it") from None
 
+    async def _asked(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        """Return what is answered; a server that is asked too often is asked again when it says, for a while."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while True:
+            status, answer, wait = await asyncio.to_thread(self._exchange, method, target, body)
+            if status != 429 or b"/problems/too-many" not in answer or loop.time() + wait > end:
+                return status, answer
+            await asyncio.sleep(wait)
+
     async def _of_another_version(self, said: str) -> errors.StoreError:
         """Return the error of a server that does not know what this version of holdfast asks."""
-        status, answer = await asyncio.to_thread(self._exchange, "GET", f"{self._root}/", None)
+        status, answer = await self._asked("GET", f"{self._root}/", None)
         try:
             theirs = msgspec.json.decode(answer, type=dict[str, Any]).get("version") if status == 200 else None
         except msgspec.MsgspecError:
@@ -79,14 +89,16 @@ class Asking:
         given = {name: _written(value) for name, value in query.items() if value is not None}
         return f"{self._root}{path}{f'?{urlencode(given, doseq=True)}' if given else ''}"
 
-    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+    def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes, float]:
+        """Return the status of an answer, itself, and in how many seconds it may be asked again."""
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
         connection = kind(self._host, timeout=PATIENCE)
         try:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
             connection.request(method, target, body, headers)
             reply = connection.getresponse()
-            return reply.status, reply.read()
+            wait = reply.headers.get("Retry-After", "1")
+            return reply.status, reply.read(), float(wait) if wait.isdigit() else 1.0
         except (OSError, http.client.HTTPException) as error:
             raise errors.StoreUnreachable(f"the server {self._host} cannot be reached: {error}") from error
         finally:

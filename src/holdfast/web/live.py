@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -31,6 +32,7 @@ RIGHTS = 0.8
 MOST_STREAMS = 500
 MOST_OF_ONE = 20
 MOST_VIEWS = 10
+_UNTIL = re.compile(rb'"until":"[^"]*"')
 
 Look = Callable[[], Awaitable[msgspec.Raw]]
 """Looks at a view, and returns it as JSON, as its watchers may see it."""
@@ -43,6 +45,8 @@ class Watched(msgspec.Struct, frozen=True):
     view: str
     key: str
     look: Look
+    apart: int = 1
+    """How many times longer than the usual second the time between two looks is."""
 
 
 class _Picture:
@@ -55,6 +59,7 @@ class _Picture:
         self.over = False
         self.watchers: set[asyncio.Event] = set()
         self._look = watched.look
+        self._apart = watched.apart
         self._digest = b""
         self._task = asyncio.create_task(self._watch(watched.name), name=f"holdfast live {watched.view[:40]}")
 
@@ -67,7 +72,7 @@ class _Picture:
                 problem = problem_of(error) or Problem(500, "defect", "the view cannot be shown")
                 said = {"code": problem.code, "status": problem.status, "detail": problem.detail}
                 self._found("gone" if problem.status == 404 else "problem", msgspec.Raw(msgspec.json.encode(said)))
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(EVERY * self._apart)
 
     def _found(self, event: str, value: msgspec.Raw) -> None:
         digest = hashlib.sha256(event.encode() + _without_time(bytes(value))).digest()
@@ -84,7 +89,9 @@ class _Picture:
 
 
 def _without_time(text: bytes) -> bytes:
-    """Return the JSON of a view without when it was looked at, which is its first field where it has one."""
+    """Return the JSON of a view without when it was looked at: its first field, or until when figures are."""
+    if text.startswith(b'{"by":'):
+        return _UNTIL.sub(b"", text, 1)
     return text.partition(b",")[2] if text.startswith(b'{"as_of":') else text
 
 

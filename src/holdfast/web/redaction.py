@@ -38,6 +38,19 @@ _PAYLOADS: dict[str, frozenset[str]] = {
 _OPEN_VALUES: dict[str, frozenset[str]] = {"Head": frozenset({"attributes"}), "AuditView": frozenset({"detail"})}
 """Fields that every role sees, but for values whose path is marked."""
 
+_LONG: dict[str, frozenset[str]] = {
+    "RunView": frozenset({"input", "output"}),
+    "StepView": frozenset({"progress", "result"}),
+    "ArgumentsView": frozenset({"arguments"}),
+    "EntryView": frozenset({"data"}),
+    "MessageView": frozenset({"payload"}),
+    "EventView": frozenset({"payload"}),
+}
+"""The fields of those that may be so long that a page is shown their beginning."""
+LONGEST = 64 << 10
+"""How many bytes of JSON a value may have before a page is shown its beginning."""
+_BEGINNING = 2_000
+
 _LOOK_SECRET = (
     "password",
     "passwd",
@@ -73,25 +86,25 @@ class Redaction:
         self._patterns = [tuple(path.split(".")) for path in paths]
         self._function = function
 
-    def shown(self, value: Any, who: Principal) -> Any:
-        """Return an answer as this one may see it."""
+    def shown(self, value: Any, who: Principal, cut: bool = False) -> Any:
+        """Return an answer as this one may see it; `cut` leaves long values out but for how they begin."""
         if isinstance(value, msgspec.Struct):
-            return self._struct(value, who)
+            return self._struct(value, who, cut)
         if isinstance(value, list):
-            return [self.shown(each, who) for each in value]
+            return [self.shown(each, who, cut) for each in value]
         if isinstance(value, dict):
-            return {name: self.shown(each, who) for name, each in value.items()}
+            return {name: self.shown(each, who, cut) for name, each in value.items()}
         return value
 
-    async def written(self, value: Any, who: Principal) -> bytes:
+    async def written(self, value: Any, who: Principal, cut: bool = False) -> bytes:
         """Return an answer as this one may see it, as JSON; a large one is written in a thread: the loop goes on."""
 
         def write() -> bytes:
-            return msgspec.json.encode(self.shown(value, who))
+            return msgspec.json.encode(self.shown(value, who, cut))
 
         return await asyncio.to_thread(write) if _is_large(value) else write()
 
-    def _struct(self, value: msgspec.Struct, who: Principal) -> dict[str, Any]:
+    def _struct(self, value: msgspec.Struct, who: Principal, cut: bool) -> dict[str, Any]:
         kind = type(value).__name__
         payloads, values = _PAYLOADS.get(kind, frozenset()), _OPEN_VALUES.get(kind, frozenset())
         found: dict[str, Any] = {}
@@ -101,8 +114,10 @@ class Redaction:
                 found[field] = _hidden(field, each)
             elif field in payloads or field in values:
                 found[field] = self.masked(each, kind)
+                if cut and field in _LONG.get(kind, ()):
+                    found[field] = _cut(found[field])
             else:
-                found[field] = self.shown(each, who)
+                found[field] = self.shown(each, who, cut)
         return found
 
     def masked(self, value: Any, kind: str, path: tuple[str, ...] = ()) -> Any:
@@ -120,6 +135,18 @@ class Redaction:
     def hides(self, *path: str) -> bool:
         """Whether no one sees what is at this path."""
         return _looks_secret(path[-1]) or any(_ends_with(path, pattern) for pattern in self._patterns)
+
+
+def _cut(value: Any) -> Any:
+    """Return a long value as how long it is and how it begins; of a list those of its parts that are long."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = msgspec.json.encode(value)
+    if len(text) <= LONGEST:
+        return value
+    if isinstance(value, list) and len(value) <= 4:
+        return [_cut(each) for each in value]  # a fact of a history
+    return {"cut_from_bytes": len(text), "begins": text[:_BEGINNING].decode("utf-8", "replace")}
 
 
 def _is_large(value: Any) -> bool:

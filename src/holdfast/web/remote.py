@@ -16,6 +16,7 @@ from holdfast.histories.recorded import RecordedRun
 from holdfast.looking import views
 from holdfast.looking.about.arguments import ArgumentsView
 from holdfast.looking.about.chain import ChainPage
+from holdfast.looking.about.checks import MisfitView
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView, RunGraphView
@@ -28,9 +29,9 @@ from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
-from holdfast.looking.database import DatabaseView
+from holdfast.looking.database import DatabaseView, StoreView
 from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
-from holdfast.looking.doctor import HouseFinding
+from holdfast.looking.views import HouseFinding
 from holdfast.schedules.preview import TickPreview
 from holdfast.web.asking import Asking
 
@@ -276,6 +277,10 @@ class RemoteDesk(Asking, Desk):
     async def letter_groups(self) -> list[views.LetterGroup]:
         return await self._items("/letters/groups", views.LetterGroup)
 
+    async def store(self) -> StoreView:
+        about: dict[str, str] = await self._get("/", dict)
+        return StoreView(kind=about["store"], name=about["database"], durability=about["durability"])
+
     async def database(self) -> DatabaseView:
         return await self._get("/database", DatabaseView)
 
@@ -317,6 +322,9 @@ class RemoteDesk(Asking, Desk):
 
     async def run_graph(self, run_id: str) -> RunGraphView:
         return await self._get(f"{_run(run_id)}/graph", RunGraphView)
+
+    async def misfit(self, run_id: str) -> MisfitView:
+        return await self._get(f"{_run(run_id)}/misfit", MisfitView)
 
     async def state(self, run_id: str) -> StateView:
         return await self._get(f"{_run(run_id)}/state", StateView)

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.contract.tokens import Role
 from holdfast.looking.desk import Desk
+from holdfast.looking.views import Acted
 from holdfast.payloads.codec import MAX_DEPTH
 from holdfast.web.auth import Principal
 from holdfast.web.problems import Problem
@@ -34,6 +35,13 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 
+class LongQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long values are told."""
+
+    cut: bool = False
+    """Of values longer than 64 KiB only how many bytes they have and how they begin."""
+
+
 class TellingQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How sentences say times."""
 
@@ -47,7 +55,8 @@ class LiveQuery(TellingQuery, frozen=True, kw_only=True):
     """Which views."""
 
     view: list[str]
-    """runs?q=..., run/ID, counts, counts?q=..., letters, workers or bulk/ID; several."""
+    """runs?q=..., run/ID, counts, counts?q=..., letters, workers, bulk/ID, schedules, events, audit, figures?by=...,
+    versions, checks, doctor or database; several."""
 
 
 class ApiCall(msgspec.Struct, frozen=True):
@@ -101,6 +110,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def parts(self) -> list[str]:
         """The names in its path."""
         return _PART.findall(self.path)
+
+
+def get(path: str, handler: Handler, answers: Any, summary: str, **more: Any) -> Route:
+    """Return a route that only looks, for viewers unless it says otherwise."""
+    return Route(method="GET", path=path, handler=handler, answers=answers, summary=summary, **more)
+
+
+def act(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
+    """Return a route that acts, for operators unless it says otherwise."""
+    given: dict[str, Any] = {"answers": Acted, "role": "operator", **more}
+    return Route(method=method, path=path, handler=handler, summary=summary, **given)
 
 
 class FoundRoutes(msgspec.Struct, frozen=True):

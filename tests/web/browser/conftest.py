@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -71,11 +70,13 @@ async def served(shop: Any, port: int = 0, hosts: list[str] | None = None) -> As
     from starlette.routing import Mount
 
     from holdfast.web import Principal, dashboard
+    from holdfast.web.standalone import listen
 
     site = Site(Principal("kim", "admin"))
     page = dashboard(shop.engine, authenticate=lambda request: site.who, allowed_hosts=hosts)
     app = Starlette(routes=[Mount("/workflows", page)])
-    listening = socket.create_server(("127.0.0.1", port))
+    listening = listen(f"127.0.0.1:{port}")
+    listening.listen()
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
     )

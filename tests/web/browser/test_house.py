@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ async def test_the_overview_says_first_what_needs_attention_and_what_helps(shop,
     await looker.tab_to(attention.get_by_role("button", name="Retry…").first)
     await looker.press("Enter")
     await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
-    await expect(looker(".toast").first).to_contain_text("order-88409 retried")
+    await looker.sees(".toast", "order-88409 retried")
     await looker.press("g", "r")
     await looker.row("order-88409")
 
@@ -76,7 +77,7 @@ async def test_a_schedule_is_shown_with_its_ticks_triggered_paused_and_edited(sh
     await one.get_by_role("button", name="Trigger…").click()
     await (await looker.sees(".sheet")).get_by_label("Reason").fill("asked for")
     await looker.press("Enter")
-    await expect(looker(".toast").first).to_contain_text("nightly triggered")
+    await looker.sees(".toast", "nightly triggered")
     await expect(one.locator(".sq")).to_have_count(1)
     await one.get_by_role("button", name="Pause…").click()
     await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
@@ -91,7 +92,7 @@ async def test_a_schedule_is_shown_with_its_ticks_triggered_paused_and_edited(sh
     await expect(sheet.locator("[data-ticks] li").first).to_contain_text("2026-11-12 03:00:00 +01:00 there")
     assert_parses(await sheet.locator("pre").inner_text())
     await sheet.get_by_role("button", name="Put").click()
-    await expect(looker(".toast").last).to_contain_text("nightly put")
+    await looker.sees(".toast", "nightly put")
     await expect(looker(".tbl").last).to_contain_text("every day at 03:00, Europe/Berlin")
     kept = (await shop.engine.schedules.get("nightly")).input["order"]
     assert kept == secret, "what the page may not show was written over"
@@ -112,7 +113,7 @@ async def test_a_backfill_says_first_which_ticks_it_starts(shop, site, looker):
     assert_parses(await sheet.locator("pre").inner_text())
     await sheet.get_by_label("Reason").fill("the disk was full")
     await sheet.get_by_label("Reason").press("Enter")
-    await expect(looker(".toast").first).to_contain_text("3 runs started")
+    await looker.sees(".toast", "3 runs started")
     found = (await LocalDesk(shop.engine.store).heads("workflow:quick")).items
     assert len(found) == 3
 
@@ -123,6 +124,7 @@ async def test_a_schedule_that_skips_says_which_ticks_had_no_run_and_why(shop, s
     await looker.open("/schedules?id=hourly")
     one = await looker.sees('[aria-label="Schedule hourly"]')
     await expect(one.locator(".squares a.sq")).to_have_count(1)
+    await expect(looker('[aria-label="Schedules"] tr', "hourly")).to_contain_text("Waiting")
     await expect(one.locator(".squares .gap")).to_have_count(3)
     await expect(one.locator("summary")).to_have_text("3 ticks of its last 4 have no run")
     await looker.tab_to(one.locator("summary"))
@@ -142,6 +144,59 @@ async def test_a_day_on_which_clocks_change_is_told_beside_its_tick(shop, site, 
     await expect(told).to_contain_text("2027-03-28 03:00:00 +02:00")
 
 
+async def test_a_schedule_of_an_interval_of_two_units_is_edited(shop, site, looker):
+    await shop.engine.schedules.put("often", shops.quick, {"order": "o-1"}, every=90 * shops.MINUTE)
+    await looker.open("/schedules?id=often")
+    await (await looker.sees('[aria-label="Schedule often"]')).get_by_role("button", name="Edit…").click()
+    sheet = await looker.sees(".sheet")
+    every = sheet.get_by_label("Or every")
+    await expect(every).to_have_value("1h30min")
+    await expect(sheet.locator("[data-ticks] li")).to_have_count(5)
+    await every.fill("2 h 15 min")
+    await expect(sheet.locator("pre")).to_contain_text("--every 2h15min")
+    assert_parses(await sheet.locator("pre").inner_text())
+    await expect(sheet.locator("[data-ticks] li")).to_have_count(5)
+    await sheet.get_by_role("button", name="Put").click()
+    await looker.sees(".toast", "often put")
+    assert (await shop.engine.schedules.get("often")).every == 135 * shops.MINUTE
+    await looker.sees('[aria-label="Schedules"] td', "every 2 h 15 min")
+
+
+async def test_a_stretch_of_the_overview_is_chosen_by_dragging(shop, site, looker):
+    await shops.order(shop, 88391, 1_200)
+    await shops.count(shop, 5 * shops.MINUTE, 40, 3)
+    await looker.open("/?span=1h")
+    bars = await looker.sees('[aria-label="How things go"] svg.bars')
+    box = await bars.bounding_box()
+    assert box is not None
+    await looker.page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 20)
+    await looker.page.mouse.down()
+    await looker.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 20, steps=3)
+    await expect(looker('[aria-label="How things go"] .legend')).to_contain_text("43 runs ended, 3 failed")
+    await looker.page.mouse.up()
+    await expect(looker("h1")).to_have_text("Runs")
+    assert "q=ended%3A2026-11-11T" in looker.page.url
+
+
+async def test_what_others_do_is_seen_on_the_screens_of_the_house(shop, site, looker):
+    """Also where no number of runs changes: a schedule that is paused, an event that is queued, what was done."""
+    await shop.engine.schedules.put("nightly", shops.quick, {"order": "o-1"}, cron="30 2 * * *")
+    for path, before in (("/schedules", "nightly"), ("/events", "No event is queued"), ("/audit", "declare limit")):
+        await looker.open(path)
+        await looker.sees("main", before)
+        await looker.sees('[data-live="live"]')
+        if path == "/schedules":
+            await shop.engine.schedules.pause("nightly", by="lena")
+            await looker.sees("main .s-paused", "paused")
+        elif path == "/events":
+            await shop.engine.publish("parcel", {"id": 7}, by="kim")
+            await looker.sees("main td", "parcel")
+        else:
+            await shop.engine.schedules.resume("nightly", by="lena")
+            await looker.sees("main td", "schedule.resume")
+        assert len([url for url in looker.asked if url.partition("?")[0].endswith(f"/api/v1{path}")]) == 1
+
+
 async def test_an_event_is_published_to_the_run_that_waits(shop, site, looker):
     await looker.open("/events")
     await looker.page.get_by_role("button", name="Publish…").click()
@@ -149,21 +204,29 @@ async def test_an_event_is_published_to_the_run_that_waits(shop, site, looker):
     await sheet.get_by_label("Name").fill("parcel")
     await sheet.get_by_label("Payload").fill('{"id": 7}')
     await sheet.get_by_role("button", name="Publish", exact=True).click()
-    await expect(looker(".toast").first).to_contain_text("parcel is queued")
+    await looker.sees(".toast", "parcel is queued")
     await looker.page.get_by_role("link", name="parcel").click()
     await expect(await looker.sees('[aria-label="Event parcel"]')).to_contain_text('{"id":7}')
     assert await looker.violations() == []
 
 
 async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(blocked_shop, looker, tmp_path):
-    check = Audit(actor="lena", action="check", detail='{"runs": 7, "fit": 5}')
+    found = [
+        {"workflow": "checkout", "count": 2, "first": "order-88412", "said": "at charge history has reserve_stock"}
+    ]
+    check = Audit(actor="lena", action="check", detail=json.dumps({"runs": 7, "fit": 5, "groups": found}))
     await put_on_record(open_store(f"sqlite:///{tmp_path / 'shop.db'}"), check, "shop.main:engine")
     async with served(blocked_shop) as site:
         looker.site.port = site.port
         await looker.open("/deploys")
         blocked = await looker.sees(".blockedgroup")
         await expect(blocked).to_contain_text("1 run of checkout")
+        parted = blocked.locator(".parted tbody tr")
+        await expect(parted.first).to_contain_text("reserve_stock")
+        await expect(parted.first).to_contain_text("charge")
+        await expect(blocked.locator("pre.code .hit")).to_contain_text('await ctx.step(charge, "o-88412", 10)')
         report = looker('[aria-label="Checks"] tbody tr')
+        await expect(report).to_contain_text("2 of checkout, first order-88412: at charge history has reserve_stock")
         await expect(report).to_contain_text("2 would be blocked")
         await expect(report).to_contain_text("lena")
         await blocked.locator(".paste").first.get_by_role("button", name="copy").click()
@@ -172,7 +235,7 @@ async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(bl
         await blocked.get_by_role("button", name="Recover 1 run after the deploy…").click()
         await (await looker.sees(".sheet")).get_by_label("Reason").fill("v4 is out")
         await looker.press("Enter")
-        await expect(looker(".toast").first).to_contain_text("order-88412 recovered")
+        await looker.sees(".toast", "order-88412 recovered")
         versions = looker('[aria-label="Versions"] tr', "checkout")
         await expect(versions).to_contain_text(shops.checkout_after.fingerprint[:10])
         assert await looker.violations() == []
@@ -264,7 +327,7 @@ async def test_settings_and_saved_views_are_kept_in_the_browser(shop, site, look
     await looker.page.get_by_role("radio", name="Compact").check()
     await looker.page.get_by_label("Time zone").fill("Asia/Tokyo")
     await looker.press("Enter")
-    await expect(looker(".toast").first).to_contain_text("Times in Asia/Tokyo")
+    await looker.sees(".toast", "Times in Asia/Tokyo")
     await looker.open("/runs?q=status%3Asuspended")
     await expect(looker("html")).to_have_attribute("data-theme", "dark")
     await expect(looker("html")).to_have_attribute("data-density", "compact")

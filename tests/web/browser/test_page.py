@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import apsw
+import psycopg
 import pytest
 from playwright.async_api import expect
 from tests.support.waiting import eventually
@@ -141,20 +142,37 @@ TAMPERED = {
 }
 
 
+def tamper(database: str, statement: str) -> None:
+    """Change what is stored behind the back of the engine."""
+    if database.startswith("postgresql"):
+        url, _, schema = database.rpartition("schema=")
+        with psycopg.connect(url.rstrip("?&"), options=f"-c search_path={schema}") as server:
+            server.execute(statement.encode() or b"SELECT 1")
+        return
+    with apsw.Connection(database.removeprefix("sqlite:///")) as file:
+        file.execute(statement)
+    file.close()
+
+
+@pytest.fixture(params=["file", "server"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the address of a database that others than the engine can open."""
+    found: str = f"sqlite:///{tmp_path / 'shop.db'}"
+    return found if request.param == "file" else request.getfixturevalue("empty_database")
+
+
 @pytest.mark.parametrize("change", TAMPERED)
-async def test_chains_are_checked_in_the_browser_and_agree_with_what_the_engine_says(tmp_path: Path, looker, change):
+async def test_chains_are_checked_in_the_browser_and_agree_with_what_the_engine_says(database: str, looker, change):
+    """FACES 10, line 12."""
     async with AsyncExitStack() as stack:
-        file = tmp_path / "shop.db"
-        shop = await shops.opened(stack, f"sqlite:///{file}")
+        shop = await shops.opened(stack, database)
         site = await stack.enter_async_context(served(shop))
         looker.site.port = site.port
         await shop.engine.start(shops.on_record, id="parcel-1")
         await shop.settle()
         for number in range(3):
             await shop.engine.get("parcel-1").set_attributes({"n": number}, by="kim", reason='\u2028 "é" \\')
-        with apsw.Connection(str(file)) as database:
-            database.execute(TAMPERED[change])
-        database.close()
+        tamper(database, TAMPERED[change])
         await looker.open("/runs/parcel-1?tab=record")
         await looker.sees("#tabpanel .seal >> nth=1")
         seals = await looker("#tabpanel .seal").all_text_contents()
@@ -182,6 +200,20 @@ async def test_the_hash_of_the_browser_is_that_of_everyone(shop, site, looker):
             text,
         )
         assert made == hashlib.sha256(text.encode()).hexdigest()
+
+
+async def test_opening_the_list_asks_for_each_thing_once_and_for_the_rows_first(shop, site, looker):
+    """Nothing stands before the rows, and what the stream begins with is not read again."""
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.open("/runs")
+    await looker.sees('[data-live="live"]')
+    await looker.sees(".hist rect, .list .prog, .list .small")
+    await looker.page.wait_for_timeout(1_500)  # in which a page that reads again would have
+    asked = [url.partition("/api/v1")[2].partition("?")[0] for url in looker.asked if "/api/v1" in url]
+    once = ["/", "/counts", "/counts/runs", "/figures", "/letters/groups", "/live", "/progress", "/runs"]
+    assert sorted(asked) == once
+    assert set(asked[:3]) == {"/", "/letters/groups", "/runs"}
 
 
 async def test_a_list_that_is_looked_at_counts_no_step_twice(shop, site, looker):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.async_api import expect
 from tests.support.waiting import eventually
@@ -51,3 +53,17 @@ async def test_a_long_history_keeps_the_page_small(shop, site, looker):
     await looker.page.get_by_role("tab", name="Timeline").click()
     await looker.sees(".row")
     assert await looker.page.evaluate("document.querySelectorAll('*').length") < 3_000
+
+
+async def test_a_long_value_is_shown_by_its_beginning_and_downloaded_whole(shop, site, looker):
+    texts = [f"line {n} <b>" for n in range(20_000)]
+    await shop.engine.start(shops.quick, {"order": "o-1", "texts": texts}, id="long")
+    await shop.settle()
+    await looker.open("/runs/long")
+    await expect(await looker.sees('.side [aria-label="Input"]')).to_contain_text("line 3 <b>")
+    assert "line 19999" not in (await looker('.side [aria-label="Input"]').text_content() or "")
+    async with looker.page.expect_download() as coming:
+        await looker(".side button", "download").first.click()
+    file = await (await coming.value).path()
+    assert json.loads(file.read_text())["order"]["texts"] == texts
+    assert (await coming.value).suggested_filename == "input.json"

@@ -14,7 +14,12 @@ from holdfast.cli.output import emit, listed, say, say_wrapped
 from holdfast.contract.tokens import ROLES
 
 
-@click.group("token", short_help="Tokens of the HTTP API: create, list, revoke.")
+class _Tokens(click.Group):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "create" if cmd_name == "new" else cmd_name)
+
+
+@click.group("token", cls=_Tokens, short_help="Tokens of the HTTP API: create, list, revoke.")
 def token_group() -> None:
     """Make and revoke tokens, by which programs and browsers are known to the HTTP API."""
 

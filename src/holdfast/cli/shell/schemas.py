@@ -25,7 +25,7 @@ def records() -> dict[str, Any]:
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
-    from holdfast.looking.doctor import HouseFinding
+    from holdfast.looking.views import HouseFinding
     from holdfast.moving.report import MoveReport
     from holdfast.transfer.backup import Backup
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.looking import Desk
 
 _SHOWN = 5
+_TOLD = frozenset({"workers", "overdue", "blocked", "letters"})
+"""What the doctor finds that a summary says in other words."""
 _ORDER = (
     "running", "suspended", "pending", "paused", "blocked", "failed", "compensating", "cancelling", "cancelled",
     "completed", "moving", "moved",
@@ -38,6 +40,7 @@ async def summed_up(desk: Desk) -> Summary:
         overdue=await desk.count("is:overdue"),
         letters=Count(n=len(letters), exact=len(letters) < 1_000),
         attention=page.items,
+        findings=[each for each in await desk.doctor() if each.level != "ok" and each.subject not in _TOLD],
     )
 
 
@@ -87,9 +90,10 @@ def _show(where: str, summary: Summary, url: str | None) -> None:
     if summary.letters.n:
         counts.append(f"dead letters {_said(summary.letters)}")
     click.echo("   ".join(counts) if counts else "there are no runs yet", color=output.coloured())
-    if summary.attention:
+    if summary.attention or summary.findings:
         say("Needs attention")
         rows = [(f"  {head.id}", head.status, printable(head.why.sentence)) for head in summary.attention]
+        rows += [(f"  {finding.subject}", finding.level, finding.said) for finding in summary.findings[:_SHOWN]]
         table(("", "", ""), rows)
     asks = ["holdfast list"]
     if summary.attention:

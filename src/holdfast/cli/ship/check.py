@@ -117,10 +117,11 @@ async def _checked(app: str, code: Any, file: str | None, given: tuple[Any, ...]
 async def _recorded(url: str, app: str, by: str, report: Any) -> None:
     """Leave a row in the audit trail."""
     from holdfast.contract.turns import Audit
+    from holdfast.looking.about.checks import recorded_detail
     from holdfast.payloads import codec
     from holdfast.transfer.backup import put_on_record
 
-    detail = codec.encode({"runs": report.runs, "fit": report.fit}).decode()
+    detail = codec.encode(recorded_detail(report)).decode()
     await put_on_record(open_existing(url), Audit(actor=by, action="check", detail=detail), app)
 
 

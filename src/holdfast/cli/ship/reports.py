@@ -7,16 +7,11 @@ import os
 import re
 from collections.abc import Iterator
 
-from holdfast.histories.misfits import CallLine, CheckReport, Misfit, MisfitGroup
+from holdfast.histories.misfits import REASONS, CallLine, CheckReport, Misfit, MisfitGroup
 from holdfast.texts import printable
 
 _AROUND = 1
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_KINDS = {
-    "no-workflow": "their workflow is not among those of this code",
-    "input": "their input cannot be read by this code",
-    "code": "the code cannot go on with them",
-}
 
 
 def text_of(report: CheckReport, took: float) -> Iterator[str]:
@@ -43,7 +38,7 @@ def _group(group: MisfitGroup) -> Iterator[str]:
     runs = f"{group.count:,} run{'' if group.count == 1 else 's'}"
     yield f"{group.workflow}  {runs}, such as {', '.join(group.runs[:3])}"
     if not example.path:
-        yield f"  {_KINDS.get(group.kind, group.kind)}: {example.message}"
+        yield f"  {REASONS.get(group.kind, group.kind)}: {example.message}"
         return
     yield f"  at {example.path}: history has {example.history}; the code now has {_short(example.code)}"
     yield from _beside(example)

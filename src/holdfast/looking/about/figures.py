@@ -18,8 +18,9 @@ from holdfast.errors import BadInput
 
 By = Literal["step", "workflow", "time"]
 DAY: Instant = 24 * HOUR
-_SLOTS = ((2 * HOUR, MINUTE), (12 * HOUR, 10 * MINUTE), (7 * DAY, HOUR), (30 * DAY, 6 * HOUR))
-"""How long slots of time are for ranges of up to so long; for longer ones they are days."""
+_SLOTS = ((2 * HOUR, MINUTE), (DAY, 10 * MINUTE), (7 * DAY, HOUR), (30 * DAY, 6 * HOUR))
+"""How long slots of time are for ranges of up to so long; for longer ones they are days. Where the minutes of a day are
+more than are added up at once, they are hours."""
 _FINE = 6 * HOUR
 """Shorter ranges are added up from minutes."""
 _MINUTES_KEPT = 2 * DAY
@@ -126,6 +127,9 @@ async def figure_views(
         raise BadInput(f"figures from {to_datetime(first)} until {to_datetime(end)}: that is no time at all")
     which = _filter(first, end, workflow, by, now)  # type: ignore[arg-type]  # it is one of By
     page = await store.figures(which)
+    if page.partial and by == "time" and which.slot < HOUR:
+        which = _filter(first, end, workflow, by, now, finest=HOUR)  # type: ignore[arg-type]  # it is one of By
+        page = await store.figures(which)
     errors = await _errors(store) if by == "step" else {}
     groups: dict[tuple[Instant, str, str], list[Figure]] = {}
     if by == "time":
@@ -152,10 +156,12 @@ async def figure_views(
     )
 
 
-def _filter(first: Instant, last: Instant, workflow: str | None, by: By, now: Instant) -> FigureFilter:
+def _filter(
+    first: Instant, last: Instant, workflow: str | None, by: By, now: Instant, finest: Instant = MINUTE
+) -> FigureFilter:
     """Return which figures to read: minutes while they are kept and few, else hours."""
     length, minutes = last - first, first >= now - _MINUTES_KEPT
-    slot = next((slot for most, slot in _SLOTS if length <= most), DAY)
+    slot = max(next((slot for most, slot in _SLOTS if length <= most), DAY), finest)
     if not minutes:
         slot = max(slot, HOUR)
     if length // slot > _MOST_SLOTS and by == "time":

@@ -63,7 +63,7 @@ async def waiting_frame(row: RunRow, source: SourceLine | None) -> FrameList:
     """Return the place at which a run waits, none where that is not known."""
     if source is None:
         return FrameList(run=row.id, items=[])
-    lines = await asyncio.to_thread(_around, source.file, source.line)
+    lines = await asyncio.to_thread(around, source.file, source.line)
     return FrameList(run=row.id, items=[FrameView(file=source.file, line=source.line, name="", lines=lines)])
 
 
@@ -89,13 +89,14 @@ def _frames(text: str) -> Iterator[FrameView]:
             continue
         file, place = found["file"], int(found["line"])
         recorded = said[number + 1].strip()
-        around = _around(file, place)
-        hit = next((each.text.strip() for each in around if each.n == place), "")
+        lines = around(file, place)
+        hit = next((each.text.strip() for each in lines if each.n == place), "")
         if recorded and hit.startswith(recorded):
-            yield FrameView(file=file, line=place, name=found["name"] or "", lines=around)
+            yield FrameView(file=file, line=place, name=found["name"] or "", lines=lines)
 
 
-def _around(file: str, place: int) -> list[CodeLine]:
+def around(file: str, place: int) -> list[CodeLine]:
+    """Return lines of a file before and after one of them."""
     linecache.checkcache(file)
     first = max(place - _BEFORE, 1)
     lines = linecache.getlines(file)[first - 1 : place + _AFTER]

@@ -6,6 +6,7 @@ import re
 
 from holdfast.clock import Instant
 from holdfast.contract.heads import RunHead
+from holdfast.contract.moves import FROM
 from holdfast.contract.rows import Status
 from holdfast.contract.waits import notes_of
 from holdfast.looking.facts import Act, Facts
@@ -101,6 +102,13 @@ def moving(head: RunHead, facts: Facts, times: Times) -> Say | None:
     """Say where a run is on its way to."""
     if head.status is not Status.MOVING:
         return None
+    if head.wait.startswith(FROM):
+        address = head.wait.removeprefix(FROM)
+        help = (
+            Help(say=f"run the same `holdfast move {address} ...` again, if it was interrupted: it is finished then"),
+        )
+        text = f"On its way here from {address}: nothing of it happens here yet, what is sent to it waits for it"
+        return Say(code="moving", text=text, since=head.updated, subject={"address": address}, help=help)
     help = (
         Help(say=f"run the same `holdfast move ... {head.wait}` again, if it was interrupted: it is finished then"),
     )

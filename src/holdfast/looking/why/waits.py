@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.contract.heads import RunHead
+from holdfast.contract.house import KeyHolder
 from holdfast.contract.waits import WaitNote, notes_of
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times, span
 from holdfast.looking.views import Help
 from holdfast.looking.why.saying import Code, Say, helping
-from holdfast.looking.why.workers import MINUTE, unclaimed
+from holdfast.looking.why.workers import MINUTE, WORKERS, unclaimed
 
 
 def waiting(head: RunHead, facts: Facts, times: Times) -> Say:
@@ -91,8 +92,20 @@ def _message(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     if similar is not None:
         code, then = "waiting.message.similar", f"; a message `{similar}` is in its inbox unread: is that the one?"
         subject["similar"] = similar
+    if code == "waiting.event":
+        then += _last_taken(wait.names, head, facts, times)
     text = f"Waits for {kind} {names} {times.ago(since)}{then}"
     return Say(code=code, text=text, since=since, until=wait.until, subject=subject, help=tuple(help))
+
+
+def _last_taken(names: tuple[str, ...], head: RunHead, facts: Facts, times: Times) -> str:
+    """Say which run was given the last event of the names, where that is known."""
+    rows = [(row.taken, name, row.taker) for name in names if (row := facts.published[name]).taken is not None]
+    if not rows:
+        return ""
+    taken, name, taker = max(rows)
+    assert taken is not None
+    return f"; the last `{name}` went to {'it' if taker == head.id else f'`{taker}`'} {times.back(taken)}"
 
 
 def _similar(wanted: tuple[str, ...], unread: tuple[str, ...]) -> Iterator[str]:
@@ -154,30 +167,25 @@ def _queue(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     subject = {"step": wait.step, "queue": wait.queue}
     paused = facts.paused.get(("queue", wait.queue))
     if paused is not None:
-        help = (helping("let the queue go on", "resume", "--queue", wait.queue),)
+        help: tuple[Help, ...] = (helping("let the queue go on", "resume", "--queue", wait.queue),)
         text = f"Step `{wait.step}` waits in queue `{wait.queue}`, which was paused {times.back(paused)}"
         return Say(code="waiting.paused", text=text, since=paused, subject=subject, help=help)
-    if not facts.alive:
-        text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and no worker is alive"
-        return Say(code="waiting.queue.nobody", text=text, since=head.updated, subject=subject)
-    if facts.none_serves(wait.queue):
-        help = (
-            Help(
-                say=f"start a worker that serves it: Engine(queues=[{wait.queue!r}, ...])", command="holdfast workers"
-            ),
-        )
-        text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and no worker that is alive serves it"
+    if not facts.alive or facts.none_serves(wait.queue):
+        help = (Help(say=f"start a worker that serves it: Engine(queues=[{wait.queue!r}, ...])"), WORKERS)
+        served = "no worker is alive" if not facts.alive else "no worker that is alive serves it"
+        text = f"Step `{wait.step}` waits in queue `{wait.queue}`, and {served}"
         return Say(code="waiting.queue.nobody", text=text, since=head.updated, subject=subject, help=help)
     taker = facts.takers.get((head.key, wait.queue))
     if taker is not None:
         text = f"Step `{wait.step}` was taken from queue `{wait.queue}` by worker `{facts.worker(taker)}`"
         subject |= {"worker": taker}
-        return Say(code="waiting.queue", text=text, since=head.updated, subject=subject)
+        return Say(code="waiting.queue", text=text, since=head.updated, subject=subject, help=(WORKERS,))
     serving, others = facts.serving(wait.queue), facts.queued.get(wait.queue, 1) - 1
     behind = f", where {others:,} other{'s wait' if others != 1 else ' waits'}, too" if others > 0 else ""
     workers = f"; {serving} worker{'s serve' if serving != 1 else ' serves'} it" if serving else ""
     text = f"Step `{wait.step}` waits in queue `{wait.queue}`{behind}{workers}"
-    return Say(code="waiting.queue", text=text, since=head.updated, subject=subject)
+    help = (helping("see what waits in it", "queues"), WORKERS)
+    return Say(code="waiting.queue", text=text, since=head.updated, subject=subject, help=help)
 
 
 def _key(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
@@ -186,10 +194,18 @@ def _key(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
             code="waiting.key", text="A step waits for an idempotency key that another holds", since=head.updated
         )
     holder = facts.holders.get((wait.activity, wait.key))
-    held = f", held by `{holder}`" if holder is not None else ", which was just given up"
-    subject = {"step": wait.step, "key": wait.key}
+    held = f", held by `{holder.run}`{_held_for(holder, times)}" if holder is not None else ", which was just given up"
+    subject = {"step": wait.step, "key": wait.key} | ({"holder": holder.run} if holder is not None else {})
     text = f"Step `{wait.step}` waits for idempotency key `{wait.key}`{held}"
-    return Say(code="waiting.key", text=text, since=head.updated, subject=subject, follows=holder)
+    follows = holder.run if holder is not None else None
+    help = (helping("see why the run that holds it keeps it", "why", holder.run),) if holder is not None else ()
+    return Say(code="waiting.key", text=text, since=head.updated, subject=subject, follows=follows, help=help)
+
+
+def _held_for(holder: KeyHolder, times: Times) -> str:
+    if holder.since is None:
+        return ""
+    return f" for {span(times.now - holder.since)}" if times.relative else f" since {times.moment(holder.since)}"
 
 
 def _limit(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
@@ -203,7 +219,10 @@ def _limit(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     if limit is not None and limit.open_until is not None:
         then = times.until(limit.open_until)
         text = f"{step} waits: the circuit of limit `{wait.limit}` is open after failures, until {then}"
-        return Say(code="waiting.circuit", text=text, since=head.updated, until=limit.open_until, subject=subject)
+        help = (helping("see its failures", "limits", "show", wait.limit),)
+        return Say(
+            code="waiting.circuit", text=text, since=head.updated, until=limit.open_until, subject=subject, help=help
+        )
     numbers = f" ({limit.numbers})" if limit is not None and limit.numbers else ""
     behind = f"; {limit.waiting} wait, {limit.used} run" if limit is not None else ""
     turn = wait.until or (limit.next if limit is not None else None) or head.due

@@ -10,6 +10,7 @@ from holdfast.looking.views import Help
 from holdfast.looking.why.saying import Say, helping
 
 MINUTE = 60_000_000
+WORKERS = helping("see which workers there are, and what they serve", "workers")
 _OWNED = (Status.CANCELLING, Status.COMPENSATING)
 
 
@@ -44,7 +45,8 @@ def _admission(head: RunHead, facts: Facts, times: Times) -> Say:
     lane = f" with key `{admission.lane}`" if admission is not None and admission.lane else ""
     then = f", not before {times.until(later)}" if later is not None else ""
     text = f"Waits for its turn: the runs of workflow `{head.workflow}`{lane} take turns, or have no free place{then}"
-    return Say(code="pending.admission", text=text, since=head.created, until=later, subject=subject)
+    help = (helping("see those that have begun", "list", f"workflow:{head.workflow}", "is:open", "-status:pending"),)
+    return Say(code="pending.admission", text=text, since=head.created, until=later, subject=subject, help=help)
 
 
 def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
@@ -54,16 +56,14 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
     if not facts.alive:
         dead = max(facts.workers.values(), key=lambda worker: worker.heard, default=None)
         last = f"; `{facts.worker(dead.id)}` was last heard of {times.back(dead.heard)}" if dead is not None else ""
-        help = (Help(say="start a worker: a process with Engine(..., workflows=[...])"),)
+        help: tuple[Help, ...] = (Help(say="start a worker: a process with Engine(..., workflows=[...])"),)
         if times.now - due > MINUTE:
             text = f"It {late} and no worker took it: none is alive{last}"
             return Say(code="overdue", text=text, since=due, help=help)
         return Say(code="pending.nobody", text=f"No worker can take it: none is alive{last}", since=due, help=help)
     workers = f"{len(facts.alive)} worker{'s are' if len(facts.alive) != 1 else ' is'} alive"
     if facts.none_has(head.workflow):
-        help = (
-            Help(say=f"start a worker with it: Engine(workflows=[{head.workflow}, ...])", command="holdfast workers"),
-        )
+        help = (Help(say=f"start a worker with it: Engine(workflows=[{head.workflow}, ...])"), WORKERS)
         text = f"No worker can take it: {workers}, and none has workflow `{head.workflow}`; it {late}"
         return Say(code="pending.nobody", text=text, since=due, subject={"workflow": head.workflow}, help=help)
     if times.now - due > MINUTE:
@@ -73,7 +73,7 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
     ahead = facts.ahead.get(head.id)
     others = f", {ahead} pending before it" if ahead else ""
     text = f"Waits for a worker: it {late}{others}, and {workers}{_rate(facts.taken)}"
-    return Say(code="pending.busy", text=text, since=due)
+    return Say(code="pending.busy", text=text, since=due, help=(WORKERS,))
 
 
 def _rate(taken: float | None) -> str:
@@ -101,10 +101,10 @@ def lost(head: RunHead, facts: Facts, times: Times) -> Say | None:
     if worker is None or worker.state == "dead":
         heard = f" was last heard of {times.back(worker.heard)} and" if worker is not None else ""
         text = f"Its worker `{name}`{heard} is dead; {then}"
-        return Say(code="running.dead", text=text, since=head.updated, subject=subject)
+        return Say(code="running.dead", text=text, since=head.updated, subject=subject, help=(WORKERS,))
     if worker.state == "silent":
         text = f"Its worker `{name}` was last heard of {times.back(worker.heard)}, longer than its lease; {then}"
-        return Say(code="running.silent", text=text, since=worker.heard, subject=subject)
+        return Say(code="running.silent", text=text, since=worker.heard, subject=subject, help=(WORKERS,))
     return None
 
 

@@ -29,7 +29,7 @@ _FILES = (
 )  # fmt: skip
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
-    "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures", "secrets",
+    "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures", "secrets", "event_takers",
 )  # fmt: skip
 _TABLE = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE|TABLE) ({'|'.join(_TABLES)})\b")
 _ROWS = "(SELECT {values} FROM jsonb_array_elements($1::jsonb))"

@@ -71,7 +71,8 @@ class PostgresTransactions:
 
     def _record(self, turn: _StepTransaction, attempt: Transact, body: Body, now: Callable[[], Instant]) -> Delivered:
         statements = BlockingStatements(turn.connection, self._schema)
-        if at_once(Batch(statements).tasks.may_record(attempt)) is None:
+        batch = Batch(statements)
+        if at_once(batch.tasks.may_record(attempt)) is None:
             raise _Lost
         payload = turn.call(body)
         nothing = encoded([])

@@ -35,6 +35,7 @@ class EventRules:
         self._unwaits: dict[tuple[int, str], None] = {}
         self._forgotten: dict[int, None] = {}
         self._queued: dict[str, int] = {}
+        self._taken: dict[str, tuple[int, Instant]] = {}
 
     # Waiting.
 
@@ -54,6 +55,7 @@ class EventRules:
             (published, n, id, payload), name = min(heads)
             await self._take(run, name, wait.names[name], n)
             self._batch.put_row(run, Message(0, wait.names[name].kind, name, id, payload, published), at)
+            self._taken[name] = (run.key, at)
             return True
         place = (run.key, wait.location)
         self._waits[place] = [(run.key, wait.location, name, wait.since) for name in wait.names]
@@ -157,6 +159,7 @@ class EventRules:
                 continue
             batch.put_row(run, row, now)
             given.append((key, places[key]))
+            self._taken[event.name] = (key, now)
         self._unwaits.update(dict.fromkeys(given))
         if n and given:
             await batch.statements.write("put_cursors", [(key, event.name, n) for key, _ in given])
@@ -229,6 +232,7 @@ class EventRules:
             ("forget_waiters", forgotten),
             ("delete_waiters", [*self._unwaits]),
             ("insert_waiters", [row for rows in self._waits.values() for row in rows]),
+            ("put_takers", [(name, *taken) for name, taken in self._taken.items()]),
         ]
-        self._waits, self._unwaits, self._forgotten = {}, {}, {}
+        self._waits, self._unwaits, self._forgotten, self._taken = {}, {}, {}, {}
         return work

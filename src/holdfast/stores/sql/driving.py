@@ -27,7 +27,8 @@ _HAS_ATTRIBUTE = (
 class IndexDriver:
     """A condition whose index a search goes down; `values` are alternatives, each with its own part of the index.
 
-    With column `key` it is all runs in their order. An attribute has its name in `column`.
+    With column `key` it is all runs in their order, or, in another order, those with the keys of a list of JSON. An
+    attribute has its name in `column`.
     """
 
     column: str
@@ -43,6 +44,11 @@ class IndexDriver:
 
 
 ALL = IndexDriver("key")
+
+
+def listed(keys: Sequence[int]) -> IndexDriver:
+    """Return what goes down a list of runs."""
+    return IndexDriver("key", (msgspec.json.encode(keys).decode(),), ordered=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +119,18 @@ def _part(wanted: Conditions, piece: Piece, value: str) -> str:
 
 
 def _in_another_order(wanted: Conditions, piece: Piece, value: str) -> str:
-    found = Conditions.beside(wanted)
-    _add_driver(found, piece.driver, (value,))
+    found, table = Conditions.beside(wanted), "runs"
+    if piece.driver.column == "key":
+        numbers = f"jsonb_array_elements_text({wanted.value(value)}::jsonb) AS number"
+        table = f"(SELECT number::bigint AS key FROM {numbers}) AS runs"  # noqa: S608  # of ours
+    else:
+        _add_driver(found, piece.driver, (value,))
     if piece.above is not None:
         found.add("runs.key + 0 >=", piece.above)
     if piece.below is not None:
         found.add("runs.key + 0 <", piece.below)
     order = " ORDER BY runs.id" if piece.driver.column == "id" else ""
-    return f"SELECT runs.key AS key FROM runs WHERE {found}{order}"  # noqa: S608  # names of ours
+    return f"SELECT runs.key AS key FROM {table} WHERE {found}{order}"  # noqa: S608  # names of ours
 
 
 def _conditions(wanted: Conditions, db: Statements, which: HeadFilter, piece: Piece) -> None:
@@ -136,7 +146,7 @@ def _others(wanted: Conditions, db: Statements, which: HeadFilter, driver: Index
     for name, value in which.attributes.items():
         if not (driver.attribute and driver.column == name):
             wanted.add(_HAS_ATTRIBUTE.format(name=wanted.value(name), value=wanted.value(value)))
-    lists = {"status": tuple(map(str, which.statuses)), "workflow": which.workflows}
+    lists = {"status": tuple(map(str, which.statuses)), "workflow": which.workflows, "owner": which.owners}
     for column, values in lists.items():
         if values and driver.column != column:
             _any_of(wanted, db.ignoring_indexes(column), values)
@@ -184,6 +194,8 @@ def _add_driver(wanted: Conditions, driver: IndexDriver, values: tuple[str, ...]
         _any_of(wanted, "tagged.value", values)
     elif driver.column == "id":
         _in_range(wanted, "runs.id", values[0])
+    elif driver.column == "key":
+        wanted.add(f"runs.key IN (SELECT value FROM json_each({wanted.value(values[0])}))")  # noqa: S608  # of ours
     else:
         _any_of(wanted, f"runs.{driver.column}", values)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from holdfast.clock import Instant
 from holdfast.contract.heads import SCAN_BUDGET, Counted, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
-from holdfast.stores.sql.driving import ALL, IndexDriver, Piece, ask, step
+from holdfast.stores.sql.driving import ALL, IndexDriver, Piece, ask, listed, step
 from holdfast.stores.sql.spans import Look, spans
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import record_of
@@ -129,6 +129,14 @@ class Scan:
         best, least = ALL, _PROBE
         if low is not None:
             least = await self._count(db, ALL, "", _PROBE, low)  # few runs may lie between two keys
+        most = min(_PROBE, self._budget // 2 - self.scanned)
+        if self._which.due_until is not None and most > 0:
+            keys = await db.read("overdue_keys", [(self._which.due_until, most)])
+            self.scanned += len(keys)
+            if len(keys) < min(most, least):
+                best, least = listed([key for (key,) in keys if isinstance(key, int)]), len(keys)
+            if not keys:
+                return best, 0
         for driver in drivers(self._which):
             size, most = 0, _PROBE if driver.ordered else _SORTED
             most = min(most, least) if least < _PROBE else most

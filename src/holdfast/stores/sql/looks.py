@@ -29,7 +29,9 @@ from holdfast.contract.house import (
     AuditFilter,
     AuditPage,
     EventNameRow,
+    EventQueueRow,
     EventWaiterRow,
+    KeyHolder,
     LetterGroupRow,
     QueueRow,
 )
@@ -118,9 +120,10 @@ class SQLLooks(Store):
         acts = sorted((record_of(AuditRow, row) for row in rows), key=lambda act: act.n)
         return {act.target: act for act in acts}
 
-    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    async def key_holders(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], KeyHolder]:
         rows = await self._read("key_holders", *keys) if keys else []
-        return {(str(activity), str(key)): str(run) for activity, key, run in rows}
+        # A worker of an earlier version did not say since when.
+        return {(str(activity), str(key)): KeyHolder(str(run), _int(at) or None) for activity, key, run, at in rows}
 
     async def waiting_since(self, keys: Sequence[int]) -> dict[int, Instant]:
         rows = await self._read("waiting_since", *((key,) for key in keys)) if keys else []
@@ -144,9 +147,14 @@ class SQLLooks(Store):
         rows = await self._read("takers", *places) if places else []
         return {(_int(run), str(queue)): str(owner) for run, queue, owner in rows if owner is not None}
 
-    async def event_queues(self, names: Sequence[str]) -> dict[str, int]:
-        rows = await self._read("pending_of", *((name,) for name in names)) if names else []
-        return {str(name): _int(pending) for name, pending in rows}
+    async def event_queues(self, names: Sequence[str]) -> dict[str, EventQueueRow]:
+        rows = await self._read("read_event_queues", *((name,) for name in names)) if names else []
+        return {
+            str(name): EventQueueRow(_int(pending), None, None)
+            if run is None
+            else EventQueueRow(_int(pending), str(run), _int(at))
+            for name, pending, run, at in rows
+        }
 
     async def admissions(self, keys: Sequence[int]) -> dict[int, Admission]:
         rows = await self._read("admissions_of", *((key,) for key in keys)) if keys else []

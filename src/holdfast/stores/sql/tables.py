@@ -193,7 +193,8 @@ TABLES: Mapping[str, Table] = {
 }
 """The tables that statements are made for and that, but for `tokens`, move with an export. Not here, because nothing is
 made of their columns: `workers`, which are the database's own; limits, whose statements and records stand side by side
-in `queries/limits.sql` and `rules/limits/rows.py`; figures (`figures.py`)."""
+in `queries/limits.sql` and `rules/limits/rows.py`; figures (`figures.py`); `event_takers`, which are
+the database's own, too."""
 
 
 def _listed(table: str, record: type, exceptions: Mapping[str, str] | None = None) -> str:

@@ -245,6 +245,8 @@ class SQLiteStore(SQLStore):
 class _BootClock(Clock):
     """The time since the machine was booted: it is the same for all processes, and is never set."""
 
+    same_for_all = True
+
     def now(self) -> Instant:
         return boot_time()
 

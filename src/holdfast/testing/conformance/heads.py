@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from holdfast.contract.heads import HeadFilter, RunHead
-from holdfast.contract.operations import Committed, Delivered, Published, SetAttributes
+from holdfast.contract.house import EventQueueRow, KeyHolder
+from holdfast.contract.operations import Committed, Delivered, Done, Published, Purge, SetAttributes
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, NewLetter, State, TakeKey
@@ -25,6 +26,8 @@ from holdfast.testing.conformance.samples import (
     message,
     one,
     optioned,
+    parked,
+    row,
     started,
     turn,
     waiting,
@@ -107,8 +110,45 @@ class HeadConformance:
         assert await found(ended_until=NOW) == []
         assert await found(quiet_since=NOW) == []
         assert await found(due_until=NOW, workflows=("order",)) == [kim.id, "plain-1"]
-        assert await found(parent="none") == []
+        assert await found(parent="none") == await found(owners=("none",)) == []
+        assert await found(owners=("w", "v")) == await found(owners=("w",), statuses=(Status.SUSPENDED,))
+        assert await found(owners=("w",), statuses=(Status.SUSPENDED,)) == ["again-1", "child-1"]
         assert len(await found()) == 6
+
+    async def test_runs_that_want_a_worker_are_found_wherever_they_stand(self, store: Store) -> None:
+        """Of any workflow, priority and age, those that a worker has or has lost among them, and none that sleeps."""
+        wanted = {
+            (await optioned(store, owner=None, priority=priority, unique_key=f"{priority}")).id
+            for priority in (-5, 0, 7)
+        }
+        wanted |= {(await started(store, owner=None, workflow=name, at=NOW - SECOND)).id for name in ("a", "b")}
+        for worker in ("w", "v"):
+            for due in (NOW, NOW + 1, None):
+                run = await started(store, owner=worker)
+                await one(store, turn(run.key, state=parked(due)), Committed)
+                wanted |= {run.id} if due == NOW else set()
+        late = await started(store, owner=None, at=NOW + 1)
+        await end(store, await started(store))
+        other = await started(store, workflow="lost")
+        for _ in range(2):  # workers have it, and lose it
+            back = State(status=Status.PENDING, seen=0, due=NOW, released=True)
+            await one(store, turn(other.key, (await row(store, other.id)).epoch, trial=True, state=back), Committed)
+            [taken] = await store.claim("w", NOW, 1, ["lost"])
+        await one(store, turn(other.key, taken.epoch, state=back), Committed)
+        assert (await row(store, other.id)).claims > 0
+        wanted.add(other.id)
+
+        async def found(until: int = NOW, **conditions: object) -> set[str]:
+            which = HeadFilter(due_until=until, **conditions)  # type: ignore[arg-type]  # its fields
+            return {head.id for head in (await store.heads(which)).heads}
+
+        assert await found() == wanted
+        assert await found(statuses=(Status.PENDING, Status.SUSPENDED)) == wanted
+        assert await found(workflows=("a", "lost")) == await found(workflows=("lost",)) | await found(workflows=("a",))
+        assert await found(id_prefix=other.id, workflows=("lost",)) == {other.id}
+        assert await found(NOW - SECOND) == await found(created_until=NOW) == await found(workflows=("a", "b"))
+        assert len(await found(NOW + 1)) == len(wanted) + 3
+        assert late.id in await found(NOW + 1)
 
     async def test_a_count_stops_where_it_is_told_to(self, store: Store) -> None:
         for _ in range(5):
@@ -141,10 +181,11 @@ class HeadConformance:
         acts = await store.last_acts([paused.id, holder.id], ["pause", "resume"])
         assert {target: act.actor for target, act in acts.items()} == {paused.id: "lena"}
         assert (await store.last_acts([paused.id], ["pause"]))[paused.id].actor == "kim"
-        assert await store.key_holders([("pay", "acct-17"), ("pay", "none")]) == {("pay", "acct-17"): holder.id}
+        held = {("pay", "acct-17"): KeyHolder(holder.id, NOW)}
+        assert await store.key_holders([("pay", "acct-17"), ("pay", "none")]) == held
         assert await store.waiting_since([paused.key, holder.key]) == {paused.key: NOW - 5 * SECOND}
         await one(store, event(name="stock"), Published)
-        assert await store.event_queues(["stock", "none"]) == {"stock": 1}
+        assert await store.event_queues(["stock", "none"]) == {"stock": EventQueueRow(1, None, None)}
         assert not await store.event_queues([])
         for name in ("aproved", "aproved", "other"):
             await one(store, message(holder.id, name=name), Delivered)
@@ -160,6 +201,28 @@ class HeadConformance:
         assert not await store.attempts_given_up([])
         assert not await store.key_holders([])
         assert not await store.waiting_since([])
+
+    async def test_a_key_is_held_since_its_step_took_it_first(self, store: Store) -> None:
+        holder = await started(store)
+        key = TakeKey(activity="pay", key="acct-17", digest=1, location="a0")
+        for at in (NOW, NOW + 9 * SECOND):
+            await one(store, extra(holder.key, at=at, takes=[key]), Committed)
+        assert await store.key_holders([("pay", "acct-17")]) == {("pay", "acct-17"): KeyHolder(holder.id, NOW)}
+
+    async def test_which_run_was_given_the_last_event_of_a_name_is_known_until_it_is_purged(self, store: Store) -> None:
+        first = await waiting(store, "stock", since=NOW - 2 * SECOND)
+        second = await waiting(store, "stock", since=NOW - SECOND)
+        for run, at in ((first, NOW), (second, NOW + SECOND)):
+            await one(store, event(name="stock", at=at), Published)
+            assert await store.event_queues(["stock"]) == {"stock": EventQueueRow(0, run.id, at)}
+        await one(store, event(name="stock", at=NOW + 2 * SECOND), Published)
+        assert await store.event_queues(["stock"]) == {"stock": EventQueueRow(1, second.id, NOW + SECOND)}
+        third = await waiting(store, "stock", since=NOW + 3 * SECOND)
+        found = await store.event_queues(["stock"])
+        assert (found["stock"].pending, found["stock"].taker) == (0, third.id), "what was queued counts, too"
+        await one(store, turn(third.key, end=ended()), Committed)
+        await one(store, Purge(what=Status.COMPLETED, before=NOW + 1, limit=10, at=NOW), Done)
+        assert (await store.event_queues(["stock"]))["stock"].taker is None
 
     async def test_workers_are_listed_with_their_state(self, store: Store) -> None:
         await store.join("v", LEASE)

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from holdfast.looking.about.past import PastTick
+from holdfast.looking.desk import FiguresAsked
 from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, ScheduleView, WorkerView
 from holdfast.schedules.preview import TickPreview
 from holdfast.web.problems import Problem
@@ -77,6 +78,8 @@ class FiguresQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     since: datetime | None = None
     """A day before `until` if it is not said, which is now if it is not said."""
     until: datetime | None = None
+    last: timedelta | None = None
+    """How far back instead of `since`, as PT1H or P7D."""
     workflow: str | None = None
     by: Literal["step", "workflow", "time"] = "step"
 
@@ -139,9 +142,13 @@ async def versions(call: ApiCall) -> ApiAnswer:
 
 
 async def figures(call: ApiCall) -> ApiAnswer:
-    asked = call.query
-    found = await call.desk.figures(since=asked.since, until=asked.until, workflow=asked.workflow, by=asked.by)
-    return ApiAnswer(found)
+    asked: FiguresQuery = call.query
+    if asked.last is not None and asked.since is not None:
+        raise Problem(400, "bad-request", "say since or last, not both", field="last")
+    which: FiguresAsked = {"since": asked.since, "until": asked.until, "workflow": asked.workflow, "by": asked.by}
+    if asked.last is not None:
+        which["last"] = asked.last
+    return ApiAnswer(await call.desk.figures(**which))
 
 
 async def inputs(call: ApiCall) -> ApiAnswer:

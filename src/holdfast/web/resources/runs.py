@@ -11,7 +11,7 @@ from holdfast.contract.rows import Status
 from holdfast.errors import BadFilter
 from holdfast.looking.views import Count, RunView, StatusCount
 from holdfast.web.resources.house import ListView
-from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, TellingQuery, zone_of
+from holdfast.web.routing import ApiAnswer, ApiCall, LongQuery, Nothing, TellingQuery, zone_of
 
 LONGEST_WAIT = timedelta(seconds=60)
 
@@ -21,6 +21,8 @@ class RunQuery(TellingQuery, frozen=True, kw_only=True):
 
     facts: int | None = None
     """The newest so many facts alone, for the steps of a long run: `partial` says that there are more."""
+    cut: bool = False
+    """Of values longer than 64 KiB only how many bytes they have and how they begin."""
 
 
 class ListQuery(TellingQuery, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class CountQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     zone: str = "UTC"
 
 
-class HistoryQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HistoryQuery(LongQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which facts of a history."""
 
     after: int = 0
@@ -62,6 +64,13 @@ class ChildrenQuery(TellingQuery, frozen=True, kw_only=True):
     """Which runs that it started."""
 
     depth: int = 1
+
+
+class InboxQuery(LongQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of them."""
+
+    after: int = 0
+    limit: int = 100
 
 
 class AfterQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +101,7 @@ class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True
     limit: int = 50
 
 
-class StepQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StepQuery(LongQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which step."""
 
     step: str
@@ -204,6 +213,10 @@ async def graph(call: ApiCall) -> ApiAnswer:
 
 async def state(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.state(call.path["id"]))
+
+
+async def misfit(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.misfit(call.path["id"]))
 
 
 async def recording(call: ApiCall) -> ApiAnswer:

@@ -30,16 +30,16 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def server(call: ApiCall) -> ApiAnswer:
-    database = await call.desk.database()
+    store = await call.desk.store()
     return ApiAnswer(
         ServerView(
             version=__version__,
-            store=database.kind,
-            durability=database.durability,
+            store=store.kind,
+            durability=store.durability,
             name=call.who.name,
             role=call.who.role,
             features=["code", "acts", "bulk"],
-            database=database.name,
+            database=store.name,
             open=call.who is ANYONE,
             logs_url=call.logs_url,
         )

@@ -33,10 +33,17 @@ SELECT {audit_row} FROM {rows} AS wanted
 
 -- name: key_holders
 -- rows: activity text, key text
--- The runs that hold some keys.
-SELECT idempotency_keys.activity, idempotency_keys.key, runs.id FROM {rows} AS wanted
+-- The runs that hold some keys, and since when.
+SELECT idempotency_keys.activity, idempotency_keys.key, runs.id, idempotency_keys.expires FROM {rows} AS wanted
 {join} idempotency_keys ON idempotency_keys.activity = wanted.activity AND idempotency_keys.key = wanted.key
 {join} runs ON runs.key = idempotency_keys.run WHERE idempotency_keys.result IS NULL;
+
+-- name: read_event_queues
+-- rows: name text
+-- How many events wait under names, and which runs were given the last: of names under which there was one.
+SELECT wanted.name, coalesce(event_queues.pending, 0), runs.id, event_takers.at FROM {rows} AS wanted
+LEFT JOIN event_queues ON event_queues.name = wanted.name LEFT JOIN event_takers ON event_takers.name = wanted.name
+LEFT JOIN runs ON runs.key = event_takers.run WHERE event_queues.name IS NOT NULL OR event_takers.name IS NOT NULL;
 
 -- name: waiting_since
 -- rows: run int

@@ -34,3 +34,20 @@ SELECT runs.key FROM runs WHERE {filter} ORDER BY runs.key DESC LIMIT 1 OFFSET $
 -- name: reach_attributes
 -- The same of an attribute.
 SELECT tagged.run FROM attributes AS tagged WHERE {filter} ORDER BY tagged.run DESC LIMIT 1 OFFSET $1;
+
+-- name: overdue_keys
+-- Runs that want a worker since an instant or longer: jumps from one worker and priority to the next in the index of the
+-- open ones, so that what sleeps is not looked at. The last of `owners` is that of runs that no worker has.
+WITH RECURSIVE owners (owner) AS (
+    SELECT (SELECT owner FROM runs WHERE ended IS NULL AND owner > '' ORDER BY owner LIMIT 1)
+    UNION ALL
+    SELECT (SELECT runs.owner FROM runs WHERE runs.ended IS NULL AND runs.owner > owners.owner
+            ORDER BY runs.owner LIMIT 1) FROM owners WHERE owners.owner IS NOT NULL
+), levels (owner, priority) AS (
+    SELECT owner, (SELECT max(priority) FROM runs WHERE runs.ended IS NULL AND runs.owner IS owners.owner) FROM owners
+    UNION ALL
+    SELECT owner, (SELECT max(priority) FROM runs WHERE runs.ended IS NULL AND runs.owner IS levels.owner
+                   AND runs.priority < levels.priority) FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT runs.key FROM levels CROSS JOIN runs ON runs.ended IS NULL AND runs.owner IS levels.owner
+    AND runs.priority = levels.priority AND runs.due <= $1 LIMIT $2;

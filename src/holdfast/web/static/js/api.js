@@ -5,8 +5,8 @@ import { answered, heard, zoneName } from "./format.js";
 
 const API = ROOT + "/api/v1";
 
-/** Who we are and what answers: {state: "unknown" | "in" | "out", name, role, store, ...}. */
-export const session = signal({ state: "unknown" });
+/** Who we are and what answers: {state: "entering" | "unknown" | "in" | "out" | "away", name, role, store, ...}. */
+export const session = signal({ state: new URLSearchParams(location.hash.slice(1)).get("token") ? "entering" : "unknown" });
 
 /** What the server, or the way to it, said instead of an answer. */
 export class Problem extends Error {

@@ -14,6 +14,7 @@ const listeners = new Map();
 let source = null;
 let opened = "";
 let retry = 0;
+let reading = 0;
 let wait = 1000;
 
 function say(state, reason = "") {
@@ -35,7 +36,7 @@ function refresh() {
     say("off");
     return;
   }
-  if (source && opened === query) return;
+  if (source ? opened === query : reading) return;
   stop();
   opened = query;
   if (connection.value.state !== "lost") say("connecting");
@@ -52,7 +53,7 @@ function refresh() {
       wait = Math.min(wait * 2, 15_000);
     }
   };
-  for (const name of ["rows", "run", "counts", "letters", "workers", "bulk", "gone", "problem", "bye"]) {
+  for (const name of ["rows", "run", "counts", "letters", "workers", "bulk", "schedules", "events", "audit", "figures", "versions", "checks", "doctor", "database", "gone", "problem", "bye"]) {
     mine.addEventListener(name, (event) => {
       say("live");
       let data;
@@ -88,6 +89,24 @@ export function useLive(view, hear) {
       soon();
     };
   }, [view]);
+}
+
+/** While a screen reads what it is opened for, no stream begins: it would read the same, and then once more.
+ * @param {boolean} busy */
+export function useReading(busy) {
+  useEffect(() => {
+    if (!busy) return undefined;
+    reading++;
+    return () => { reading--; soon(); };
+  }, [busy]);
+}
+
+/** Keep a picture as a view has it: what the stream brings is shown, and read only while there is none. */
+export function useLivePicture(view, picture) {
+  useLive(view, (name, data) => {
+    if (data.value && name !== "gone" && name !== "problem") picture.put(data.value);
+    else picture.reload();
+  });
 }
 
 let hide = 0;

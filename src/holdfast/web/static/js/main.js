@@ -68,7 +68,7 @@ function Search() {
 function Bar() {
   const about = session.value;
   const groups = usePicture("letters-count", (signal) => get("/letters/groups", { signal }));
-  useLive("letters", () => groups.reload());
+  useLive("letters", (name, data) => { if (data.value?.items) groups.put(data.value); else groups.reload(); });
   const open = (groups.data?.items ?? []).reduce((n, each) => n + each.count, 0);
   const path = place.value.path;
   return html`${about.open && html`<div class="openbar">This dashboard is open to everyone who can reach it: dangerously_open=True</div>`}
@@ -78,7 +78,7 @@ function Bar() {
     <nav class="nav" aria-label="Main">${SCREENS.map(([to, word], i) => html`<a class=${i > 4 ? "late" : ""} href=${href(to)} aria-current=${isAt(to, path) ? "page" : undefined}>${word}${to === "/letters" && open > 0 && html`<span class="badge">${open.toLocaleString("en-US")}<span class="vh"> open</span></span>`}</a>`)}<span class="rest"><${Drop} label="More" items=${SCREENS.slice(5).map(([to, word]) => [word, href(to)])} /></span><span class="whole"><${Drop} label=${SCREENS.find(([to]) => isAt(to, path))?.[1] ?? "Menu"} name="Menu" items=${SCREENS.map(([to, word]) => [word, href(to)])} /></span></nav>
     <div class="right"><${Search} />
       <button class="icon" aria-label="Light or dark" onClick=${flipTheme}><${Icon} name="moon" /></button>
-      <a class="who" href=${href("/settings")} title="Settings" aria-label=${`Settings; ${about.name}, ${about.role}`}><i class="face" aria-hidden="true">${(about.name ?? "?")[0].toUpperCase()}</i><span>${about.name} · ${about.role}</span></a></div>
+      ${about.name && html`<a class="who" href=${href("/settings")} title="Settings" aria-label=${`Settings; ${about.name}, ${about.role}`}><i class="face" aria-hidden="true">${(about.name ?? "?")[0].toUpperCase()}</i><span>${about.name} · ${about.role}</span></a>`}</div>
   </header>`;
 }
 
@@ -141,10 +141,12 @@ function App() {
     "?": () => open({ kind: "help" }), t: flipTheme,
     z: () => { setZone(ZONES[(ZONES.indexOf(zone.value) + 1) % ZONES.length]); toast("Times in " + zoneName(), { icon: "suspended" }); },
   });
-  if (about.state === "unknown") return html`<main id="main" aria-busy="true"></main>`;
+  // Most browsers that come are known: what a list or a run shows is asked for while it is found out who we are.
+  const early = about.state === "unknown" && place.value.path.startsWith("/runs");
+  if (about.state === "entering") return busy;
   if (about.state === "out") return html`<${SignIn} />`;
   if (about.state === "away") return html`<main id="main"><${Trouble} problem=${about.problem} retry=${meet} /></main>`;
-  return html`<a class="skip" href="#main">Skip to content</a><${Bar} /><${Screen} /><${Sheet} /><${Toasts} />`;
+  return html`<a class="skip" href="#main">Skip to content</a><${Bar} />${about.state === "in" || early ? html`<${Screen} />` : busy}<${Sheet} /><${Toasts} />`;
 }
 
 async function begin() {
@@ -153,7 +155,7 @@ async function begin() {
     history.replaceState(history.state, "", location.pathname + location.search);
     try { await signIn(given); } catch (error) { if (!(error instanceof Problem)) throw error; session.value = { state: "out" }; }
   }
-  if (session.value.state === "unknown") await meet();
+  if (["entering", "unknown"].includes(session.value.state)) await meet();
 }
 
 setInterval(() => { if (session.value.state === "away") meet(); }, 2000);

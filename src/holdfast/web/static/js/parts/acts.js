@@ -25,13 +25,17 @@ export const ACTS = {
     one: "It ends here and now, without asking its code. Nothing is undone.", many: "They end here and now, without asking their code. Nothing is undone." },
 };
 
-const UNITS = { s: ["T", "S"], min: ["T", "M"], m: ["T", "M"], h: ["T", "H"], d: ["", "D"] };
+const LENGTH = /^(?:(\d+) ?d)? ?(?:(\d+) ?h)? ?(?:(\d+) ?m(?:in)?)? ?(?:(\d+) ?s)?$/;
 
-/** A duration as the server reads it: 30min is PT30M; null for what is none. */
+/** A duration as the server reads it: 1h30min, or 1 h 30 min, is PT1H30M; null for what is none. */
 export function durationOf(text) {
-  const read = text.trim().match(/^(\d+) ?(s|min|m|h|d)$/);
-  return read ? `P${UNITS[read[2]][0]}${read[1]}${UNITS[read[2]][1]}` : null;
+  const [whole, d, ...parts] = text.trim().match(LENGTH) ?? [];
+  const time = parts.map((each, i) => (each ? each + "HMS"[i] : "")).join("");
+  return whole ? `P${d ? d + "D" : ""}${time && "T" + time}` : null;
 }
+
+/** The same as commands take it. */
+export const spelled = (text) => text.replace(/ /g, "").replace(/m(?!in)/, "min");
 
 /** What is sent, from what was filled in. */
 export function bodyOf(action, given) {
@@ -48,7 +52,7 @@ export function cli(action, { ids, q }, given = {}) {
   const words = ["holdfast", action, ...(ids ?? []).map(quoted)];
   if (!ids) words.push("--where", quoted(q));
   if (action === "cancel" && given.compensate) words.push("--compensate");
-  if (action === "pause" && given.duration) words.push("--for", given.duration);
+  if (action === "pause" && given.duration) words.push("--for", spelled(given.duration));
   if (action === "rerun" && given.from_step) words.push("--from", quoted(given.from_step));
   if (action === "nudge" && given.step) words.push("--step", quoted(given.step));
   if (given.reason) words.push("--reason", quoted(given.reason));

@@ -51,6 +51,12 @@ export function Bars({ figures, choose, note, height = HEIGHT, children }) {
     ${choose && html`<span class="vh" role="status">${said}</span>`}</div>`;
 }
 
+/** How far back figures may go, in milliseconds. */
+export const SPANS = { "1h": 3600e3, "24h": 86400e3, "7d": 7 * 86400e3, "30d": 30 * 86400e3 };
+
+/** Figures that go back from now, as what is read and as what is watched: many pages that show the same are one look. */
+export const figuresView = ({ by, last, workflow }) => `figures?by=${by}${last === "24h" ? "" : `&last=PT${SPANS[last] / 1000}S`}${workflow ? "&workflow=" + encodeURIComponent(workflow) : ""}`;
+
 const UNITS = { s: 1e3, min: 60e3, m: 60e3, h: 3600e3, d: 86400e3, w: 604800e3 };
 
 /** An instant as a filter says it: -24h, a date, a time; null for what is none. */

@@ -87,9 +87,27 @@ function shown(value, depth, out, room) {
   }
 }
 
+/** Whether the server has told only how a value begins. */
+export const isCut = (value) => typeof value?.cut_from_bytes === "number";
+
+async function download(whole, label) {
+  const address = URL.createObjectURL(new Blob([JSON.stringify(await whole(), null, 2)], { type: "application/json" }));
+  const link = Object.assign(document.createElement("a"), { href: address, download: label.toLowerCase().replaceAll(" ", "-") + ".json" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+/** The beginning of a long value, and beside it all of it as a file. */
+function Beginning({ value, label, whole }) {
+  const [problem, setProblem] = useState("");
+  return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${value.begins}…</pre>
+    <p class="dim">${Math.ceil(value.cut_from_bytes / 1024).toLocaleString("en-US")} KiB, of which this is the beginning${whole && html` · <button class="linklike" onClick=${() => download(whole, label).then(() => setProblem(""), (error) => setProblem(error.message))}>download</button>`}${problem && html` · <span class="s-failed">${problem}</span>`}</p>`;
+}
+
 /** A value as JSON, with colours unless it has very many parts; a very long one is cut, and can be copied whole. */
-export function Json({ value, label }) {
+export function Json({ value, label, whole: all }) {
   const [whole, setWhole] = useState(false);
+  if (isCut(value)) return html`<${Beginning} value=${value} label=${label} whole=${all} />`;
   const text = JSON.stringify(value, null, 2) ?? "null";
   if (text.length > LONGEST && !whole) {
     return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${text.slice(0, LONGEST)}…</pre>
@@ -115,7 +133,7 @@ export function Wide({ children }) {
 export const Chips = ({ values }) => Object.entries(values ?? {}).map(([name, value]) =>
   html`<span class="chip" key=${name} title=${name + " = " + plain(value)}>${name} <b>${plain(value)}</b></span>`);
 
-export const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+export const plain = (value) => (isCut(value) ? value.begins : typeof value === "string" ? value : JSON.stringify(value));
 
 export const RunLink = ({ id, children }) => html`<a href=${runHref(id)}>${children ?? html`<code>${id}</code>`}</a>`;
 

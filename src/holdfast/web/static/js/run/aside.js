@@ -1,10 +1,10 @@
 // Beside a run: facts, attributes, input and result, what would be undone, what was done to it.
 import { html } from "../base.js";
-import { may } from "../api.js";
+import { get, may } from "../api.js";
 import { absolute, clock, coarse, now } from "../format.js";
 import { href } from "../url.js";
 import { open } from "../parts/sheet.js";
-import { Chips, Copy, Json, RunLink, Time } from "../parts/show.js";
+import { Chips, Copy, isCut, Json, RunLink, Time } from "../parts/show.js";
 import { Code, ErrorView, usePlaces } from "./step.js";
 import { done } from "./tabs.js";
 
@@ -26,12 +26,13 @@ export function Aside({ run, undos, audit }) {
     ["Reopened", head.reopened ? (head.reopened === 1 ? "once" : head.reopened + " times") : "never"],
     ["Facts", String(run.entries)],
   ].filter(([, value]) => value);
-  const copied = (value, what) => html`<span class="end"><${Copy} text=${JSON.stringify(value)} what=${what}>copy<//></span>`;
+  const whole = (field) => async () => (await get(`/runs/${encodeURIComponent(head.id)}`, { params: { facts: 1 } }))[field];
+  const copied = (value, what) => !isCut(value) && html`<span class="end"><${Copy} text=${JSON.stringify(value)} what=${what}>copy<//></span>`;
   return html`<aside class="panel side" aria-label="About this run">
     <section><h2 class="h3">About</h2><dl class="kv">${facts.map(([name, value]) => html`<dt>${name}</dt><dd class="num">${value}</dd>`)}</dl></section>
     <section><h2 class="h3">Attributes <span class="end"><button class="linklike" disabled=${!may("operator")} onClick=${() => open({ kind: "attributes", id: head.id, values: head.attributes ?? {} })}>edit</button></span></h2><div class="chips">${Object.keys(head.attributes ?? {}).length ? html`<${Chips} values=${head.attributes} />` : html`<span class="dim">none</span>`}</div></section>
-    <section><h2 class="h3">Input ${copied(run.input, "Input")}</h2><${Json} value=${run.input} label="Input" /></section>
-    ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" /></section>`}
+    <section><h2 class="h3">Input ${copied(run.input, "Input")}</h2><${Json} value=${run.input} label="Input" whole=${whole("input")} /></section>
+    ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" whole=${whole("output")} /></section>`}
     ${run.error && html`<section><h2 class="h3">Error</h2><${ErrorView} error=${run.error} run=${head.id} /></section>`}
     ${places.length > 0 && html`<section><h2 class="h3">Its code is here</h2>${places.map((each) => html`<${Code} place=${each} />`)}</section>`}
     ${run.compensation?.length > 0 ? html`<section><h2 class="h3">Undone</h2><ol class="undo">${run.compensation.map((each) => html`<li><code>${each.name}</code><small>${each.status}</small></li>`)}</ol></section>`

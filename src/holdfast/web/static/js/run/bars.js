@@ -14,14 +14,14 @@ export function rowsOf(entries, head = null) {
     const bar = each.bars.at(-1);
     if (bar && bar.to === null) Object.assign(bar, { to: at, state, ...more });
   };
-  for (const { at: text, kind, path, data } of entries) {
+  for (const { at: text, kind, path, data, seq } of entries) {
     const at = Date.parse(text);
     const known = rows.get(path);
     const list = Array.isArray(data) ? data : [];
     if (kind === "step") {
       const each = row(path, "step", at);
       each.attempts = list[1] ?? 1;
-      each.arguments = list[2];
+      Object.assign(each, { arguments: list[2], argued: seq });
       each.bars.push({ from: at, to: null, state: "running", attempt: list[1] ?? 1 });
     } else if (kind === "attempt" && known) {
       known.attempts = list[0] ?? known.attempts + 1;
@@ -69,7 +69,7 @@ export function rowsOf(entries, head = null) {
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "message" && known) {
       close(known, at, "wait");
-      known.marks.push({ at, what: list[0], payload: list[2] });
+      known.marks.push({ at, what: list[0], payload: list[2], seq });
       Object.assign(known, { status: "completed", ended: at });
     } else if (kind === "child") {
       const each = row(path, "child", at);

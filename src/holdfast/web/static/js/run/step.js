@@ -4,7 +4,7 @@ import { get, may, usePicture } from "../api.js";
 import { clock, coarse, now, span } from "../format.js";
 import { href } from "../url.js";
 import { ActButton } from "../parts/sheet.js";
-import { Copy, Json, Status, TERMINAL, Time } from "../parts/show.js";
+import { Copy, isCut, Json, Status, TERMINAL, Time } from "../parts/show.js";
 
 const LIBRARY = /site-packages|[\\/]lib[\\/]python|[\\/]holdfast[\\/](?!web[\\/]browser)|<frozen|<string>/;
 
@@ -69,6 +69,9 @@ export function ErrorView({ error, run, step }) {
     <p class="trace">${error.cause && html`caused by <code>${typeName(error.cause.type)}</code>${error.cause.message ? ": " + error.cause.message : ""} · `}${!whole && hidden > 0 && `${hidden} ${hidden === 1 ? "frame" : "frames"} of libraries hidden · `}${error.traceback && html`<button class="linklike" onClick=${() => setWhole(!whole)}>${whole ? "own frames" : "whole traceback"}</button>`}</p>`;
 }
 
+/** Reads what a fact of a history has in the third place, whole. */
+const third = (id, seq) => async () => (await get(`/runs/${encodeURIComponent(id)}/history`, { params: { after: seq - 1, limit: 1 } })).items[0].data[2];
+
 function Attempts({ row, worker }) {
   return html`<table class="att"><caption class="vh">Attempts: number, when it began, how long it took, what came of it</caption><colgroup><col class="c1" /><col class="c2" /><col class="c3" /><col /></colgroup><tbody>
     ${row.bars.slice(-30).map((bar) => html`<tr title=${bar.state === "running" && worker ? "on " + worker : undefined}><td class="dim">${bar.attempt}</td><td><${Time} at=${new Date(bar.from).toISOString()} millis /></td><td>${bar.to === null ? coarse(now.value - bar.from) : span(bar.to - bar.from)}</td>
@@ -82,11 +85,12 @@ const first = (text) => { const said = text.split(": ")[0]; return said[0].toUpp
 /** What a step was called with: as it was recorded, or found by replaying the run where the server has its code. */
 function Arguments({ row, head }) {
   const recorded = row.arguments !== undefined && row.arguments !== null;
-  const found = usePicture(recorded || !may("reader") ? null : `arguments ${head.id} ${row.path}`, (signal) => get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path }, signal }), { once: true });
+  const found = usePicture(recorded || !may("reader") ? null : `arguments ${head.id} ${row.path}`, (signal) => get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path, cut: true }, signal }), { once: true });
+  const whole = recorded ? third(head.id, row.argued) : async () => (await get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path } })).arguments;
   const value = recorded ? row.arguments : found.fresh ? found.data?.arguments : undefined;
   const there = value !== undefined && value !== null;
-  return html`<h3>Arguments ${there && html`<span class="end"><${Copy} text=${JSON.stringify(value)} what="Arguments">copy<//></span>`}</h3>
-    ${there ? html`<${Json} value=${value} label="Arguments" />` : html`<p class="dim">${!may("reader") ? "hidden" : found.data?.said ? html`<span title=${found.data.said}>${first(found.data.said)}</span>` : (found.loading ? "Reading…" : html`Not recorded; <code>@activity(record_arguments=True)</code> records them.`)}</p>`}
+  return html`<h3>Arguments ${there && !isCut(value) && html`<span class="end"><${Copy} text=${JSON.stringify(value)} what="Arguments">copy<//></span>`}</h3>
+    ${there ? html`<${Json} value=${value} label="Arguments" whole=${whole} />` : html`<p class="dim">${!may("reader") ? "hidden" : found.data?.said ? html`<span title=${found.data.said}>${first(found.data.said)}</span>` : (found.loading ? "Reading…" : html`Not recorded; <code>@activity(record_arguments=True)</code> records them.`)}</p>`}
     ${there && !recorded && found.data?.source === "replayed" && html`<p class="note">found by replaying the run with the code of this server</p>`}`;
 }
 
@@ -106,8 +110,8 @@ export function StepPanel({ row, step, head }) {
       ${row.kind === "step" && html`<${Arguments} row=${row} head=${head} />`}
     </div><div>
       ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} run=${head.id} step=${row.path} />` : null}
-      ${status === "completed" && row.kind === "step" && html`<h3>Result <span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span></h3><${Json} value=${step?.result ?? null} label="Result" />`}
-      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" />`}`)}
+      ${status === "completed" && row.kind === "step" && html`<h3>Result ${!isCut(step?.result) && html`<span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span>`}</h3><${Json} value=${step?.result ?? null} label="Result" whole=${async () => (await get(`/runs/${encodeURIComponent(head.id)}/steps`)).items.find((each) => each.path === row.path)?.result} />`}
+      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" whole=${third(head.id, mark.seq)} />`}`)}
       ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}
     </div></div></section>`;
 }

@@ -2,10 +2,10 @@
 import { html, useEffect, useRef, useState } from "../base.js";
 import { get, may, usePicture } from "../api.js";
 import { clock, number, plural, span } from "../format.js";
-import { here, runHref } from "../url.js";
+import { here, runHref, ROOT } from "../url.js";
 import { Icon } from "../parts/icons.js";
 import { changed, open } from "../parts/sheet.js";
-import { Copy, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
+import { Copy, isCut, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
 import { verdictOf } from "./chain.js";
 import { typeName } from "./step.js";
 
@@ -74,7 +74,7 @@ export function History({ id, total }) {
     if (busy.current || from < read.current) return; // an effect of an earlier picture may ask for what has come meanwhile
     busy.current = true;
     try {
-      const page = await get(path(id, "history"), { params: { after: from, limit: PAGE } });
+      const page = await get(path(id, "history"), { params: { after: from, limit: PAGE, cut: true } });
       set((known) => (from ? [...known, ...page.items] : page.items));
       read.current = page.next ?? page.items.at(-1)?.seq ?? from;
       setNext(page.next);
@@ -97,11 +97,11 @@ export function History({ id, total }) {
     <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
       <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
         ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(told(each), 160)}</span></button>`)}</div></div></div>
-    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" /></div>`}`;
+    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" />${[shownEntry.data].flat().some(isCut) && html`<p><a class="linklike" href=${ROOT + "/api/v1" + path(id, "history") + `?after=${shownEntry.seq - 1}&limit=1`} download=${`fact-${shownEntry.seq}.json`}>download the whole fact</a></p>`}</div>`}`;
 }
 
 export function Messages({ id, rows, waits, ended }) {
-  const inbox = usePicture("inbox " + id, (signal) => get(path(id, "inbox"), { signal }));
+  const inbox = usePicture("inbox " + id, (signal) => get(path(id, "inbox"), { params: { cut: true }, signal }));
   useEffect(() => { if (changed.value) inbox.reload(); }, [changed.value]);
   const taken = rows.filter((row) => row.kind === "message" && row.marks.length);
   const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");

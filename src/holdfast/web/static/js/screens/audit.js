@@ -1,10 +1,11 @@
 // The audit trail: who did what, newest first, and whether the chain of it holds, checked here.
-import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { html, useEffect, useLayoutEffect, useMemo, useState, quoted } from "../base.js";
 import { get, may, usePicture, Problem } from "../api.js";
-import { useLive } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { go, here, href, ROOT, runHref, settled } from "../url.js";
 import { now, number, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { away, Away } from "../parts/away.js";
 import { instantOf } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
@@ -47,7 +48,10 @@ export function Audit({ params }) {
   const key = JSON.stringify([asked, times, before]);
   const instants = () => Object.fromEntries(Object.entries(times).map(([name, text]) => { const at = text ? instantOf(text, now.peek()) : null; return [name, at === null ? null : new Date(at).toISOString()]; }));
   const page = usePicture("trail " + key, (signal) => get("/audit", { params: { ...asked, ...instants(), before, limit: PAGE }, signal }));
-  useLive(before ? null : "counts", () => page.reload());
+  // The newest page is kept as it is; times such as -24h are taken when the page is opened.
+  const view = useMemo(() => "audit?" + new URLSearchParams(Object.entries({ ...asked, ...instants(), limit: PAGE }).filter(([, value]) => value)), [key]);
+  useLivePicture(before ? null : view, page);
+  const gone = away([page]);
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   useEffect(() => { document.title = "audit - holdfast"; }, []);
   useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh]);
@@ -59,8 +63,9 @@ export function Audit({ params }) {
   const command = "holdfast audit list" + Object.entries(asked).filter(([, value]) => value).map(([name, value]) => ` --${name} ${quoted(value)}`).join("") + Object.entries(instants()).filter(([, at]) => at).map(([name, at]) => ` --${name} ${at}`).join("");
   useKeys({ c: () => copy(command, "Command") });
   const items = page.data?.items ?? [];
-  return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (page.problem && page.data ? " stale" : "")}>
+  return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (gone ? " stale" : "")}>
     <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="down" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="down" />Export</button>`}<${Copies} command=${command} path="/audit" params=${asked} /></div></div>
+    <${Away} of=${gone} />
     <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
       <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} /></label>`)}${[["since", "From"], ["until", "Before"]].map(([name, word]) => html`<label class=${"field short" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" placeholder=${name === "since" ? "-24h, or a date" : "now"} aria-invalid=${Boolean(wrong(name))} value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} />${wrong(name) && html`<span class="wrong">as -24h, -7d, 2026-11-01</span>`}</label>`)}<button class="btn">Find</button>${(some || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
       <${Part} picture=${page} empty=${!items.length && (some ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>

@@ -1,10 +1,11 @@
 // Events: what is queued under each name, which runs wait for it, and a form to publish one.
 import { html, parsed, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { get, may, post, usePicture, Problem } from "../api.js";
-import { useLive } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { here, settled } from "../url.js";
 import { number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { away, Away } from "../parts/away.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
@@ -49,6 +50,7 @@ const PublishButton = ({ name, small }) => html`<button class=${"btn" + (small ?
 
 function One({ name }) {
   const page = usePicture("event " + name, (signal) => get("/events/queued", { params: { name, limit: 50 }, signal }));
+  useLivePicture(`events/queued?name=${encodeURIComponent(name)}&limit=50`, page);
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   const { queued = [], waiting = [] } = page.data ?? {};
   return html`<section class="panel" aria-label=${"Event " + name}><div class="ptitle"><h2><code>${name}</code></h2><span class="end"><${PublishButton} name=${name} small /><a class="btn small quiet" href=${here({ name: null })}>All names</a></span></div>
@@ -60,18 +62,20 @@ function One({ name }) {
 
 export function Events({ params }) {
   const names = usePicture("events", (signal) => get("/events", { signal }));
-  useLive("counts", () => names.reload());
+  useLivePicture("events", names);
   useEffect(() => { if (changed.value) names.reload(); }, [changed.value]);
   useEffect(() => { document.title = "events - holdfast"; }, []);
   useLayoutEffect(() => { if (names.data) settled(); }, [Boolean(names.data)]);
   useKeys({ c: () => copy("holdfast events", "Command") });
   const items = names.data?.items ?? [];
   const chosen = params.get("name");
-  return html`<main id="main" tabindex="-1" class="s-events stack">
+  const gone = away([names]);
+  return html`<main id="main" tabindex="-1" class=${"s-events stack" + (gone ? " stale" : "")}>
     <div class="phead"><h1>Events</h1><span class="count num">${names.data ? `${plural(items.length, "name")}` : ""}</span><div class="end"><${Copies} command="holdfast events" path="/events" /><${PublishButton} /></div></div>
+    <${Away} of=${gone} />
     ${chosen && html`<${One} key=${chosen} name=${chosen} />`}
-    <section class="panel" aria-label="Names"><div class="ptitle"><h2>Names</h2></div><${Part} picture=${names} empty=${!items.length && "No event is queued, and no run waits for one. ctx.receive_event(name) waits; engine.publish(name, payload) publishes."}><${Wide}><table class="tbl"><caption class="vh">Events by name</caption><thead><tr><th scope="col">Name</th><th scope="col" class="n">Queued</th><th scope="col">Oldest</th><th scope="col" class="n">Runs that wait</th><th scope="col">Since</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${items.map((each) => html`<tr key=${each.name}><td><a href=${here({ name: each.name })} aria-current=${each.name === chosen ? "true" : undefined}><code>${each.name}</code></a></td><td class="n">${number(each.queued)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td class="n">${number(each.waiting)}</td><td>${each.since && html`<${Time} at=${each.since} short />`}</td><td class="n acts"><${PublishButton} name=${each.name} small /></td></tr>`)}</tbody></table><//><//></section>
+    <section class="panel" aria-label="Names"><div class="ptitle"><h2>Names</h2></div><${Part} picture=${names} empty=${!items.length && "No event is queued, and no run waits for one. ctx.receive_event(name) waits; engine.publish(name, payload) publishes."}><${Wide}><table class="tbl"><caption class="vh">Events by name</caption><thead><tr><th scope="col">Name</th><th scope="col" class="n">Queued</th><th scope="col">Oldest</th><th scope="col" class="n">Runs that wait</th><th scope="col">Since</th><th scope="col">Given</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+      ${items.map((each) => html`<tr key=${each.name}><td><a href=${here({ name: each.name })} aria-current=${each.name === chosen ? "true" : undefined}><code>${each.name}</code></a></td><td class="n">${number(each.queued)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td class="n">${number(each.waiting)}</td><td>${each.since && html`<${Time} at=${each.since} short />`}</td><td class="dim">${each.rule || "by the defaults"}</td><td class="n acts"><${PublishButton} name=${each.name} small /></td></tr>`)}</tbody></table><//><//></section>
     <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }

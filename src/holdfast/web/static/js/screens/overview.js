@@ -1,11 +1,12 @@
 // The overview: what needs a person first, then how things go, who does the work, and what comes next.
-import { html, useEffect, useLayoutEffect, useRef } from "../base.js";
+import { html, useEffect, useLayoutEffect } from "../base.js";
 import { get, usePicture } from "../api.js";
-import { useLive } from "../live.js";
+import { useLive, useLivePicture } from "../live.js";
 import { go, here, href, settled } from "../url.js";
-import { bytes, clock, coarse, counted, now, number, plural, span, told, zoneName } from "../format.js";
+import { bytes, coarse, counted, now, number, span, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
-import { Bars, written } from "../parts/chart.js";
+import { away, Away } from "../parts/away.js";
+import { Bars, figuresView, SPANS, written } from "../parts/chart.js";
 import { Icon } from "../parts/icons.js";
 import { ActButton, changed } from "../parts/sheet.js";
 import { Sentence, Status, STATUSES, TERMINAL, Time, Wide } from "../parts/show.js";
@@ -13,7 +14,6 @@ import { Empty } from "./runs.js";
 import { Part } from "../run/tabs.js";
 import { typeName } from "../run/step.js";
 
-const SPANS = { "1h": 3600e3, "24h": 86400e3, "7d": 7 * 86400e3, "30d": 30 * 86400e3 };
 const RARE = ["cancelling", "moving", "moved"];
 const WORD = { "1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days" };
 
@@ -82,38 +82,37 @@ function Store({ database }) {
 
 export function Overview({ params }) {
   const spanName = SPANS[params.get("span")] ? params.get("span") : "24h";
-  const read = (path, more) => (signal) => get(path, { params: more, signal });
+  const read = (path) => (signal) => get(path, { signal });
   const attention = usePicture(`overview attention ${zoneName()}`, (signal) => get("/runs", { params: { q: "is:attention", limit: 10 }, sentences: true, signal }));
   const doctor = usePicture("doctor", read("/doctor"));
-  const known = spanName === "24h" || told.value;
-  const since = () => (spanName === "24h" ? null : new Date(now.peek() - SPANS[spanName]).toISOString());
-  const course = usePicture(known ? "course " + spanName : null, (signal) => get("/figures", { params: { by: "time", since: since() }, signal }));
-  const steps = usePicture(known ? "steps " + spanName : null, (signal) => get("/figures", { params: { by: "step", since: since() }, signal }));
+  const [byTime, byStep] = ["time", "step"].map((by) => figuresView({ by, last: spanName }));
+  const course = usePicture(byTime, read("/" + byTime));
+  const steps = usePicture(byStep, read("/" + byStep));
   const counts = usePicture("counts ", read("/counts"));
   const workers = usePicture("workers", read("/workers"));
   const groups = usePicture("groups", read("/letters/groups"));
   const schedules = usePicture("schedules", read("/schedules"));
   const database = usePicture("database", read("/database"));
   const all = [attention, doctor, course, steps, counts, workers, groups, schedules, database];
-  const late = useRef(0);
-  const soon = () => {
-    for (const each of [attention, course, steps]) each.reload();
-    clearTimeout(late.current);
-    late.current = setTimeout(() => { course.reload(); steps.reload(); doctor.reload(); }, 12_000);
-  };
-  useEffect(() => () => clearTimeout(late.current), []);
-  useLive("counts", (name, data) => { if (data.value) counts.put(data.value); else counts.reload(); soon(); });
-  useLive("letters", () => { groups.reload(); attention.reload(); });
-  useLive("workers", () => { workers.reload(); schedules.reload(); });
+  // Their sentences have relative times, which a stream would send again each second: it says that there are others.
+  useLive("runs?q=is%3Aattention&limit=10", () => attention.reload());
+  useLivePicture("counts", counts);
+  useLivePicture(byTime, course);
+  useLivePicture(byStep, steps);
+  useLivePicture("letters", groups);
+  useLivePicture("workers", workers);
+  useLivePicture("schedules", schedules);
+  useLivePicture("doctor", doctor);
+  useLivePicture("database", database);
   useEffect(() => { if (changed.value) for (const each of all) each.reload(); }, [changed.value]);
   useEffect(() => { document.title = "overview - holdfast"; }, []);
   useLayoutEffect(() => { if (attention.data) settled(); }, [Boolean(attention.data)]);
   useKeys({});
   const late2 = attention.data?.items?.filter((each) => each.due_at && each.why.code === "overdue").sort((a, b) => Date.parse(a.due_at) - Date.parse(b.due_at));
-  const away = all.find((each) => each.problem?.passing && each.data);
+  const gone = away(all);
   if (counts.data && !counts.data.items.some((each) => each.n)) return html`<main id="main" tabindex="-1" class="s-overview"><div class="phead"><h1>Overview</h1></div><section class="panel" aria-label="First steps"><${Empty} q="" /></section></main>`;
-  return html`<main id="main" tabindex="-1" class=${"s-overview stack" + (away ? " stale" : "")}>
-    <div class="phead"><h1>Overview</h1>${away && html`<span class="count s-failed" role="status">${away.problem.message} This is the picture of ${coarse(now.value - away.at)} ago.</span>`}<div class="end"><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
+  return html`<main id="main" tabindex="-1" class=${"s-overview stack" + (gone ? " stale" : "")}>
+    <div class="phead"><h1>Overview</h1><${Away} of=${gone} tag="span" /><div class="end"><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
     <${Attention} page=${attention} doctor=${doctor} />
     <${Course} figures=${course} spanName=${spanName} />
     <div class="tiled"><${Failing} steps=${steps} /><${OpenRuns} counts=${counts} /></div>

@@ -5,6 +5,7 @@ import { connection, useLive } from "../live.js";
 import { go, here, href, place, runHref, settled } from "../url.js";
 import { coarse, counted, now, number, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { away, Away } from "../parts/away.js";
 import { ACTS } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
 import { ActButton, changed, open, openAct, sheet } from "../parts/sheet.js";
@@ -29,13 +30,13 @@ async function factsOf(id, known, signal) {
   const path = `/runs/${encodeURIComponent(id)}/history`;
   if (!known?.items.length) {
     // The newest tell how many there are, before the run itself is read.
-    const { items } = await get(path, { params: { newest: "true", limit: PAGE }, signal });
+    const { items } = await get(path, { params: { newest: "true", limit: PAGE, cut: true }, signal });
     if (items.length < PAGE) return { items, partial: false };
     if (items.at(-1).seq > MOST_FACTS) return { items, partial: true };
   }
   const items = known ? [...known.items] : [];
   for (let after = items.at(-1)?.seq ?? 0; ; ) {
-    const page = await get(path, { params: { after, limit: PAGE }, signal });
+    const page = await get(path, { params: { after, limit: PAGE, cut: true }, signal });
     items.push(...page.items);
     if (!page.next) return { items, partial: known?.partial ?? false };
     after = page.next;
@@ -114,14 +115,14 @@ const TABS = [["", "Timeline"], ["steps", "Steps"], ["history", "History"], ["gr
 
 export function Run({ id, params }) {
   const path = `/runs/${encodeURIComponent(id)}`;
-  const run = usePicture(`run ${id} ${zoneName()}`, (signal) => get(path, { params: { facts: NEWEST }, sentences: true, signal }));
+  const run = usePicture(`run ${id} ${zoneName()}`, (signal) => get(path, { params: { facts: NEWEST, cut: true }, sentences: true, signal }));
   const why = usePicture(`why ${id} ${zoneName()}`, (signal) => get(path + "/why", { sentences: true, signal }));
   const audit = usePicture("audit " + id, (signal) => get(path + "/audit", { signal }));
   const data = run.data?.head?.id === id ? run.data : null;
   const known = useRef(null);
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
-  useLive(`run/${id}?facts=${NEWEST}`, (name, data) => {
+  useLive(`run/${id}?facts=${NEWEST}&cut=true`, (name, data) => {
     const same = data.value?.entries === run.data?.entries && data.value?.head?.updated_at === run.data?.head?.updated_at;
     if (name === "look" || !same) again();
   });
@@ -175,7 +176,7 @@ export function Run({ id, params }) {
     <div class="crumb"><a href=${href("/runs")}>Runs</a>${listed.value.q && html`<${Icon} name="right" /><a href=${href("/runs", { q: listed.value.q })}>${listed.value.q}</a>`}${at >= 0 && html`<${Icon} name="right" /><span>${at + 1} of ${neighbours.length}${listed.value.more ? "+" : ""}</span>`}${head.parent && html`<${Icon} name="right" /><a href=${runHref(head.parent)}>${head.parent}</a>`}</div>
     <div class="head"><h1>${id}</h1><${Status} status=${head.status} pill /><span class="wf"><b>${head.workflow}</b> v${head.version} · started <${Time} at=${head.created_at} />${head.actor && ` by ${head.actor}`} · <${Took} head=${head} /> · ${data.partial ? html`about <b>${number(data.entries)}</b> facts` : html`<b>${doneSteps}</b> of <b>${steps.filter((each) => !each.compensation).length}</b> steps`}</span>
       <${Acts} head=${head} waits=${waits} steps=${steps.filter((each) => !each.compensation).map((each) => each.path)} /></div>
-    ${stale && html`<p class="lost" role="status">${run.problem.message} This is the picture of ${coarse(now.value - run.at)} ago.</p>`}
+    <${Away} of=${away([run])} />
     <${Banner} why=${reason} head=${head} waits=${waits} steps=${steps} />
     <div class="cols"><div>
       <section class="panel" aria-label=${TABS.find(([each]) => each === tab)?.[1] ?? "Timeline"}>

@@ -1,12 +1,13 @@
 // The list of runs: found by a filter, each with why it is where it is; one or many are acted on.
 import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState, kept, keep, quoted } from "../base.js";
 import { get, may, Problem, session, usePicture } from "../api.js";
-import { connection, useLive } from "../live.js";
+import { connection, useLive, useLivePicture, useReading } from "../live.js";
 import { go, here, href, place, runHref, settled, ROOT } from "../url.js";
 import { coarse, counted, now, number, plural, span, told, zoneName, clock } from "../format.js";
 import { useKeys } from "../keys.js";
+import { away, Away } from "../parts/away.js";
 import { ACTS } from "../parts/acts.js";
-import { Bars, instantOf, written } from "../parts/chart.js";
+import { Bars, instantOf, SPANS, written } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Filter, tokensOf, without } from "../parts/filter.js";
 import { Icon } from "../parts/icons.js";
@@ -60,10 +61,11 @@ function together(counts) {
   return { n: Math.min(n, 10_000), exact: n <= 10_000 && counts.every((each) => each.exact) };
 }
 
-function useCounts(q) {
+/** What stands above the list waits for the list: its rows are what people came for. */
+function useCounts(q, ready) {
   const rest = without(q, "status").trim();
-  const counts = usePicture("counts " + rest, (signal) => get("/counts", { params: rest ? { q: rest, zone: zoneName() } : {}, signal }));
-  useLive(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", (name, data) => { if (data.value) counts.put(data.value); else counts.reload(); });
+  const counts = usePicture(ready ? "counts " + rest : null, (signal) => get("/counts", { params: rest ? { q: rest, zone: zoneName() } : {}, signal }));
+  useLivePicture(rest ? "counts?q=" + encodeURIComponent(rest) : "counts", counts);
   useEffect(() => { if (changed.value) counts.reload(); }, [changed.value]);
   return counts;
 }
@@ -76,6 +78,9 @@ function Total({ q, counts }) {
   return html`<span class="count num">${counted(together(items))} ${without(q, "status").trim() ? "fit" : "in all"}, ${counted(open)} open</span>`;
 }
 
+/** Statuses that stand in the strip only while a run has them. */
+const SELDOM = ["cancelling", "moving", "moved"];
+
 /** How many there are of each status: of all, or of those that a filter leaves. */
 function Strip({ q, counts }) {
   const rest = without(q, "status").trim();
@@ -84,14 +89,12 @@ function Strip({ q, counts }) {
   const to = (status) => here({ q: (rest + (status ? " status:" + status : "")).trim(), cursor: null, from: null });
   const known = Object.keys(by).length > 0;
   const all = known && together(counts.data.items);
-  const shown = STATUSES.filter((each) => each !== "cancelling" || by.cancelling?.n);
+  const shown = STATUSES.filter((each) => !SELDOM.includes(each) || by[each]?.n || chosen.includes(each));
   return html`<div class=${"stat" + (counts.problem ? " stale" : "")} role="group" aria-label="By status" tabindex="0">
     <a href=${to("")} aria-current=${chosen.length ? undefined : "true"}><span class="st">All</span><b>${all ? counted(all) : "…"}</b></a>
     ${shown.map((each) => html`<a href=${to(each)} aria-current=${chosen.includes(each) ? "true" : undefined}><${Status} status=${each} /><b>${known ? counted(by[each] ?? { n: 0, exact: true }) : "…"}</b></a>`)}
   </div>`;
 }
-
-const SPANS = { "1h": 3600e3, "24h": 86400e3, "7d": 7 * 86400e3, "30d": 30 * 86400e3 };
 
 /** Which stretch of time a filter is about, if it says one: [from, until] in milliseconds. */
 function stretchOf(tokens) {
@@ -103,15 +106,17 @@ function stretchOf(tokens) {
   return from === null ? null : [from, (end && instantOf(end, instant)) || instant];
 }
 
+const LATER = 12_000;
+
 /** What ended and failed over time: figures of all runs, or of one workflow; a stretch is chosen by dragging. */
-function Hist({ q, span }) {
+function Hist({ q, span, ready }) {
   const tokens = tokensOf(q);
   const workflow = tokens.find((each) => /^workflow:[^,]+$/.test(each))?.slice(9).replace(/^"(.*)"$/, "$1");
   const stretch = stretchOf(tokens);
   const other = tokens.some((each) => !/^(workflow:[^,]+|created:.*|ended:.*)$/.test(each));
   // The last day is what the server takes by itself; other spans are counted by its clock, once it has said the time.
   const usual = !stretch && span === "24h";
-  const figures = usePicture(usual || told.value ? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each)) ?? span}` : null, (signal) => {
+  const figures = usePicture(ready && (usual || told.value) ? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each)) ?? span}` : null, (signal) => {
     const [from, until] = stretchOf(tokens) ?? [now.peek() - SPANS[span], now.peek()];
     const whole = until >= now.peek() - 1000;
     return get("/figures", { params: { by: "time", workflow, ...(usual ? {} : { since: new Date(from).toISOString(), until: whole ? null : new Date(until).toISOString() }) }, signal });
@@ -119,18 +124,17 @@ function Hist({ q, span }) {
   const late = useRef(0);
   useLive("counts", () => {
     // Workers add up their figures every ten seconds: what changed now is in them a little later.
-    figures.reload();
-    clearTimeout(late.current);
-    late.current = setTimeout(figures.reload, 12_000);
+    late.current ||= setTimeout(() => { late.current = 0; figures.reload(); }, LATER);
   });
   useEffect(() => () => clearTimeout(late.current), []);
+  if (!figures.data && !figures.problem) return html`<div class="hist wait"></div>`;
   if (!figures.data || (!stretch && !figures.data.items.some((each) => each.completed + each.failed + each.cancelled))) return null;
   const choose = (from, until) => go(here({ q: [...tokens.filter((each) => !/^(created|ended):/.test(each)), `ended:${written(from)}..${written(until)}`].join(" "), cursor: null, from: null }));
   return html`<${Bars} figures=${figures.data} choose=${choose} note=${workflow ? "of " + workflow : other ? "of all runs" : ""}>${!stretch && html`<div class="spans" role="group" aria-label="How far back the bars go">${Object.keys(SPANS).map((each) => html`<a href=${here({ span: each === "24h" ? null : each })} data-replace="" aria-current=${each === span ? "true" : undefined}>${each.replace(/(\d+)/, "$1 ")}</a>`)}</div>`}<//>`;
 }
 
-function Views({ q }) {
-  const attention = usePicture("attention", (signal) => get("/counts/runs", { params: { q: "is:attention" }, signal }));
+function Views({ q, ready }) {
+  const attention = usePicture(ready ? "attention" : null, (signal) => get("/counts/runs", { params: { q: "is:attention" }, signal }));
   const saved = savedViews.value;
   const views = [["Needs attention", "is:attention", attention.data], ["Waiting over a day", "status:suspended quiet:-1d"], ["Mine", "actor:" + quotedWord(session.value.name)], ...saved];
   return html`<span class="views">${views.map(([name, filter, count]) => html`<a class="btn small quiet" href=${href("/runs", { q: filter })} aria-current=${filter === q ? "true" : undefined}>${name}${count?.n > 0 && html` <span class="badge">${counted(count)}</span>`}</a>`)}</span>`;
@@ -214,18 +218,25 @@ export function Runs({ params }) {
   const cursor = params.get("cursor");
   const from = Number(params.get("from") ?? 0) || 0;
   const columns = useMemo(() => { const given = params.get("cols"); return given === "none" ? [] : (given ?? USUAL).split(",").filter((each) => COLUMNS[each] || each.startsWith("=")); }, [params.get("cols")]);
-  const counts = useCounts(q);
   const page = usePicture(`runs ${q} ${cursor ?? ""} ${zoneName()}`, async (signal) => {
     const begun = performance.now();
     const found = await get("/runs", { params: { q, limit: PAGE, cursor }, sentences: true, signal });
     return { ...found, took: performance.now() - begun, newer: 0, gone: [] };
   });
   const items = page.data?.items ?? NONE;
+  const ready = Boolean(page.data || page.problem);
+  useReading(!ready);
+  const counts = useCounts(q, ready);
+  const heard = useRef(null);
   useProgress(items, columns.includes("progress"));
   useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), async (name, data) => {
     // Sentences with relative times would be another every second: the stream says that something changed, and the page
     // reads how it is told now.
     const known = page.data;
+    const first = heard.current !== q;
+    heard.current = q;
+    // A stream begins with all there is, which is what was just read unless something has happened meanwhile.
+    if (first && known && name === "rows" && stands(known.items) === stands(data.value.items)) return;
     if (known) { const fresh = await renewed(known, q); page.put((now) => (now === known ? fresh : undefined)); }
     else page.reload();
   });
@@ -266,14 +277,14 @@ export function Runs({ params }) {
     escape: () => { selected.value = { q, ids: new Set(), all: false }; },
   });
   const data = page.data;
-  const away = page.problem && page.problem.passing && data;
+  const gone = away([page]);
   return html`<main id="main" tabindex="-1" class="s-runs">
     <div class="head"><h1>Runs</h1><${Total} q=${q} counts=${counts} />
       <div class="end"><${Copies} command=${command} path="/runs" params=${{ q, limit: PAGE }} python=${`await LocalDesk(engine.store).heads(${JSON.stringify(q)})`} /><button class="btn quiet" onClick=${() => open({ kind: "view", q })}>Save view</button><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
-    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} /><//><${Strip} q=${q} counts=${counts} /><${Hist} q=${q} span=${SPANS[params.get("span")] ? params.get("span") : "24h"} /></section>
-    ${page.problem && !away && html`<div class="gap"><${Trouble} problem=${page.problem} retry=${page.reload} /></div>`}
-    ${away && html`<p class="lost" role="status">${page.problem.message} This is the picture of ${coarse(now.value - page.at)} ago.</p>`}
-    ${!(page.problem && !away) && html`<section class=${"panel list" + (away || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>
+    <section class="panel" aria-label="Filter"><${Filter} q=${q} set=${set}><${Views} q=${q} ready=${ready} /><//><${Strip} q=${q} counts=${counts} /><${Hist} q=${q} ready=${ready} span=${SPANS[params.get("span")] ? params.get("span") : "24h"} /></section>
+    ${page.problem && !gone && html`<div class="gap"><${Trouble} problem=${page.problem} retry=${page.reload} /></div>`}
+    <${Away} of=${gone} />
+    ${!(page.problem && !gone) && html`<section class=${"panel list" + (gone || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>
       ${(data?.newer > 0 || cursor) && html`<button class="fresh" onClick=${newer}>${cursor ? "Back to the newest" : plural(data.newer, "newer run") + " · show them"} <kbd>n</kbd></button>`}
       ${data && items.length === 0 && !data.partial ? html`<${Empty} q=${q} />` : html`<table><caption class="vh">Runs${q ? " that fit " + q : ""}, newest first</caption>
         <thead><tr><th class="box" scope="col"><input type="checkbox" aria-label="Select all on this page" checked=${all} onClick=${toggleAll} /></th><th scope="col" class="c-st">Status</th><th scope="col" class="c-id">Run</th><th scope="col" class="c-why">Now, and why</th>
@@ -286,6 +297,9 @@ export function Runs({ params }) {
     <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>x</kbd> select</span><span><kbd>enter</kbd> open</span><span><kbd>/</kbd> search</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}${connection.value.state === "live" ? " · live" : ""}</span></footer>
   </main>`;
 }
+
+/** What of runs is the same in whatever words it is told. */
+const stands = (heads) => heads.map((head) => [head.id, head.status, head.updated_at, head.why.code].join()).join(" ");
 
 /** Put a newer picture of the first page into the one that is shown: rows change in place, those that left fade, newer
  * ones are only counted, so that nothing moves under the pointer. */

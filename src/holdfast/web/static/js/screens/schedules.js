@@ -1,15 +1,16 @@
 // Schedules: what the clock starts, the next ticks in both zones, the last runs, and every act on them.
 import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
-import { useLive } from "../live.js";
+import { useLive, useLivePicture } from "../live.js";
 import { here, href, runHref, settled } from "../url.js";
 import { absolute, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
-import { durationOf } from "../parts/acts.js";
+import { durationOf, spelled } from "../parts/acts.js";
+import { away, Away } from "../parts/away.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
-import { copy, Json, RunLink, statusWord, Time, toast, Wide } from "../parts/show.js";
+import { copy, Json, RunLink, Status, statusWord, Time, toast, Wide } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 
 const ACTS = {
@@ -134,11 +135,11 @@ function Edit({ schedule }) {
   return html`<${Frame} title=${html`Edit <code>${schedule.id}</code>`} confirm=${confirm} confirmWord="Put" busy=${busy} disabled=${!ticks?.length}>
     <p>The schedule is put with this timetable; its input stays, and so do its runs.</p><${Wrong} problem=${problem} />
     <label class=${"field" + (problem ? " bad" : "")}><span>Cron: minute, hour, day, month, weekday</span><input type="text" autocomplete="off" spellcheck="false" placeholder=${every ? "none: it ticks every so often" : ""} value=${given.cron} onInput=${(e) => set({ cron: e.target.value.trim() })} data-first=${!every} /></label>
-    ${given.cron ? html`<label class="field"><span>Time zone</span><input type="text" autocomplete="off" spellcheck="false" value=${given.timezone} onInput=${(e) => set({ timezone: e.target.value.trim() })} /></label>` : html`<label class=${"field" + (given.every && !lasting ? " bad" : "")}><span>Or every: 30s, 15min, 1h, 1d</span><input type="text" autocomplete="off" spellcheck="false" value=${given.every} onInput=${(e) => set({ every: e.target.value.trim() })} data-first=${Boolean(every)} /></label>`}
+    ${given.cron ? html`<label class="field"><span>Time zone</span><input type="text" autocomplete="off" spellcheck="false" value=${given.timezone} onInput=${(e) => set({ timezone: e.target.value.trim() })} /></label>` : html`<label class=${"field" + (given.every && !lasting ? " bad" : "")}><span>Or every: 30s, 15min, 1h30min, 1d</span><input type="text" autocomplete="off" spellcheck="false" value=${given.every} onInput=${(e) => set({ every: e.target.value.trim() })} data-first=${Boolean(every)} /></label>`}
     <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${given.cron ? inWords(`${given.cron} ${given.timezone}`) : "every " + given.every}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${given.cron && html` <span class="dim">${local(each.local)} there</span>`}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
     ${choice("catch_up", "Of ticks that were missed", ["latest", "all", "none"])}${choice("overlap", "If the last run is still open", ["skip", "allow", "cancel"])}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--keep-input", ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", given.every || "1h"]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--keep-input", ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", spelled(given.every || "1h")]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
   <//>`;
 }
 addKind("timetable", Edit);
@@ -146,9 +147,11 @@ addKind("timetable", Edit);
 function One({ schedule }) {
   const id = schedule.id;
   const ticks = usePicture("ticks " + id, (signal) => get("/schedules/preview", { params: { id, n: 20 }, signal }));
-  const runs = usePicture("runs of " + id, (signal) => get("/runs", { params: { q: `id:${JSON.stringify(id + ":").slice(1, -1)}*`, limit: 50 }, sentences: true, signal }));
+  const mine = `id:${JSON.stringify(id + ":").slice(1, -1)}*`;
+  const runs = usePicture("runs of " + id, (signal) => get("/runs", { params: { q: mine, limit: 50 }, sentences: true, signal }));
   const past = usePicture("past of " + id, (signal) => get("/schedules/past", { params: { id, n: 50 }, signal }));
   const again = () => { ticks.reload(); runs.reload(); past.reload(); };
+  useLive(`runs?q=${encodeURIComponent(mine)}&limit=50`, () => runs.reload());
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   useEffect(() => { if (runs.data) again(); }, [schedule.next_at, schedule.last_run]);
   const gaps = (past.data?.items ?? []).filter((each) => !each.status);
@@ -162,18 +165,20 @@ function One({ schedule }) {
 
 export function Schedules({ params }) {
   const list = usePicture("schedules", (signal) => get("/schedules", { signal }));
-  useLive("counts", () => list.reload());
+  useLivePicture("schedules", list);
   useEffect(() => { if (changed.value) list.reload(); }, [changed.value]);
   useEffect(() => { document.title = "schedules - holdfast"; }, []);
+  const gone = away([list]);
   useLayoutEffect(() => { if (list.data) settled(); }, [Boolean(list.data)]);
   useKeys({ c: () => copy("holdfast schedules list", "Command") });
   const items = list.data?.items ?? [];
   const chosen = items.find((each) => each.id === params.get("id"));
-  return html`<main id="main" tabindex="-1" class="s-schedules stack">
+  return html`<main id="main" tabindex="-1" class=${"s-schedules stack" + (gone ? " stale" : "")}>
     <div class="phead"><h1>Schedules</h1><span class="count num">${list.data ? number(items.length) : ""}</span><div class="end"><${Copies} command="holdfast schedules list" path="/schedules" /></div></div>
+    <${Away} of=${gone} />
     ${chosen && html`<${One} key=${chosen.id} schedule=${chosen} />`}
     <section class="panel" aria-label="Schedules"><div class="ptitle"><h2>All schedules</h2></div><${Part} picture=${list} empty=${!items.length && "There is no schedule. await engine.schedules.put(\"nightly\", workflow, cron=\"30 2 * * *\", timezone=\"Europe/Berlin\") makes one."}><${Wide}><table class="tbl"><caption class="vh">Schedules</caption><thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Overlap</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${items.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//><//></section>
+      ${items.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />${each.last_status && html`<span class="small"><${Status} status=${each.last_status} /></span>`}`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//><//></section>
     <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }
