@@ -22,6 +22,9 @@ FAR_FUTURE: Instant = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSEC
 class Clock:
     """Wall-clock time of this machine."""
 
+    same_for_all: bool = False
+    """Whether all workers of a database read this very clock, and it is never set back but by a boot."""
+
     def now(self) -> Instant:
         """Return the present instant."""
         return time.time_ns() // 1000

@@ -19,6 +19,7 @@ from holdfast.texts import check_text
 
 MOST = 1_000_000_000
 """How many steps a limit may count."""
+_COOL_DOWN = timedelta(seconds=30)
 _NUMBERS = ("at_once", "rate", "burst", "per_key_at_once", "trip_after")
 
 
@@ -37,7 +38,7 @@ class Limit:
         per_key_at_once: of the places of `at_once`, how many the steps of one key may have.
         trip_after: after so many failures in a row nothing begins for `cool_down`; then one attempt tries, and the
             others wait for what comes of it.
-        cool_down: how long nothing begins then.
+        cool_down: how long nothing begins then; 30 seconds if not given.
         scope: `database`: counted in the database, for all its workers; `engine`: by each engine for itself, in memory.
     """
 
@@ -48,7 +49,7 @@ class Limit:
     burst: int | None = None
     per_key_at_once: int | None = None
     trip_after: int | None = None
-    cool_down: timedelta = timedelta(seconds=30)
+    cool_down: timedelta | None = None
     scope: Literal["database", "engine"] = "database"
 
     def __post_init__(self) -> None:
@@ -63,7 +64,10 @@ class Limit:
             raise BadInput(f"per of limit {self.name!r} must be longer than nothing")
         if self.scope not in ("database", "engine"):
             raise BadInput(f"scope of limit {self.name!r} must be 'database' or 'engine', not {self.scope!r}")
-        micros(self.cool_down, f"cool_down of limit {self.name!r}")
+        if self.cool_down is not None:
+            micros(self.cool_down, f"cool_down of limit {self.name!r}")
+            if self.trip_after is None:
+                raise BadInput(f"limit {self.name!r} has a cool_down and no trip_after, after which it would begin")
         if self.burst is not None and self.rate is None:
             raise BadInput(f"limit {self.name!r} has a burst and no rate")
         if self.scope == "engine":
@@ -86,7 +90,7 @@ class Limit:
             burst=self.burst,
             per_key_at_once=self.per_key_at_once,
             trip_after=self.trip_after,
-            cool_down=micros(self.cool_down) if self.trip_after is not None else 0,
+            cool_down=micros(_COOL_DOWN if self.cool_down is None else self.cool_down) if self.trip_after else 0,
         )
 
     def brief(self) -> str:

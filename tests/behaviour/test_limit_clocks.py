@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from tests.support.limit_cases import Service, calling
-from tests.support.moved_clocks import BootedStore, MovedClock
+from tests.support.moved_clocks import BootClock, BootedStore, MovedClock
 from tests.support.waiting import LONG, eventually
 
-from holdfast import Context, Engine, activity, workflow
-from holdfast.clock import Clock
+from holdfast import Context, Engine, Retry, activity, workflow
+from holdfast.clock import Clock, to_datetime
 from holdfast.contract.turns import CommitTurn
 from holdfast.engine.runs import departures
+from holdfast.errors import StoreBusy
 from holdfast.limits import Limit
 from holdfast.testing.faults import Faults
 
@@ -31,7 +32,7 @@ class Machine:
         self._stack = stack
         self._path = path
         self.wall = MovedClock()
-        self.since_boot = MovedClock(-Clock().now() + 1000 * HOUR)
+        self.since_boot = BootClock(-Clock().now() + 1000 * HOUR)
 
     async def engine(self, *workflows: Any, **options: Any) -> Engine:
         store = BootedStore(self._path, durability="process")
@@ -72,6 +73,23 @@ async def test_a_line_moves_on_after_the_machine_was_booted(machine, service, up
     assert machine.since_boot.now() < 50 * SECOND
 
 
+async def test_a_line_moves_on_after_a_boot_though_another_worker_was_there_first(machine, service):
+    """S4-19 What was told before a short boot is told again at once, whoever else is at work already."""
+    machine.since_boot.ahead = -Clock().now() + 55 * SECOND
+    caller = calling(service.call)
+    limits = [Limit(name="service", rate=1, per=timedelta(milliseconds=300))]
+    service.engine = engine = await machine.engine(caller, limits=limits)
+    for number in range(3):
+        await engine.start(caller, number, id=str(number))
+    await eventually(lambda: _waits(engine, 2))
+    await engine.stop()
+    machine.boot()
+    await machine.engine()
+    service.engine = engine = await machine.engine(caller, limits=limits)
+    assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(3)] == [0, 1, 2]
+    assert machine.since_boot.now() < 50 * SECOND
+
+
 async def test_a_step_that_has_its_turn_goes_on_after_a_boot_and_a_commit_that_failed(machine, service, monkeypatch):
     """S4-19 The turn was given in the time of the last boot; the commit that asks again fails, and the run is claimed
     again."""
@@ -107,6 +125,33 @@ async def test_a_line_moves_on_when_the_clock_on_the_wall_is_set_back(machine, s
     machine.wall.jump(-HOUR)
     machine.since_boot.jump(11 * SECOND)
     assert [await asyncio.wait_for(engine.get(str(number)).result(), LONG) for number in range(4)] == [0, 1, 2, 3]
+
+
+async def test_a_commit_that_is_tried_again_for_minutes_does_not_take_back_what_began_meanwhile(machine, service):
+    """S4-19 It would say that it is two hours ago, which is how the first commit after a boot looks."""
+    call = activity(name="call", limit="service")(service.call)
+
+    @workflow
+    async def caller(ctx: Context, number: int) -> None:
+        await ctx.step(service.stay, number)
+        await ctx.step(call, number)
+
+    limits = [Limit(name="service", rate=2, per=timedelta(hours=1))]
+    patient = Retry(max_attempts=None, initial_interval=timedelta(milliseconds=5), coefficient=1.0)
+    service.engine = first = await machine.engine(caller, limits=limits, storage_retry=patient)
+    busy = machine.faults.fail(None, only=lambda operations: any(map(_asks, operations)), error=StoreBusy("busy"))
+    await first.start(caller, 0)
+    await eventually(lambda: service.inside == 1)
+    service.go.set()
+    await busy.happened()
+    second = await machine.engine(caller, limits=limits)
+    machine.since_boot.jump(2 * HOUR)
+    for number in (1, 2):
+        await asyncio.wait_for(second.execute(caller, number), LONG)
+    busy.heal()
+    await eventually(lambda: _waits(second, 1))
+    [limit] = await second.limits()
+    assert limit.next_turn > to_datetime(machine.wall.now() + HOUR // 2)
 
 
 async def test_a_place_that_was_given_before_a_boot_is_not_kept_for_a_run_that_cannot_go_on(machine, service):

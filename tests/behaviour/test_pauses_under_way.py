@@ -62,10 +62,10 @@ class Paying:
 
 
 async def looked(engine: Any) -> None:
-    """Let the worker look into the inboxes of its runs, and take what is there."""
+    """Let the worker look into the inboxes of its runs, and take what is there; it looks into none if it has none."""
     looks = engine.faults.calls["inboxes"]
     engine._working().look()
-    await eventually(lambda: engine.faults.calls["inboxes"] > looks)
+    await eventually(lambda: engine.faults.calls["inboxes"] > looks or not engine.residents)
     await eventually(lambda: not engine._working()._background.busy("look"))
     await asyncio.sleep(0)
 
@@ -134,8 +134,13 @@ async def test_a_timed_pause_ends_by_itself_though_the_end_of_the_body_was_seen_
     """B25 No operator resumes it: the worker must have let it go."""
     paying = Paying(mode)
     async with paying.under_way(make_engine) as (engine, run):
+        # The worker looks each second, too: it must not see the end of the body without the pause.
+        look = engine.faults.hold(at="inboxes")
         await paying.commits()
         assert await run.pause(duration=HOUR)
+        engine._working().look()
+        await look.happened()
+        look.release()
         await looked(engine)
         paying.may_be_told.set()
         await eventually(lambda: not engine.residents)

@@ -196,7 +196,7 @@ async def test_a_step_that_ends_badly_gives_its_place_back(make_engine, service,
             raise ValueError("no")
         return name
 
-    caller = calling(fail, retry=Retry.never, timeout=timedelta(milliseconds=50))
+    caller = calling(fail, retry=Retry.never, timeout=timedelta(seconds=1))
     engine = await make_engine(caller, limits=ONE)
     runs = [await engine.start(caller, number) for number in (1, 2, 3)]
     with pytest.raises(RunFailed):
@@ -232,6 +232,20 @@ async def test_a_thread_that_was_given_up_keeps_its_place_until_it_returns(make_
     assert await second.result() == 2
     assert most == 1
     await eventually(lambda: _is_free(engine))
+
+
+async def test_a_body_that_was_given_up_before_its_thread_came_to_it_keeps_no_place(make_engine, service):
+    """S4-19 It never begins, so nothing would ever give its place back."""
+    called: list[int] = []
+    caller = calling(called.append, retry=Retry.never, timeout=timedelta(milliseconds=50))
+    engine = await make_engine(caller, limits=ONE)
+    with engine._working().executor.threads._ready:  # no thread takes a body as long as this one has the lock
+        first = await engine.start(caller, 1)
+        with pytest.raises(RunFailed):
+            await first.result()
+    await eventually(lambda: _is_free(engine))
+    await (await engine.start(caller, 2)).result()
+    assert called == [2]
 
 
 @pytest.mark.parametrize("mode", ["evict", "postgres"])

@@ -220,13 +220,21 @@ async def test_an_attempt_that_dies_with_its_worker_counts_as_a_failure(make_eng
     [
         {"burst": 3}, {"rate": 1, "burst": 0}, {"per_key_at_once": 0}, {"trip_after": 0}, {"at_once": 10**10},
         {"rate": 1001}, {"at_once": -1}, {"scope": "world"}, {"scope": "engine", "per_key_at_once": 1},
-        {"scope": "engine", "trip_after": 1},
+        {"scope": "engine", "trip_after": 1}, {"cool_down": MINUTE}, {"at_once": 1, "cool_down": timedelta(0)},
+        {"trip_after": 1, "cool_down": -MINUTE},
     ],
 )  # fmt: skip
 def test_a_limit_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     """S4-19"""
     with pytest.raises(BadInput, match="service"):
         Limit(**{"name": "service", **options})
+
+
+def test_a_circuit_cools_down_for_half_a_minute_unless_it_is_told_otherwise() -> None:
+    """S4-19"""
+    assert Limit(name="service", trip_after=1).spec.cool_down == 30_000_000
+    assert Limit(name="service", trip_after=1, cool_down=timedelta(0)).spec.cool_down == 0
+    assert Limit(name="service", at_once=1).spec.cool_down == 0
 
 
 @pytest.mark.parametrize("options", [{"limit": "service", "limit_key": 3}, {"limit_key": lambda: "a"}])

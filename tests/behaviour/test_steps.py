@@ -311,11 +311,15 @@ async def test_threads_are_reused_and_bounded(make_engine):
 async def test_async_bodies_are_bounded_by_max_steps(make_engine):
     """S0-57 Concurrency control of the executor."""
     now, most = 0, 0
+    full = asyncio.Event()
 
     async def work(number: int) -> int:
         nonlocal now, most
         now += 1
         most = max(most, now)
+        if most == 3:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.001)
         now -= 1
         return number

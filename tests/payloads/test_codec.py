@@ -42,6 +42,8 @@ from holdfast.payloads.codec import (
     decode,
     digest,
     encode,
+    encode_named,
+    encode_record,
     encode_with_digest,
     error_from_data,
     error_to_data,
@@ -893,3 +895,33 @@ def test_the_codec_works_without_pydantic() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert run.stdout == "[1]\n", run.stderr
+
+
+_PLAIN_VALUES = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), _PLAIN_VALUES))
+def test_the_short_way_for_plain_inputs_gives_the_same_text_and_digest(values: dict[str, Any]) -> None:
+    kinds = [(name, Any) for name in sorted(values)]
+    record = msgspec.defstruct("Input", kinds, kw_only=True)(**values)
+    outcomes: list[Any] = []
+    for named, recorded in ((encode_named, encode_record), (encode, encode_with_digest)):
+        try:
+            outcomes.append((named(values, "it"), recorded(record, "it")))
+        except NotSerializable as error:
+            outcomes.append((str(error), error.path))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", "x" * (codec.MAX_BYTES + 1), float("nan"), 10**5000, object()],
+    ids=["text", "large", "nan", "long", "object"],
+)
+def test_the_short_way_for_plain_inputs_refuses_what_the_long_one_does(value: object) -> None:
+    with pytest.raises(BadInput) as short:
+        encode_named({"a": value}, "it")
+    with pytest.raises(BadInput) as long:
+        encode({"a": value}, "it")
+    assert (type(short.value), str(short.value)) == (type(long.value), str(long.value))

@@ -378,6 +378,7 @@ CIRCLES: dict[frozenset[str], str] = {
             f"stores.rules.{topic}"
             for topic in [
                 "events",
+                "flow.arrivals",
                 "flow.lanes",
                 "flow.moves",
                 "flow.pauses",

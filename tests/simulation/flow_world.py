@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from operator import sub
 from random import Random
 from typing import Any
 
 from psycopg import AsyncConnection, sql
 from tests.support.flow_judge import Line
-from tests.support.moved_clocks import BootedStore, MovedClock
+from tests.support.moved_clocks import BootClock, BootedStore, MovedClock
 
 from holdfast import Context, Engine, Retry, Status, activity, workflow
 from holdfast.clock import Clock
@@ -45,7 +46,9 @@ LESS = [Limit(name="whole", at_once=2, per_key_at_once=1), Limit(name="paced", r
 ALLOWED = {"whole": 3, "whole/t0": 2, "whole/t1": 2, "whole/t2": 2, "one": 1, "lane/k0": 2, "lane/k1": 2, "single": 1}
 ALLOWED |= {"latest": 1}
 """How many may be there at the same time: bodies, and in lanes runs between their first step and their last."""
-HOUR = 3_600_000_000
+SECOND, HOUR = 1_000_000, 3_600_000_000
+PATIENCE = 100
+"""In how many rounds in a row nothing may go on before all has ended."""
 
 
 class World:
@@ -59,9 +62,10 @@ class World:
         self.begins: dict[tuple[str, str], list[int]] = {}
         """When steps began under a rate, by limit and key, by the lease's clock; and runs, by the clock on the wall."""
         self.happened: Counter[str] = Counter()
-        self.calm = False
+        self._stands = ""
+        """How it stood when it was last looked at."""
         self.wall = MovedClock()
-        self.lease = MovedClock(-Clock().now() + 50 * HOUR) if boots else self.wall
+        self.lease = BootClock(-Clock().now() + 50 * HOUR) if boots else self.wall
         self.unfolded = 0
         """What is to be added to the lease's time, so that it goes on when the machine is booted."""
         self.engines: list[Engine] = []
@@ -201,11 +205,12 @@ class World:
 
     async def _clocks(self, engine: Engine) -> None:
         draw = self.random
+        by = draw.choice([0, 1_000, 50_000, 20_000_000, HOUR])
+        while by == HOUR and any(each._link.worker.committer.waiting for each in self.engines):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # a commit may be late, but not by more than a minute
+        self.lease.jump(by)
         if self.boots:
-            self.lease.jump(draw.choice([0, 1_000, 50_000, 20_000_000, HOUR]))
             self.wall.jump(draw.choice([-20_000, -5_000, 5_000, 300_000, HOUR]))
-        else:
-            self.wall.jump(draw.choice([1_000, 50_000, 20_000_000, HOUR]))
 
     async def _fail(self, engine: Engine) -> None:
         faults = self.random.choice(self.faults)
@@ -258,7 +263,29 @@ class World:
                 self.started.add(run_id)
                 return
 
-    async def settle(self) -> bool:
+    async def end(self) -> None:
+        """Wait until every run has ended; where nothing goes on, let the clocks do.
+
+        Patience is counted in rounds in which every worker ticked and nothing went on. Each moves the clocks by
+        a second, so that it does not matter how fast the machine is.
+        """
+        quiet, seen, before = 0, "", self._ticks()
+        while not await self._settle():
+            ticks = self._ticks()
+            if self._stands != seen:
+                quiet, seen, before = 0, self._stands, ticks
+            elif all(ticked >= 5 for ticked in map(sub, ticks, before)):
+                quiet, before = quiet + 1, ticks
+                assert quiet < PATIENCE, f"nothing goes on any more: {seen}, of {len(self.started)}"
+                self.wall.jump(SECOND)
+                if self.lease is not self.wall:
+                    self.lease.jump(SECOND)
+
+    def _ticks(self) -> list[int]:
+        """Return how often each worker has looked whether others committed, which it does at each tick."""
+        return [faults.calls["changed"] for faults in self.faults]
+
+    async def _settle(self) -> bool:
         """Let go on what was paused; tell whether every run has ended and nothing is taken or waits."""
         await asyncio.sleep(0.02)  # each look costs more than most of what is waited for
         engine = self.engines[0]
@@ -273,8 +300,10 @@ class World:
                 await engine.get(run.id).resume()
         found = await engine.stats()
         ended = sum(found[status] for status in Status if status.is_terminal)
-        free = all((limit.used, limit.waiting) == (0, 0) for limit in limits)
-        return ended == len(self.started) and free and await engine.flow.waiting() == []
+        used = {limit.name: (limit.used, limit.waiting) for limit in limits}
+        lanes = await engine.flow.waiting()
+        self._stands = f"{ended} runs ended, {used} used and waiting, {lanes} and {len(self.log)} lines written"
+        return ended == len(self.started) and set(used.values()) == {(0, 0)} and lanes == []
 
 
 def make_workflows(world: World) -> list[Any]:

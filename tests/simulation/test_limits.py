@@ -19,7 +19,6 @@ import pytest
 from tests.simulation.flow_world import ALLOWED, BURST, PER, RATE, World
 from tests.support.flow_judge import most_in_any, most_inside
 from tests.support.moved_clocks import BootedStore
-from tests.support.waiting import LONG, eventually
 
 from holdfast import Status
 from holdfast.clock import micros
@@ -59,8 +58,7 @@ async def live(seed: int, make_store: Callable[[], Store], runs: int, boots: boo
             await world.trouble()
         for faults in world.faults:
             faults.heal()
-        # Engines that open together after a boot may wait up to a minute for what was told before it.
-        await eventually(world.settle, within=3 * LONG)
+        await world.end()
         found = await world.engines[0].stats()
         assert found[Status.FAILED] == found[Status.BLOCKED] == 0
         assert await violations(world.engines[0].store) == []

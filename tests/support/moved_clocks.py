@@ -23,6 +23,12 @@ class MovedClock(Clock):
         self.back += max(-by, 0)
 
 
+class BootClock(MovedClock):
+    """The time since boot of a machine, moved: all of its processes read the same."""
+
+    same_for_all = True
+
+
 class BootedStore(SQLiteStore):
     """A file on a machine whose time since boot is the test's."""
 

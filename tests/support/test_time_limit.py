@@ -15,7 +15,7 @@ import pytest
 
 # Tasks that are collected while pytest parses the source of a failure parse theirs, which CPython 3.11 cannot nest.
 gc.disable()
-pytestmark = pytest.mark.timeout(1)
+pytestmark = pytest.mark.timeout(1, func_only=True)
 
 
 async def in_a_task():

@@ -105,7 +105,7 @@ class Attempt:
     """Called when it begins, and awaited before its body does: `on_start`."""
     _opening: asyncio.Task[None] | None = None
     returned = False
-    """Whether the thread of a sync body has come back."""
+    """Whether the thread of a sync body has come back, or never comes to it."""
     gone: Callable[[], None] | None = None
     """Called when a thread comes back whose attempt was given up."""
     _body: Any = None
@@ -217,7 +217,7 @@ class Attempt:
             if self.kind == "async":
                 self._executor.forsake(self._body, reason)
             elif self.kind == "thread":
-                self._executor.threads.abandon(self._body)
+                self.returned = self._executor.threads.abandon(self._body)
             else:
                 self._body.kill()
         self._release()

@@ -37,15 +37,21 @@ class ThreadPool:
                 threading.Thread(target=self._work, name="holdfast step", daemon=True).start()
         return job
 
-    def abandon(self, job: _Job) -> None:
-        """Give up a job: unstarted it never runs, started its thread is counted until it comes back."""
+    def abandon(self, job: _Job) -> bool:
+        """Give up a job: unstarted it never runs, started its thread is counted until it comes back.
+
+        Return whether it never runs.
+        """
         with self._ready:
             if job in self._jobs:
                 self._jobs.remove(job)
                 job.ended = True
-            elif not job.ended and not job.abandoned:
+                job.let_go()
+                return True
+            if not job.ended and not job.abandoned:
                 job.abandoned = True
                 self.abandoned += 1
+            return False
 
     def close(self) -> None:
         """Let idle threads end; running ones are not waited for."""
@@ -65,11 +71,13 @@ class ThreadPool:
                 job.ended = True
                 late = job.abandoned
                 self.abandoned -= late
-            job.report(result, error)
+            report = job.report
+            job.let_go()
+            report(result, error)
             if late:
                 self._returned()
                 return
-            del job, result, error
+            del job, report, result, error
 
     def _next(self) -> _Job | None:
         with self._ready:
@@ -91,3 +99,7 @@ class _Job:
         self.report = report
         self.ended = False
         self.abandoned = False
+
+    def let_go(self) -> None:
+        """Forget what was to be done, for it leads back to what keeps this job."""
+        del self.function, self.context, self.report

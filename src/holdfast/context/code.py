@@ -94,7 +94,7 @@ async def _conclude(journal: Journal, hooks: Hooks | None) -> None:
     verb = HookVerb(journal, location, hook, args, {})
     recorded = journal.begin(location, entries.StepBegun(0, verb.attempt))
     if recorded is not None and journal.violation is None:
-        verb.recall(recorded)
+        verb.recall(recorded.attempt)
     journal.open[location] = verb
     journal.turn.start(verb)
     await verb

@@ -159,7 +159,7 @@ def _step(journal: Journal, workflow: Workflow[Any, Any], compensation: Compensa
     if journal.violation is not None:
         return verb
     if recorded is not None:
-        verb.recall(recorded)
+        verb.recall(recorded.attempt)
     journal.open[location] = verb
     journal.turn.start(verb)
     return verb

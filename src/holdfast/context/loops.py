@@ -77,6 +77,7 @@ class DurableLoop(Loop):
         """Note that the code of an `async for` uses the context around the loop, as it may after `break`."""
         if not self.left:
             self.left = True
+            self.current = None
             self._scope.note_end(self._location + "/")
 
     def note_awaited(self) -> None:

@@ -15,7 +15,7 @@ from holdfast.errors import BadInput, HoldfastError, RunBlocked
 from holdfast.payloads import codec
 from holdfast.replay import entry as entries
 from holdfast.replay.entry import UNCOUNTED
-from holdfast.replay.journal import PREFIXES, Journal, Verb
+from holdfast.replay.journal import PREFIXES, SAME_STEP, Journal, Verb
 from holdfast.replay.location import Scope, check_name, with_another
 from holdfast.replay.loop import SCOPE
 
@@ -118,11 +118,11 @@ class StepVerb(Verb):
         """Whether a suspect showed in a child process that it does not crash, and now runs here again."""
         self.value = _NOTHING
 
-    def recall(self, begun: entries.StepBegun) -> None:
-        """Take in the attempts history recorded."""
+    def recall(self, attempt: int) -> None:
+        """Take in the attempts history recorded after the first, and the number of that."""
         self.recalled = True
         self.last = None
-        self.attempt = begun.attempt
+        self.attempt = attempt
         tries = self.journal.past.tries
         for row in tries.pop(self.location, ()) if tries else ():
             mark, not_run = entries.decode_entry(row.kind, row.data), self.skipped
@@ -294,16 +294,16 @@ def step(
     if recorded is None:
         if activity.records or journal.run.record_arguments:
             _record_arguments(journal, activity, args, kwargs)
+    elif recorded is SAME_STEP:
+        if location in journal.past.tries:
+            verb.recall(verb.attempt)
+        else:
+            verb.recalled, verb.last = True, None
     else:
         if recorded.digest != digest and digest and recorded.digest:
-            journal.mismatch(
-                location,
-                f"step {name!r} with other arguments",
-                f"these: {_brief(args, kwargs)}",
-                "pass the same arguments (iterate over a sorted list rather than a set), or use check_args=False",
-            )
+            _has_other_arguments(journal, location, name, _brief(args, kwargs))
             return verb
-        verb.recall(recorded)
+        verb.recall(recorded.attempt)
     verb.scope = scope
     if scope.ended or not scope.called:  # as Scope.note_call, without the call
         scope.called, scope.ended = location, ""
@@ -313,6 +313,15 @@ def step(
     if not (verb.recalled and journal.silent):  # of those `Journal.caught_up` finds what is open
         journal.turn.start(verb)
     return verb
+
+
+def _has_other_arguments(journal: Journal, location: str, name: str, these: str) -> None:
+    journal.mismatch(
+        location,
+        f"step {name!r} with other arguments",
+        f"these: {these}",
+        "pass the same arguments (iterate over a sorted list rather than a set), or use check_args=False",
+    )
 
 
 def _record_arguments(

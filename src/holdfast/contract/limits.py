@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.clock import Instant
+from holdfast.clock import Clock, Instant
 from holdfast.contract.rows import Task
 from holdfast.contract.turns import Audit, LeaveLimit
 
@@ -63,12 +63,14 @@ class GrantTurns(msgspec.Struct, frozen=True, kw_only=True):
     """Give the turns of steps that did not begin in time to the next, and forget keys that are not in use.
 
     `opens` is the worker that is being opened. If no other is alive, no commit is late, so that all that lies ahead of
-    `now` was written in another boot of the machine.
+    `now` was written in another boot of the machine. However many are alive, that is so of a time that is read when no
+    other can commit: as it is from `clock`, where all workers read the same one.
     """
 
     at: Instant
     now: Instant
     opens: str | None = None
+    clock: Clock | None = None
 
 
 class PutLimit(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,6 +121,8 @@ class Workflow(Definition, Generic[P, R_co]):
                     f"workflow {name!r} ({source_line(function)}) takes *{parameter.name}: name its parameters, "
                     "so that its stored input stays readable"
                 )
+        self._named = tuple(each.name for each in self._parameters if each.kind is each.KEYWORD_ONLY)
+        self._positional = tuple(each.name for each in self._parameters if each.kind is not each.KEYWORD_ONLY)
 
     @property
     def told_of_cancels(self) -> bool:
@@ -150,30 +152,28 @@ class Workflow(Definition, Generic[P, R_co]):
         Raises:
             BadInput: they do not fit the signature, or the types it declares.
         """
+        where = f"the input of workflow {self.name!r}"
+        given = codec.encode_named(self._bound(args, kwargs), where)
+        # Through the types and back, so that 1 and 1.0 for a float are the same input.
+        encoded, digest = codec.encode_record(self._decode(given), where)
+        return encoded.decode(), digest
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs and len(args) == len(self._parameters) and not self._named:
+            return dict(zip(self._positional, args, strict=True))  # nearly all calls, and binding takes long
         signature = inspect.Signature(self._parameters)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise BadInput(f"workflow {self.name!r}{signature}: {error}") from None
         bound.apply_defaults()
-        where = f"the input of workflow {self.name!r}"
-        given = codec.encode(bound.arguments, where)
-        # Through the types and back, so that 1 and 1.0 for a float are the same input.
-        encoded, digest = codec.encode_with_digest(codec.decode(given, self.input_type, where), where)
-        return encoded.decode(), digest
+        return bound.arguments
 
     def decode_input(self, encoded: bytes | str) -> tuple[list[Any], dict[str, Any]]:
         """Return stored input as arguments of the annotated types."""
-        values = codec.decode(encoded, self.input_type, f"the input of workflow {self.name!r}")
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
-        for parameter in self._parameters:
-            value = getattr(values, parameter.name)
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                named[parameter.name] = value
-            else:
-                positional.append(value)
-        return positional, named
+        values = self._decode(encoded)
+        named = {name: getattr(values, name) for name in self._named} if self._named else {}
+        return [getattr(values, name) for name in self._positional], named
 
     def lane(self, encoded: bytes | str) -> Lane | None:
         """Return where a run with this stored input waits for its turn, None if its workflow has no lanes.
@@ -182,6 +182,10 @@ class Workflow(Definition, Generic[P, R_co]):
             BadInput: its key cannot be made of this input.
         """
         return self.flow.lane(self.name, *self.decode_input(encoded)) if self.flow is not None else None
+
+    @functools.cached_property
+    def _decode(self) -> Callable[[bytes | str], Any]:
+        return codec.decoder(self.input_type, f"the input of workflow {self.name!r}")
 
     @functools.cached_property
     def input_type(self) -> Any:

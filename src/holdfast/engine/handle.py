@@ -55,8 +55,8 @@ class RunHandle(Generic[R]):
             Moved: it goes on in another runtime.
             TimeoutError: it has not ended within `timeout`; the run goes on.
         """
-        seconds = micros(timeout, "timeout") / 1e6 if timeout is not None else None
-        row = await asyncio.wait_for(self._client.end_of(self.id), seconds)
+        coming = self._client.end_of(self.id)
+        row = await (coming if timeout is None else asyncio.wait_for(coming, micros(timeout, "timeout") / 1e6))
         if row.status is Status.COMPLETED:
             result: R = codec.decode(row.output or "null", self._result_type, f"the result of run {self.id!r}")
             return result

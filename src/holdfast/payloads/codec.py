@@ -7,7 +7,7 @@ JSON never names a class to import: types come from the caller's annotations, ex
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
@@ -43,6 +43,8 @@ __all__ = [
     "decoder",
     "digest",
     "encode",
+    "encode_named",
+    "encode_record",
     "encode_with_digest",
     "error_from_data",
     "error_to_data",
@@ -121,10 +123,19 @@ def digest(value: object, where: str = "value") -> int:
     return encode_with_digest(value, where)[1]
 
 
+def _are_plain(values: Iterable[object]) -> bool:
+    """Tell whether values are texts, numbers, truths and Nones: these need no walk to be checked and no copy."""
+    for value in values:
+        kind = type(value)
+        if kind is not str and value is not None and kind is not bool and (kind is not int or not -_FAR < value < _FAR):  # type: ignore[operator]
+            return False
+    return True
+
+
 def scalar_digest(values: tuple[object, ...]) -> int | None:
     """Return the digest of a tuple of plain texts, numbers, truths and Nones, None for any other.
 
-    Most steps have such arguments. They need no walk to be checked and no copy to be kept.
+    Most steps have such arguments, so all of it is done without a further call.
     """
     for value in values:
         kind = type(value)
@@ -135,6 +146,36 @@ def scalar_digest(values: tuple[object, ...]) -> int | None:
     except UnicodeError:
         return None
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True) if len(data) <= MAX_BYTES else None
+
+
+def encode_named(values: dict[str, object], where: str = "value") -> bytes:
+    """Return `encode` of a dict; one of plain values alone, as most inputs are, needs no walk.
+
+    Raises:
+        NotSerializable: as `encode`.
+    """
+    if not _are_plain(values.values()):
+        return encode(values, where)
+    try:
+        data = PLAIN.encode(values)
+    except UnicodeError:
+        return encode(values, where)  # which says what is wrong
+    return data if len(data) <= MAX_BYTES else encode(values, where)
+
+
+def encode_record(record: msgspec.Struct, where: str = "value") -> tuple[bytes, int]:
+    """Return `encode_with_digest` of a record that was decoded; one of plain values alone needs no walk.
+
+    Raises:
+        NotSerializable: as `encode`.
+    """
+    if not _are_plain(msgspec.structs.astuple(record)):
+        return encode_with_digest(record, where)
+    return write(PLAIN, record, where), _digest_of(SORTED.encode(record))
+
+
+def _digest_of(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
 
 
 def encode_with_digest(value: object, where: str = "value") -> tuple[bytes, int]:
@@ -152,7 +193,7 @@ def encode_with_digest(value: object, where: str = "value") -> tuple[bytes, int]
             ordered = SORTED.encode(_sort_sets(value, _decoder_of(Any).decode(data)))
         elif walk.unordered:
             ordered = SORTED.encode(value)
-    return data, int.from_bytes(blake2b(ordered, digest_size=8).digest(), "big", signed=True)
+    return data, _digest_of(ordered)
 
 
 def _sort_sets(value: Any, plain: Any) -> Any:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import sys
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
@@ -25,7 +27,7 @@ from holdfast.replay import entry as entries
 from holdfast.replay import generators
 from holdfast.replay.journal import NAMES, Journal
 from holdfast.replay.location import compensation_location, end_location
-from holdfast.replay.loop import RunLoop, RunTask, _running_loop, _set_running_loop, is_done
+from holdfast.replay.loop import SCOPE, RunLoop, RunTask, _running_loop, _set_running_loop, is_done
 from holdfast.replay.past import Conclusion
 from holdfast.replay.queries import ask
 from holdfast.replay.turn import Ending, LogLine, Outcome, failure
@@ -77,6 +79,7 @@ class Code(Protocol):
 def close_tasks(loop: RunLoop) -> None:
     """Close every task of a loop, the youngest first, and those that closing them creates."""
     loop.dead = True
+    closed: list[RunTask] = []
     if not all(is_done(task) for task in loop.tasks):
         outer = _running_loop()
         generators.adopt(sys.get_asyncgen_hooks())
@@ -85,12 +88,25 @@ def close_tasks(loop: RunLoop) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of the user's that were never awaited
                 while loop.tasks:
-                    _close(loop.tasks.pop())
+                    closed.append(loop.tasks.pop())
+                    _close(closed[-1])
         finally:
             _set_running_loop(outer)
     while loop.tasks:
-        _close(loop.tasks.pop())
+        closed.append(loop.tasks.pop())
+        _close(closed[-1])
     loop.forget_timers()
+    for task in closed:
+        _unlink_task(task)
+
+
+def let_go(journal: Journal) -> None:
+    """Close every task of a run that is dropped, and forget all that waits."""
+    close_tasks(journal.loop)
+    for verb in journal.open.values():
+        if verb._callbacks:
+            _unlink(verb)
+    journal.close()
 
 
 def end_of_code(
@@ -222,6 +238,29 @@ def _close(task: RunTask) -> None:
         waiter.cancel()
 
 
+def _unlink_task(task: Any) -> None:
+    for each in (task, getattr(task, "_fut_waiter", None)):
+        if getattr(each, "_callbacks", None):
+            _unlink(each)
+    scope = task.own_context.get(SCOPE)
+    while scope is not None and scope.loop is not None:  # iterations and their loops keep each other
+        scope.loop, scope = None, scope.outer
+
+
+def _unlink(future: Any) -> None:
+    """Take from what nothing will resolve whatever it would call: tasks and what they wait for keep each other by that.
+
+    So a dropped run is freed at once, and not by a full garbage collection, which is rare.
+    """
+    for callback, _ in getattr(future, "_callbacks", None) or ():
+        asyncio.Future.remove_done_callback(future, callback)
+        if getattr(callback, "__module__", "") == asyncio.tasks.__name__:
+            for held in inspect.getclosurevars(callback).nonlocals.values():  # of shield, gather and wait
+                for each in held if isinstance(held, list | set) else (held,):
+                    if isinstance(each, asyncio.Future):
+                        _unlink(each)
+
+
 def _closed(coro: Any, context: Context) -> bool:
     """Close a coroutine, and before it those that it waits for: one that is freed while it goes on would be reported.
 
@@ -234,13 +273,19 @@ def _closed(coro: Any, context: Context) -> bool:
         for each in reversed(chain):
             try:
                 context.run(each.close)
-            except BaseException:  # noqa: S110  # what cleanup raises while being dropped concerns no run
-                pass
+            except BaseException as error:  # what cleanup raises while being dropped concerns no run
+                _forget(error)
             if _frame(each) is not None:
                 break
         else:
             return True
     return False
+
+
+def _forget(error: BaseException) -> None:
+    """Empty the frames that an error came through: a TaskGroup keeps the error, and is kept by its frame."""
+    for each in (error, *getattr(error, "exceptions", ())):
+        traceback.clear_frames(each.__traceback__)
 
 
 def _say_nothing_of_limbo() -> None:

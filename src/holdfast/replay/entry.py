@@ -7,6 +7,7 @@ that drives nothing). In the store an entry is its kind number and the JSON arra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
@@ -135,7 +136,10 @@ class MessageReceived(Entry, frozen=True):
 
 
 class SendBegun(Entry, frozen=True):
-    """A message to another run; `refused` says why it could not be delivered: missing, full, or how that run ended."""
+    """A message to another run; `refused` says why it could not be delivered: missing, full, or how that run ended.
+
+    Of one that was moved the address stands behind that.
+    """
 
     kind, role, word = 12, CALL, "send"
     target: str
@@ -394,7 +398,7 @@ class EndKept(Entry, frozen=True):
 
     def kept(self) -> Any:
         """Return the entry that is kept."""
-        return _decoders[self.what].decode(bytes(self.entry))
+        return DECODERS[self.what](bytes(self.entry))
 
 
 KINDS: dict[int, type[Entry]] = {kind.kind: kind for kind in Entry.__subclasses__()}
@@ -406,15 +410,15 @@ BY_WORD = {cls.word: cls for cls in KINDS.values() if cls.role == CALL}
 encoder = msgspec.json.Encoder()
 
 
-class _Decoders(dict[int, "msgspec.json.Decoder[Any]"]):
-    """The decoder of each kind, made when it is first needed: a run meets few of them, and a program may meet none."""
+class _Decoders(dict[int, Callable[[str | bytes], Any]]):
+    """What decodes each kind, made when it is first needed: a run meets few of them, and a program may meet none."""
 
-    def __missing__(self, kind: int) -> msgspec.json.Decoder[Any]:
-        decoder = self[kind] = msgspec.json.Decoder(KINDS[kind])
-        return decoder
+    def __missing__(self, kind: int) -> Callable[[str | bytes], Any]:
+        decode = self[kind] = msgspec.json.Decoder(KINDS[kind]).decode
+        return decode
 
 
-_decoders = _Decoders()
+DECODERS = _Decoders()
 
 
 def encode_entry(entry: Entry) -> str:
@@ -424,4 +428,4 @@ def encode_entry(entry: Entry) -> str:
 
 def decode_entry(kind: int, data: str) -> Any:
     """Return the entry of a stored row."""
-    return _decoders[kind].decode(data)
+    return DECODERS[kind](data)

@@ -25,7 +25,7 @@ from holdfast.payloads.codec import error_to_data
 from holdfast.payloads.errors import error_text
 from holdfast.replay import entry as entries
 from holdfast.replay import generators
-from holdfast.replay.ending import Code, Enough, close_tasks, decide, end_of_code, leave_behind, never
+from holdfast.replay.ending import Code, Enough, close_tasks, decide, end_of_code, leave_behind, let_go, never
 from holdfast.replay.entry import Entry
 from holdfast.replay.inbox import match
 from holdfast.replay.journal import CANCEL, Journal, RunInfo
@@ -209,7 +209,17 @@ class Execution:
                 loop.now = row.at
             while past.pauses and past.pauses[0][0] < row.seq:
                 loop.extra -= past.pauses.popleft()[1]
-            self._apply(row.location, entries.decode_entry(row.kind, row.data), row)
+            fact = entries.DECODERS[row.kind](row.data)
+            verb = journal.open.pop(row.location, None)
+            if verb is None:
+                self._apply_alone(row.location, fact, row)
+            else:
+                self._fired = ""
+                verb.forget()
+                if not is_done(verb):
+                    if not verb._callbacks:  # asyncio's own, and not a call
+                        ended_alone(verb)
+                    verb.apply(fact)
             self._drain()
             if past.facts and enough() and not self._stopped():
                 return False
@@ -237,7 +247,7 @@ class Execution:
                 verb.apply(fact)
         elif location == CANCEL or self.loop.timer_at(location) is not None:
             journal.record(location, fact)
-            self._apply(location, fact, None)
+            self._apply_alone(location, fact, None)
         else:
             return  # the code gave up waiting for it; in history it would answer a call that is not open
         self._drain()
@@ -261,28 +271,19 @@ class Execution:
         context.run(SCOPE.set, self.journal.root)
         return self.loop.create_task(coro, name=name, context=context, structural=True)
 
-    def _apply(self, location: str, fact: Any, row: EntryRow | None) -> None:
-        journal = self.journal
+    def _apply_alone(self, location: str, fact: Any, row: EntryRow | None) -> None:
+        """Apply a fact that no verb waits for."""
         self._fired = ""
-        verb = journal.open.pop(location, None)
-        if verb is not None:
-            verb.forget()
-            if not is_done(verb):
-                if not verb._callbacks:
-                    ended_alone(verb)
-                verb.apply(fact)
-            return
         if fact.kind == entries.TimerFired.kind:
-            timer = self.loop.timer_at(location)
-            if timer is not None:
+            if (timer := self.loop.timer_at(location)) is not None:
                 self._fired = location
                 self.loop.fire(timer)
                 return
         elif fact.kind == entries.CancelRequested.kind:
             self._cancel(fact.compensate)
             return
-        if row is not None and row.seq not in journal.past.unseen:
-            journal.unexpected_fact(row)
+        if row is not None and row.seq not in self.journal.past.unseen:
+            self.journal.unexpected_fact(row)
 
     def _cancel(self, compensate: bool) -> None:
         """Ask the code to stop. Asked once more to undo, after its grace, it is stopped whatever it is doing."""
@@ -366,7 +367,10 @@ class Execution:
             journal.violation is not None
             or self.loop.violation is not None
             or self._frozen
-            or ((journal.renewal is not None or (self._root is not None and self._root.done())) and not self._lingers)
+            or (
+                (journal.renewal is not None or (self._root is not None and self._root.done()))
+                and not (journal.background and self._lingers)
+            )
         )
 
     @property
@@ -489,8 +493,7 @@ class Execution:
         if self._root is None and not self.loop.tasks:
             self.loop.dead = True
             return
-        close_tasks(self.loop)
-        self.journal.close()
+        let_go(self.journal)
         self._root = None
 
 

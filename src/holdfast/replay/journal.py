@@ -148,7 +148,7 @@ class Journal:
     def close(self) -> None:
         """Let go of everything that waits; the run is dropped."""
         self.open.clear()
-        self.loop.home = None
+        self.loop.home = self.loop.within = self.loop.ended_alone = None
         self.receivers = self.kids = self.queries = self.compensations = self.background = None
 
     def caught_up(self) -> None:
@@ -288,11 +288,11 @@ class Journal:
         return decode_entry(row.kind, row.data)
 
     def begin_step(self, location: str, digest: int, attempt: int) -> entries.StepBegun | None:
-        """Return the recorded form of the call of a step, as `begin` does: the same without making an entry first."""
+        """Return the recorded form of the call of a step, as `begin` does; `SAME_STEP` if it is as it is made now."""
         data, past = f"[{digest},{attempt}]", self.past
         row = past.calls.pop(location, None) if past.calls else None
         if row is not None and row.kind == _STEP_BEGUN:
-            return entries.StepBegun(digest, attempt) if row.data == data else decode_entry(_STEP_BEGUN, row.data)
+            return SAME_STEP if row.data == data else decode_entry(_STEP_BEGUN, row.data)
         if row is not None or past.facts:
             if row is not None:
                 past.calls[location] = row
@@ -478,6 +478,8 @@ class Journal:
 
 
 _STEP_BEGUN = entries.StepBegun.kind
+SAME_STEP = entries.StepBegun(0, 0)
+"""Stands for the recorded call of a step that is made again just as it was."""
 _row: Any = tuple.__new__  # a NamedTuple without its own constructor: made twice for each step
 _AT = attrgetter("at")
 PREFIXES = {

@@ -48,6 +48,8 @@ class Verb(asyncio.Future[Any]):
     """Whether the code need not await it."""
     alone: type[Verb]
     """What it becomes when it ends before the code has awaited it: the same, but that notes what the code does."""
+    failed: type[Verb]
+    """What it becomes otherwise when it fails."""
     attempt = 0
     """Which attempt is under way or was the last; steps count them."""
     recalled = False
@@ -56,8 +58,9 @@ class Verb(asyncio.Future[Any]):
     """Whether it takes a number of its scope; not what only a replay creates, for it would shift the others."""
 
     def __init_subclass__(cls) -> None:
-        if not issubclass(cls, _EndedAlone):
+        if not issubclass(cls, _EndedAlone | _RaisesItself):
             cls.alone = type(cls.__name__, (_EndedAlone, cls), {"__slots__": ()})
+            cls.failed = type(cls.__name__, (_RaisesItself, cls), {"__slots__": ()})
 
     def __init__(self, journal: Journal, location: str) -> None:
         scope = SCOPE.get(None) if self.counted else None
@@ -102,6 +105,8 @@ class Verb(asyncio.Future[Any]):
     def set_exception(self, exception: type | BaseException, /) -> None:
         if isinstance(exception, BaseException):
             located(exception, self.location, self.attempt, self.failed_call(exception))
+        if not isinstance(self, _EndedAlone):
+            self.__class__ = self.failed
         super().set_exception(exception)
 
     def failed_call(self, error: BaseException) -> Any:
@@ -149,6 +154,17 @@ class Verb(asyncio.Future[Any]):
         return super().remove_done_callback(fn)
 
 
+class _RaisesItself:
+    """What raises its error in the frame that asks, not in one of its own.
+
+    A frame that is left by an error keeps all frames below it, the engine's and with them the whole run, and is itself
+    kept by the error: only a full garbage collection, which is rare, would free them.
+    """
+
+    __slots__ = ()
+    result = asyncio.Future.result
+
+
 class _EndedAlone:
     """What a verb becomes that ends before the code has awaited it: it notes what the code does with it."""
 
@@ -191,6 +207,7 @@ class CallTask(RunTask):
     def note_awaited(self) -> None:
         """Note that the code awaited it, or did what counts as that."""
         self.awaited = True
+        self.__class__ = _AwaitedTask
         loop: Any = self.get_loop()
         if loop.ended_alone:
             loop.ended_alone.pop(self.location, None)
@@ -220,6 +237,12 @@ class CallTask(RunTask):
     def cancel(self, msg: Any | None = None) -> bool:
         self.note_awaited()
         return super().cancel(msg)
+
+
+class _AwaitedTask(_RaisesItself, CallTask):
+    """What it becomes then."""
+
+    __slots__ = ()
 
 
 def expect_await(journal: Journal, call: Any, word: str, location: str) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from holdfast.context.steps import StepVerb
 from holdfast.contract.operations import Outcome, Started
 from holdfast.contract.rows import Claim, History, InboxKind, Message
 from holdfast.contract.turns import NewRun, StartRun
 from holdfast.definitions import Registry, Workflow
+from holdfast.engine.runs.mail import Sorted
 from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.worker.committer import Committer, Done
@@ -137,7 +139,9 @@ class Arrivals:
             resident.read_rows([message.n for message in history.messages if message.kind == InboxKind.CANCEL])
             runner.cancel_outright(resident)
             return []
-        messages, ends, pause = runner.mail.sort(resident, history.messages)
+        messages, ends, pause = (
+            runner.mail.sort(resident, history.messages) if history.messages else Sorted([], [], None)
+        )
         if pause is not None:
             runner.keep(resident)
             runner.pauses.begin(resident, pause)
@@ -195,9 +199,13 @@ class Arrivals:
             return False
         runner.keep(resident)
         turn.entries[:0] = life
-        ends = runner.attempts.queued.recall(resident, turn, history, ends)
-        begin = runner.attempts.recall(resident, turn, claim, now, history.limits)
-        begin += runner.attempts.nudged(resident, history.messages)
+        if history.tasks or ends:
+            ends = runner.attempts.queued.recall(resident, turn, history, ends)
+        begin: list[StepVerb] = []
+        if turn.started or history.limits:
+            begin = runner.attempts.recall(resident, turn, claim, now, history.limits)
+        if history.messages:
+            begin += runner.attempts.nudged(resident, history.messages)
         grace = resident.grace_ends
         over = turn.outcome is None and grace is not None and grace <= now
         if over:

@@ -223,7 +223,10 @@ class Attempts:
     def go_on(self, resident: Resident, verb: StepVerb, outcome: Committed, only: bool) -> None:
         """After the commit that has it in its history: run a new step, or fail one that crashed too often."""
         if not verb.recalled:
-            self.run(resident, verb, outcome, only)
+            if verb.activity.plain:
+                self.begin(resident, verb, only, outcome)
+            else:
+                self.run(resident, verb, outcome, only)
         elif verb.settled and convicted(verb):
             self._convict(resident, verb)
 

@@ -117,8 +117,16 @@ class Committer:
     `idle` tells whether nothing else could be asked for soon, in which case waiting for company is of no use.
     """
 
-    def __init__(self, store: Store, idle: Callable[[], bool], retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        idle: Callable[[], bool],
+        retry: Retry | None = None,
+        again: Callable[[Sequence[Operation]], list[Operation]] = list,
+    ) -> None:
         self._store = store
+        self._again = again
+        """What makes operations fit to be tried again."""
         self._retry = retry
         """How a commit is tried again that the store was too busy for; None: see `_RETRIES`."""
         self._idle = idle
@@ -374,7 +382,7 @@ class Committer:
                 self._resting = None
             if not batch:
                 return []
-            operations = [operation for operation, _, _ in batch]
+            operations = self._again([operation for operation, _, _ in batch])
         raise AssertionError("unreachable")
 
     def _outlasted(self, tries: int, began: float, error: StoreError) -> bool:

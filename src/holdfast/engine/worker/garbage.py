@@ -2,8 +2,8 @@
 
 A full collection walks everything there is. With ten thousand runs in memory that takes a fifth of a second, and what a
 busy worker makes and forgets brings one about several times a second: more time than the runs themselves. Young objects
-are collected as often as ever; what is left to the full ones is old garbage that refers to itself, which can wait: a
-run that ends leaves nothing of that kind.
+are collected as often as ever; what is left to the full ones is old garbage that refers to itself, which can wait:
+runs that end or leave memory, and batches of the store, leave nothing of that kind.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ class LimitKeeper:
             if isinstance(outcome, Done) and outcome.ids:
                 _logger.warning("limit %r was %s and is %s now", limit.name, outcome.ids[0], limit.brief())
         if self._runner.limits.shared:
-            await self._committer.apply(GrantTurns(at=self._clock.now(), now=self.lease_clock.now(), opens=worker))
+            clock = self.lease_clock if self.lease_clock.same_for_all else None
+            await self._committer.apply(
+                GrantTurns(at=self._clock.now(), now=self.lease_clock.now(), opens=worker, clock=clock)
+            )
 
     async def see_to(self, renewed: float) -> None:
         """Correct the counts of this worker after each renewal of its lease, and hand on turns that were not used."""

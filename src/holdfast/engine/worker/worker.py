@@ -23,6 +23,7 @@ from holdfast.engine.runs.arrivals import Arrivals
 from holdfast.engine.runs.resident import Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
+from holdfast.engine.steps.limits.dated import dating
 from holdfast.engine.steps.queue.incoming import TaskRunner
 from holdfast.engine.steps.queue.served import Queues
 from holdfast.engine.views.observers import Observers, Reporter
@@ -88,7 +89,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._background = BackgroundTasks()
         self.executor = Executor(self._loop, settings.max_steps, settings.max_threads, limits, around)
-        self.committer = Committer(store, self.executor.idle, settings.storage_retry)
+        self.committer = Committer(store, self.executor.idle, settings.storage_retry, dating(lease_clock))
         reporter = Reporter(observers, clock)
         self.runner = Runner(
             self, registry, settings, clock, store, self.committer, self.executor, events, reporter, limits, queues,

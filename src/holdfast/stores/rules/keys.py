@@ -18,7 +18,7 @@ _TAKEN, _HELD, _CONFLICT = KeyAnswer("taken"), KeyAnswer("held"), KeyAnswer("con
 
 
 class _Key(NamedTuple):
-    """A row of keys."""
+    """A row of keys; `expires` says of a result until when it is kept, and of a key that is held since when it is."""
 
     digest: int
     run: int
@@ -56,7 +56,8 @@ class KeyRules:
                 await self._put(take.activity, take.key, key._replace(waiting=key.waiting + 1))
                 return _HELD
         waiting = key.waiting if key is not None else 0
-        await self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, 0, waiting))
+        since = key.expires if key is not None and mine else at
+        await self._put(take.activity, take.key, _Key(take.digest, run.key, take.location, None, since, waiting))
         return _TAKEN
 
     async def leave(self, run: StoredRun, leave: LeaveKey, at: Instant) -> None:

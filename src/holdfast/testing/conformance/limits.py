@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.clock import to_datetime
 from holdfast.contract.limits import (
     CorrectPlaces,
     GrantTurns,
@@ -18,6 +19,7 @@ from holdfast.contract.operations import Committed, Done, Fenced, KeyAnswer, Pau
 from holdfast.contract.rows import RunRow, Status
 from holdfast.contract.store import Store
 from holdfast.contract.turns import Audit, EnterLimit, LeaveLimit, State, TakeKey
+from holdfast.testing.clock import JumpingClock
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -367,6 +369,24 @@ class LimitConformance:
         assert await turns(store, second) == [told, told]
         assert await ask(store, second, now=now + 9 * SECOND) == WAITS
         assert await ask(store, second, now=now + 10 * SECOND) == ENTERED
+
+    async def test_what_lies_ahead_of_a_clock_that_all_workers_read_was_said_in_another_boot(
+        self, store: Store
+    ) -> None:
+        """S4-19 Others may be alive: it is read when the commit is made, whenever that was asked for."""
+        await declare(store, rate=1, per=10 * SECOND)
+        first, second = await some(store, 2)
+        await ask(store, first)
+        await ask(store, second)
+        await store.join("alive", LEASE)
+        clock = JumpingClock(to_datetime(T + SECOND))
+        await one(store, GrantTurns(at=NOW, now=T - SECOND, opens="w", clock=clock), Done)
+        told = ("a0", "api", str(NOW + 10 * SECOND))
+        assert await turns(store, second) == [told]
+        clock = JumpingClock(to_datetime(T - 30 * SECOND))
+        await one(store, GrantTurns(at=NOW, now=T, opens="w", clock=clock), Done)
+        assert await turns(store, second) == [told, told]
+        assert await ask(store, second, now=T - 20 * SECOND) == ENTERED
 
     async def test_a_circuit_that_is_taken_away_lets_all_begin(self, store: Store) -> None:
         """S4-19 Not one at a time for ever."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.contract.limits import GRANTED_FOR, GrantTurns
 from holdfast.contract.operations import Done, Outcome
 from holdfast.contract.rows import InboxKind
@@ -18,7 +20,9 @@ async def grant_turns(batch: Batch, operation: GrantTurns) -> Outcome:
     """Give turns that were not used in time to the next, and forget keys that are not in use."""
     statements, limits, skew = batch.statements, batch.limits, SKEW
     await limits.rows.write()
-    if operation.opens is not None and not await statements.read("other_live_workers", [(operation.opens,)]):
+    if operation.clock is not None:
+        operation = msgspec.structs.replace(operation, now=operation.clock.now())
+    if operation.clock is not None or await _opens_alone(batch, operation):
         await _after_boot(batch, operation)
         skew = 0
     await statements.write("date_limit_turns", [(operation.now, operation.now + skew)])
@@ -41,6 +45,12 @@ async def grant_turns(batch: Batch, operation: GrantTurns) -> Outcome:
     forgotten = await statements.change("forget_limit_keys", (operation.now,))
     limits.rows.forget_idle(operation.now)
     return Done(len(late) + len(names) + forgotten)
+
+
+async def _opens_alone(batch: Batch, operation: GrantTurns) -> bool:
+    if operation.opens is None:
+        return False
+    return not await batch.statements.read("other_live_workers", [(operation.opens,)])
 
 
 async def _after_boot(batch: Batch, operation: GrantTurns) -> None:
