@@ -26,7 +26,7 @@ VERBS: dict[str, list[tuple[str, ...]]] = {
     "resume": [("paused",), ("--workflow", "approval"), ("--queue", "gpu"), ("--limit", "openai")],
     "retry": [("failed-0",)], "rerun": [("done", "--from", "keep")], "terminate": [("waits-2",)],
     "recover": [("blocked",)], "nudge": [("retrying",)], "send": [("waits-3", "approval", "1")],
-    "set": [("waits-4", "customer=c-7")],
+    "set": [("waits-4", "customer=c-7")], "reveal": [("done", "input")],
     "publish": [("parcel", '{"item": "lamp"}')], "letters ack": [("LETTER 0",)], "letters replay": [("LETTER 1",)],
     "schedules pause": [("nightly",)], "schedules resume": [("nightly",)],
     "schedules trigger": [("nightly", "--app", APP)],

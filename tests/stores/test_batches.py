@@ -46,6 +46,7 @@ from holdfast.contract.operations import (
     PauseSchedule,
     PauseWork,
     Purge,
+    PutOnRecord,
     PutSchedule,
     Reopen,
     ReplayEvent,
@@ -372,10 +373,13 @@ class Dice:
         next = NOW + self.random.randrange(3)
         return PauseSchedule(id="s", paused=self.chance(50), next=next, at=self.at, audit=self.audit())
 
-    def pause_work(self) -> PauseWork | WriteToken:
+    def pause_work(self) -> PauseWork | WriteToken | PutOnRecord:
         pause = PauseWork(kind="queue", name=self.name(), at=self.at, paused=self.chance(60), audit=self.audit())
         if self.tokens.random() < 0.5:
             return pause
+        if self.tokens.random() < 0.3:
+            audit = pause.audit or Audit(actor="kim", action="reveal")
+            return PutOnRecord(target=self.tokens.choice(IDS), at=self.at, audit=audit)
         id, expires = pause.name, self.at if self.tokens.random() < 0.5 else None
         new = TokenRow(id=id, name="kim", role="viewer", digest="00", created=self.at, expires=expires, revoked=None)
         return WriteToken(id=id, at=self.at, token=new if self.tokens.random() < 0.6 else None, audit=pause.audit)

@@ -157,3 +157,19 @@ def test_a_server_that_is_asked_too_often_is_asked_again_when_it_says(ask):
             server.shutdown()
             thread.join()
     assert (found.code, _Busy.asked) == (0, 3)
+
+
+def test_a_value_is_revealed_over_http_as_on_the_database(shop, ask):
+    database, address = shop
+    for where in (database, address):
+        shown = ask("reveal", "done", "input", "--reason", "INC-7", "--url", where)
+        assert (shown.code, json.loads(shown.out)) == (
+            0,
+            json.loads(ask("show", "done", "--json", "--url", database).out)["input"],
+        )
+        refused = ask("reveal", "done", "input", "/none", "--reason", "INC-7", "--url", where)
+        assert (refused.code, "nothing stands at '/none'" in refused.err) == (2, True)
+        unexplained = ask("reveal", "done", "input", "--url", where)
+        assert (unexplained.code, "for a reason" in unexplained.err) == (2, True)
+    trail = json.loads(ask("audit", "list", "--json", "--url", database).out)["items"]
+    assert [row["target"] for row in trail if row["action"] == "reveal"] == ["done", "done"]

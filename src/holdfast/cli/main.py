@@ -58,6 +58,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "send": _Where("act:send_command", "Send a run a message."),
         "ask": _Where("runs.begin:ask_command", "Send a run a request, and write its reply."),
         "query": _Where("runs.begin:query_command", "Ask the code of a run about its state."),
+        "reveal": _Where("runs.reveal:reveal_command", "Write one masked value of a run, on record."),
         "set": _Where("runs.begin:set_command", "Give a run attributes, by which it is found."),
         "publish": _Where("act:publish_command", "Publish an event to the runs that wait for it."),
     },

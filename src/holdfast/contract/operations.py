@@ -168,6 +168,17 @@ class Unblock(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit | None = None
 
 
+class PutOnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Write into the audit trail that somebody was shown something of a run, and change nothing else.
+
+    `Refused` if there is no such run.
+    """
+
+    target: str
+    at: Instant
+    audit: Audit
+
+
 class PauseWork(msgspec.Struct, frozen=True, kw_only=True):
     """Let nothing of a workflow, or of a queue, begin until it is resumed; or (`paused` False) resume it."""
 
@@ -348,6 +359,7 @@ Operation = (
     | DropSchedule
     | Tick
     | PauseWork
+    | PutOnRecord
     | WriteToken
     | Purge
     | LeaveLimits

@@ -159,7 +159,7 @@ class Store(Looks):
           (`Delivered`), or `Fenced` if that attempt is no longer this worker's. `BeatTask`: `Committed` or `Fenced`.
         - `WriteToken`: the token is there, or revoked (`Done`); nothing is done if one has that id, or none is left.
         - `PauseWork`: what it names is paused, or not any more (`Done`); nothing is done if that is how it stands.
-        - `MarkMoving`, `FinishMove`, `GiveUpMove`, `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`,
+        - `MarkMoving`, `FinishMove`, `GiveUpMove`, `Nudge`, `Acknowledge`, `ReplayEvent`, `PutSchedule`, `PutOnRecord`,
           `DropSchedule`, `Purge`, `KeepResult`, `Beat`, and those of limits: see their records.
         Whatever carries an `Audit` and takes effect (not `Done(0)`, no duplicate) is recorded in the audit trail in
         the same transaction.

@@ -57,8 +57,12 @@ class UnusableSelection(BadInput):
     """A selection that no dry run on this database has made, or not of late."""
 
 
-async def select(store: Store, action: str, query: Query | None, ids: Sequence[str]) -> SelectionView:
+async def select(
+    store: Store, action: str, query: Query | None, ids: Sequence[str], *, count: bool = True
+) -> SelectionView:
     """Return what acting on the runs of a filter, or on those with the ids, would come to; nothing is changed.
+
+    Without `count` it looks at the newest page alone.
 
     Raises:
         BadInput: there is no such act, the filter chooses everything, or there are too many ids.
@@ -84,7 +88,7 @@ async def select(store: Store, action: str, query: Query | None, ids: Sequence[s
                 if not why and len(sample) < _SAMPLE:
                     sample.append(head.id)
             matched += len(page.heads)
-            if matched >= MOST_COUNTED and page.next is not None:
+            if (matched >= MOST_COUNTED or not count) and page.next is not None:
                 exact = False
                 break
     made = msgspec.structs.replace(made, matched=matched, exact=exact)

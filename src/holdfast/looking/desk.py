@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.state import StateView
     from holdfast.looking.about.suggesting import Suggestions
+    from holdfast.looking.about.timeline import CallList, MomentList
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
@@ -216,6 +217,22 @@ class Desk(Acts):
         """
 
     @abstractmethod
+    async def calls(self, run_id: str, *, facts: int = 5_000) -> CallList:
+        """Return the calls of a run with their attempts, waits and messages as they lie in time, of its newest facts.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
+    async def timeline(self, run_id: str, *, facts: int = 5_000) -> MomentList:
+        """Return all that happened to a run and was done to it in order of time, of its newest facts.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+
+    @abstractmethod
     async def arguments(self, run_id: str, step: str) -> ArgumentsView:
         """Return what a step was called with: as it was recorded, or by replaying the run with the code at hand.
 
@@ -225,8 +242,10 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def record(self, run_id: str) -> RecordedRun:
+    async def record(self, run_id: str, *, by: str | None = None) -> RecordedRun:
         """Return a run's input and history as it stands, to be replayed against code.
+
+        It holds every payload in the clear: with `by`, the person that is given it, that is put on record first.
 
         Raises:
             NoSuchRun: there is no such run.
@@ -242,9 +261,12 @@ class Desk(Acts):
         """
 
     @abstractmethod
-    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> SelectionView:
+    async def select(
+        self, action: str, which: str = "", *, ids: Sequence[str] = (), count: bool = True
+    ) -> SelectionView:
         """Return what acting on all runs of a filter, or on those with the ids, would come to; nothing is changed.
 
+        Without `count` only the newest 200 are looked at, and the numbers are theirs unless it says `exact`.
         Its `selection` is what to give to `bulk` to do it, at any desk on the same database. It is signed, so that no
         caller can make one up.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,16 +12,15 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import SCAN_BUDGET, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.waits import notes_of, words_of
-from holdfast.errors import BadFilter, BadInput, NoSuchRun
+from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, gather, gather_one
-from holdfast.looking.query import OPEN, OVERDUE, Query, meets, parse
+from holdfast.looking.query import OPEN, OVERDUE, Query, cursor_at, meets, parse, read_cursor
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
     Acted,
     BulkProgress,
     Count,
-    EntryView,
     ErrorHead,
     Head,
     HistoryPage,
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.progress import ProgressView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.state import StateView
+    from holdfast.looking.about.timeline import CallList, MomentList
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
 
@@ -68,10 +66,6 @@ _DRIVEN = (Status.RUNNING, Status.CANCELLING, Status.COMPENSATING)
 """Statuses of runs that a worker is at work on, or should be."""
 
 
-class BadCursor(BadFilter):
-    """A cursor that belongs to another filter, or to none."""
-
-
 class LocalDesk(LocalActs):
     """The desk on an open store, which may have been opened to look only.
 
@@ -88,7 +82,7 @@ class LocalDesk(LocalActs):
         if not 1 <= limit <= MOST:
             raise BadInput(f"limit must be between 1 and {MOST}, not {limit}")
         query = parse(which, self._now, self._zone)
-        before = _read_cursor(cursor, which) if cursor is not None else None
+        before = read_cursor(cursor, which) if cursor is not None else None
         if query.attention:
             heads = await self._attention(query, limit)
             return Page(as_of=to_datetime(self._now), items=await self._shown(heads, relative))
@@ -96,7 +90,7 @@ class LocalDesk(LocalActs):
         return Page(
             as_of=to_datetime(self._now),
             items=await self._shown(found.heads, relative),
-            next=_cursor(found.next, which) if found.next is not None else None,
+            next=cursor_at(found.next, which) if found.next is not None else None,
             partial=found.partial,
             searched_to=to_datetime(found.searched_to) if found.searched_to is not None else None,
         )
@@ -270,7 +264,7 @@ class LocalDesk(LocalActs):
     async def history(
         self, run_id: str, *, after: int = 0, limit: int = 100, newest: bool = False, archived: bool = False
     ) -> HistoryPage:
-        from holdfast.engine.views.history import readable
+        from holdfast.looking.about.timeline import entry_views
 
         _check_limit(limit)
         head = await self._head(run_id)
@@ -281,20 +275,30 @@ class LocalDesk(LocalActs):
         more = len(rows) > limit and not archived
         rows = (rows[1:] if newest else rows[:limit]) if more else rows
         named = rows if not after and not newest else await self._with_names(head.key, rows)
-        shown = {row.seq for row in rows}
-        items = [
-            EntryView(
-                seq=entry.seq,
-                at=entry.at,
-                kind=entry.kind,
-                path=entry.path,
-                data=codec.decode(entry.row.data),
-                archived=archived,
-            )
-            for entry in readable(named)
-            if entry.seq in shown
-        ]
+        items = entry_views(named, {row.seq for row in rows}, archived)
         return HistoryPage(run=run_id, items=items, next=rows[-1].seq if more and not newest else None)
+
+    async def calls(self, run_id: str, *, facts: int = 5_000) -> CallList:
+        from holdfast.looking.about.timeline import MOST_FACTS, call_list
+
+        if not 1 <= facts <= MOST_FACTS:
+            raise BadInput(f"facts must be between 1 and {MOST_FACTS:,}, not {facts}")
+        head = await self._head(run_id)
+        rows = await self._store.history(head.key, newest=True, limit=facts + 1)
+        partial = len(rows) > facts
+        rows = rows[1:] if partial else rows
+        named = await self._with_names(head.key, rows) if partial else rows
+        return await _aside(len(rows), lambda: call_list(run_id, named, {row.seq for row in rows}, partial))
+
+    async def timeline(self, run_id: str, *, facts: int = 5_000) -> MomentList:
+        from holdfast.looking.about.timeline import MOST_FACTS, moment_list
+
+        if not 1 <= facts <= MOST_FACTS:
+            raise BadInput(f"facts must be between 1 and {MOST_FACTS:,}, not {facts}")
+        row = await self._store.get(run_id)
+        if row is None:
+            raise await self._no_such(run_id)
+        return await moment_list(self._store, row, facts, self._with_names)
 
     async def _with_names(self, key: int, rows: list[Any]) -> list[Any]:
         """Return facts after those that name the calls they belong to."""
@@ -304,12 +308,14 @@ class LocalDesk(LocalActs):
             return rows
         return [*await self._store.facts_of_kind(key, Name.kind, rows[0].seq), *rows]
 
-    async def record(self, run_id: str) -> RecordedRun:
+    async def record(self, run_id: str, *, by: str | None = None) -> RecordedRun:
         from holdfast.histories.recorded import recorded_run
 
         row = await self._store.get(run_id)
         if row is None:
             raise await self._no_such(run_id)
+        if by is not None:
+            await self._acting().audit.shown(run_id, "record", by=by)
         return recorded_run(row, await self._store.history(row.key))
 
     async def run_graph(self, run_id: str) -> RunGraphView:
@@ -348,13 +354,15 @@ class LocalDesk(LocalActs):
 
         return await act(self._acting(), action, run_id, options)
 
-    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> SelectionView:
+    async def select(
+        self, action: str, which: str = "", *, ids: Sequence[str] = (), count: bool = True
+    ) -> SelectionView:
         from holdfast.looking.bulk import select
 
         if ids and which:
             raise BadInput("choose runs by a filter or by ids, not by both")
         query = None if ids else parse(which, self._now, self._zone)
-        return await select(self._store, action, query, ids)
+        return await select(self._store, action, query, ids, count=count)
 
     async def chosen(self, selection: str) -> Selection:
         from holdfast.looking.bulk import chosen
@@ -474,25 +482,3 @@ def _step(step: Any) -> StepView:
         compensation=step.compensation,
         idempotency_key=step.idempotency_key,
     )
-
-
-# Cursors: the key to go on below, and which filter it belongs to.
-
-
-def _digest(which: str) -> str:
-    return hashlib.sha256(which.encode()).hexdigest()[:8]
-
-
-def _cursor(key: int, which: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode([1, key, _digest(which)])).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str, which: str) -> int:
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        version, key, digest = msgspec.json.decode(text, type=tuple[int, int, str])
-    except ValueError:
-        raise BadCursor("the cursor is not one that holdfast gave; begin without it") from None
-    if version != 1 or digest != _digest(which):
-        raise BadCursor("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
-    return key

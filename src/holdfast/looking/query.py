@@ -8,6 +8,8 @@ beginning of ids, or a workflow.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -38,6 +40,10 @@ _SYNONYMS = {
 }
 OVERDUE = timedelta(minutes=1)
 """For how long a run may be due before it is overdue."""
+
+
+class BadCursor(BadFilter):
+    """A cursor that belongs to another filter, or to none."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,3 +288,31 @@ def _inside(at: Instant | None, start: Instant | None, end: Instant | None) -> b
     if start is None and end is None:
         return True
     return at is not None and (start is None or at >= start) and (end is None or at < end)
+
+
+# Cursors: the key to go on below, and which filter it belongs to.
+
+
+def _digest(which: str) -> str:
+    return hashlib.sha256(which.encode()).hexdigest()[:8]
+
+
+def cursor_at(key: int, which: str) -> str:
+    """Return a cursor: the key to go on below, for this filter alone."""
+    return base64.urlsafe_b64encode(msgspec.json.encode([1, key, _digest(which)])).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, which: str) -> int:
+    """Return the key to go on below.
+
+    Raises:
+        BadCursor: the cursor belongs to another filter, or to none.
+    """
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        version, key, digest = msgspec.json.decode(text, type=tuple[int, int, str])
+    except ValueError:
+        raise BadCursor("the cursor is not one that holdfast gave; begin without it") from None
+    if version != 1 or digest != _digest(which):
+        raise BadCursor("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
+    return key

@@ -284,7 +284,7 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
 class SelectionView(msgspec.Struct, frozen=True, kw_only=True):
     """What acting on many would come to; `selection` is what to give to the act itself, for ten minutes.
 
-    With `exact` False more than 10,000 match, and the numbers are those of the newest.
+    With `exact` False more match than were counted (10,000, or the newest 200), and the numbers are those of these.
     """
 
     selection: str

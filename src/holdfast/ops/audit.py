@@ -19,7 +19,7 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -28,10 +28,10 @@ import msgspec
 
 from holdfast.chains import broken_link
 from holdfast.clock import to_datetime
-from holdfast.contract.operations import Done, Purge
+from holdfast.contract.operations import Done, Purge, PutOnRecord, Refused
 from holdfast.contract.rows import AuditRow, EvidenceRow
 from holdfast.definitions import check_run_id
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoSuchRun
 from holdfast.ops.port import Port, audited
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
@@ -112,6 +112,21 @@ class AuditTrail:
             async for row in self._pages(run_id)
             if isinstance(row, EvidenceRow)
         ]
+
+    @patient
+    async def shown(
+        self, run_id: str, action: str, *, by: str, reason: str = "", what: Mapping[str, object] | None = None
+    ) -> None:
+        """Put on record that a person was shown something of a run, before it is shown; nothing else is changed.
+
+        Raises:
+            NoSuchRun: there is no such run.
+        """
+        check_run_id(run_id)
+        audit = audited(self._port, by, action, **(what or {}), reason=reason or None)
+        outcome = await self._port.apply(PutOnRecord(target=run_id, at=self._port.clock.now(), audit=audit))
+        if isinstance(outcome, Refused):
+            raise NoSuchRun(run_id)
 
     @patient
     async def purge_evidence(self, run_id: str, *, by: str, reason: str) -> int:

@@ -78,6 +78,7 @@ def dashboard(
     allowed_hosts: Sequence[str] | None = None,
     redact: Sequence[str] = (),
     redact_with: Redactor | None = None,
+    reveal: bool = True,
     tokens: bool = False,
     logs_url: str = "",
     rates: Rates | None = Rates(),  # noqa: B008  # it is frozen
@@ -96,9 +97,10 @@ def dashboard(
             one for a session, programs send theirs with each request.
         allowed_hosts: the names under which browsers reach it, with a port where that is not 80 or 443; by default
             those of this machine.
-        redact: paths of values in payloads that no one sees, as `card` or `headers.authorization`; keys that look like
+        redact: paths of values in payloads that are masked, as `card` or `headers.authorization`; keys that look like
             secrets (password, token, ...) are masked in any case.
         redact_with: a function of the class of a view, the path in a payload and the value: what is shown instead.
+        reveal: whether an operator may see a masked value after all: one at a time, for a reason, and on record.
         tokens: beside `authenticate`, let bearers of tokens in, as the command line.
         logs_url: where the logs of a run are found, as `https://logs.example.com/?q={run_id}`; its page links there.
         rates: how many requests a second each principal may make; None for as many as come.
@@ -117,7 +119,7 @@ def dashboard(
         sign_in = HostSignIn(lambda request: ANYONE)
         _log.warning("the dashboard is open: anyone who reaches it is an admin (dangerously_open=True)")
     desk = LocalDesk(engine.store, code=engine.registry, engine=engine)
-    redaction = Redaction(redact, redact_with)
+    redaction = Redaction(redact, redact_with, reveal)
     return Dashboard(desk, sign_in, allowed_hosts, redaction, logs_url, rates=rates, cors=cors, metrics=metrics)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from holdfast import __version__, errors
-from holdfast.looking.local import BadCursor
+from holdfast.looking.query import BadCursor
 
 T = TypeVar("T")
 

@@ -25,7 +25,11 @@ def openapi(routes: Sequence[Route], root: str) -> dict[str, Any]:
     """Return the description; `root` is where the application is mounted."""
     kinds: list[Any] = [ProblemView]
     for route in routes:
-        kinds += [kind for kind in (route.answers, route.body, route.query, *route.also.values()) if kind is not None]
+        kinds += [
+            kind
+            for kind in (route.answers, route.otherwise, route.body, route.query, *route.also.values())
+            if kind is not None
+        ]
     found, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     _add_formats(kinds, components)
     schemas = dict(zip(map(_name, kinds), found, strict=True))
@@ -87,6 +91,8 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
     answers: dict[str, Any] = {}
     for status in route.statuses:
         schema = schemas[_name(route.also.get(status, route.answers))]
+        if route.otherwise is not None and status not in route.also:
+            schema = {"anyOf": [schema, schemas[_name(route.otherwise)]]}
         content = {} if status in (204, 304) else {"content": {kind: {"schema": schema}}}
         answers[str(status)] = {"description": route.summary, **content}
     for status in sorted({*_ANY_ROUTE, *route.problems, *(_WITH_BODY if route.body is not None else ())}):

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.looking.bulk import UnusableSelection
-from holdfast.looking.local import BadCursor
+from holdfast.looking.query import BadCursor
 
 
 class Problem(Exception):

@@ -33,6 +33,9 @@ _PAYLOADS: dict[str, frozenset[str]] = {
     "LetterDetail": frozenset({"payload", "error"}),
     "ScheduleView": frozenset({"input"}),
     "ErrorHead": frozenset({"message"}),
+    "StretchView": frozenset({"error"}),
+    "CallView": frozenset({"error", "note"}),
+    "MomentView": frozenset({"detail"}),
 }
 """The fields of views that hold what users' code was given, made or raised."""
 _OPEN_VALUES: dict[str, frozenset[str]] = {"Head": frozenset({"attributes"}), "AuditView": frozenset({"detail"})}
@@ -78,13 +81,15 @@ class Redaction:
         paths: as `card`, `*.password` or `headers.authorization`: each names keys at the end of a path, at any depth.
             Keys that look like secrets are always masked.
         function: asked for every value that is left.
+        reveals: whether an operator may see a masked value after all, one at a time and on record.
     """
 
-    def __init__(self, paths: Iterable[str] = (), function: Redactor | None = None) -> None:
+    def __init__(self, paths: Iterable[str] = (), function: Redactor | None = None, reveals: bool = True) -> None:
         if isinstance(paths, str):
             raise BadInput("redact must be a list of paths, not a text")
         self._patterns = [tuple(path.split(".")) for path in paths]
         self._function = function
+        self.reveals = reveals
 
     def shown(self, value: Any, who: Principal, cut: bool = False) -> Any:
         """Return an answer as this one may see it; `cut` leaves long values out but for how they begin."""

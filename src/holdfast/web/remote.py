@@ -26,8 +26,10 @@ from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.state import StateView
 from holdfast.looking.about.suggesting import Suggestions
+from holdfast.looking.about.timeline import CallList, MomentList
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.purging import PurgeReport
+from holdfast.looking.acting.requests import RevealedView
 from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 from holdfast.looking.database import DatabaseView, StoreView
 from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
@@ -36,7 +38,7 @@ from holdfast.schedules.preview import TickPreview
 from holdfast.web.asking import Asking
 
 if TYPE_CHECKING:
-    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acting.requests import PurgeRequest, RevealRequest, ScheduleRequest, StartRequest, WorkKind
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
 
@@ -124,10 +126,16 @@ class RemoteDesk(Asking, Desk):
         path = f"{_run(run_id)}/history"
         return await self._get(path, views.HistoryPage, after=after, limit=limit, newest=newest, archived=archived)
 
+    async def calls(self, run_id: str, *, facts: int = 5_000) -> CallList:
+        return await self._get(f"{_run(run_id)}/bars", CallList, facts=facts)
+
+    async def timeline(self, run_id: str, *, facts: int = 5_000) -> MomentList:
+        return await self._get(f"{_run(run_id)}/timeline", MomentList, facts=facts)
+
     async def arguments(self, run_id: str, step: str) -> ArgumentsView:
         return await self._get(f"{_run(run_id)}/arguments", ArgumentsView, step=step)
 
-    async def record(self, run_id: str) -> RecordedRun:
+    async def record(self, run_id: str, *, by: str | None = None) -> RecordedRun:
         return await self._get(f"{_run(run_id)}/recording", RecordedRun)
 
     async def held_back(self, run_id: str) -> list[views.HeldBackView]:
@@ -150,8 +158,10 @@ class RemoteDesk(Asking, Desk):
         body |= more.get(action, {})
         return await self._send("POST", f"{_run(run_id)}/{_part(action)}", views.Acted, body)
 
-    async def select(self, action: str, which: str = "", *, ids: Sequence[str] = ()) -> views.SelectionView:
-        body = {"action": action, "zone": self._zone, **({"ids": list(ids)} if ids else {"q": which})}
+    async def select(
+        self, action: str, which: str = "", *, ids: Sequence[str] = (), count: bool = True
+    ) -> views.SelectionView:
+        body = {"action": action, "zone": self._zone, "count": count, **({"ids": list(ids)} if ids else {"q": which})}
         return await self._send("POST", "/bulk", views.SelectionView, body)
 
     async def chosen(self, selection: str) -> Selection:
@@ -207,6 +217,10 @@ class RemoteDesk(Asking, Desk):
     async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> views.Answer:
         body = {"name": name, "arguments": arguments or {}}
         return await self._send("POST", f"{_run(run_id)}/queries", views.Answer, body)
+
+    async def reveal(self, run_id: str, request: RevealRequest, *, by: str, reason: str) -> RevealedView:
+        body = {**msgspec.structs.asdict(request), "reason": reason}
+        return await self._send("POST", f"{_run(run_id)}/reveal", RevealedView, body)
 
     async def pause_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> views.Acted:
         return await self._send("POST", "/work/pause", views.Acted, {"kind": kind, "name": name, "reason": reason})

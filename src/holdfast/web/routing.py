@@ -94,6 +94,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     answers: Any
     """The class of what is answered."""
+    otherwise: Any = None
+    """The class of what is answered instead if the parameters ask for it."""
     summary: str
     also: dict[int, Any] = {}
     """The class of what is answered with another status."""

@@ -12,6 +12,7 @@ from tests.web.browser.conftest import served
 
 from holdfast.contract.rows import Status
 from holdfast.looking import LocalDesk
+from holdfast.web import Principal
 from holdfast.web.auth import ANYONE
 
 pytestmark = pytest.mark.web
@@ -153,3 +154,46 @@ async def test_a_run_says_how_many_others_wait_to_try_its_step_again_and_pauses_
     await sheet.get_by_label("Reason").press("Enter")
     await expect(looker(".toast").first).to_contain_text("3 runs paused")
     assert (await LocalDesk(shop.engine.store).count("status:paused")).n == 3
+
+
+async def test_a_masked_value_is_revealed_for_a_reason_and_forgotten_when_the_page_is_left(shop, site, looker):
+    """Seen failing without the button, with the reason left out, and without forgetting."""
+    await shop.engine.start(
+        shops.quick, {"order": "o-1", "cards": [{"card": "4111-1"}], "a/b": {"pin": 7}}, id="order-1"
+    )
+    await shop.settle()
+    await looker.open("/runs/order-1")
+    masked = looker.page.get_by_role("button", name="Reveal /order/cards/0/card")
+    await masked.click()
+    sheet = await looker.sees(".sheet")
+    confirm = sheet.get_by_role("button", name="Reveal", exact=True)
+    await expect(confirm).to_be_disabled()
+    assert await looker.violations() == []
+    await sheet.get_by_label("Reason").fill("INC-7")
+    await expect(sheet).to_contain_text("holdfast reveal order-1 input /order/cards/0/card --reason INC-7")
+    await looker.press("Enter")
+    await expect(looker(".revealed")).to_have_text('"4111-1"')
+    await expect(looker.page.get_by_role("button", name="Reveal /order/a~1b/pin")).to_be_visible()
+    [row] = (await LocalDesk(shop.engine.store).audit(target="order-1")).items
+    assert (row.actor, row.action, row.detail["pointer"]) == ("kim", "reveal", "/order/cards/0/card")
+    await expect(looker(".done")).to_contain_text("kim revealed input /order/cards/0/card INC-7")
+    await looker.page.get_by_role("link", name="Runs", exact=True).first.click()
+    await (await looker.row("order-1")).get_by_role("link").first.click()
+    await expect(masked).to_be_visible()
+    await expect(looker(".revealed")).to_have_count(0)
+    site.who = Principal("kim", "reader")
+    await looker.open("/runs/order-1")
+    await expect(await looker.sees('.side [aria-label="Input"]')).to_contain_text("••••••")
+    await expect(masked).to_have_count(0)
+
+
+async def test_a_run_says_who_sent_a_message_and_how_patiently_a_step_is_tried(shop, site, looker):
+    await shops.the_order(shop)
+    await looker.open("/runs/order-88405")
+    await looker(".row a", "approved").click()
+    await expect(await looker.sees(".row.sel")).to_contain_text("from kim after 2 h")
+    await expect(looker(".step h3").filter(has_text="from kim")).to_be_visible()
+    await looker.open("/runs/order-88405?step=book_carrier")
+    await expect(looker(".step h3").filter(has_text="backoff")).to_contain_text(
+        "backoff 2 s \N{MULTIPLICATION SIGN} 2, at most 5 min, 8 attempts"
+    )

@@ -30,7 +30,7 @@ def records() -> dict[str, Any]:
     from holdfast.transfer.backup import Backup
 
     return {
-        **_tokens(),
+        **_secrets(),
         **_ticks(),
         "holdfast.acted/1": views.Acted,
         "holdfast.acts/1": list[views.Acted],
@@ -84,10 +84,12 @@ def _ticks() -> dict[str, Any]:
     return {"holdfast.ticks/1": list[TickPreview], "holdfast.past-ticks/1": list[PastTick]}
 
 
-def _tokens() -> dict[str, Any]:
+def _secrets() -> dict[str, Any]:
+    from holdfast.looking.acting.requests import RevealedView
     from holdfast.looking.acting.tokens import NewToken, TokenView
 
-    return {"holdfast.token/1": NewToken, "holdfast.tokens/1": list[TokenView]}
+    tokens = {"holdfast.token/1": NewToken, "holdfast.tokens/1": list[TokenView]}
+    return {**tokens, "holdfast.revealed/1": RevealedView}
 
 
 def schema_of(name: str, record: Any) -> dict[str, Any]:

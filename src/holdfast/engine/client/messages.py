@@ -51,16 +51,18 @@ class Messaging:
         check_who(by, reason)
         encoded = codec.encode(payload, f"message {name!r}").decode()
         now = self._link.clock.now()
+        known = message_id if message_id is not None else new_id()
+        said = {"name": name, "message": known, "reason": reason or None}
         operation = SendMessage(
             target=run_id,
             name=name,
-            id=message_id if message_id is not None else new_id(),
+            id=known,
             payload=encoded,
             at=now,
             deduplicate=message_id is not None,
             dead_letter=dead_letter,
             max_pending=self._events.get(name).max_pending,
-            audit=audited(self._link, by, "send", name=name, reason=reason or None) if by is not None else None,
+            audit=audited(self._link, by, "send", **said) if by is not None else None,
         )
         if connection is not msgspec.UNSET:
             outcome = await self._link.enclose(connection, operation)

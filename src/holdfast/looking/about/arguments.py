@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -15,7 +16,9 @@ from holdfast.definitions import Registry
 from holdfast.engine.views.steps import steps_of
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
+from holdfast.looking.times import span
 from holdfast.payloads import codec
+from holdfast.policy import Retry
 
 
 class ArgumentsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +30,8 @@ class ArgumentsView(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Any = None
     """An object, null where they are not known."""
     said: str = ""
+    retry: str = ""
+    """How patiently the code at hand tries it again, in words: `2 s x 2, at most 5 min, 8 attempts`."""
 
 
 async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | None) -> ArgumentsView:
@@ -37,20 +42,36 @@ async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | 
         near = get_close_matches(step, known, 1)
         raise BadInput(f"run {row.id} has called no step {step!r}{f'; did you mean {near[0]}?' if near else ''}")
     recorded = known[step].arguments
+    called: StepVerb | str = "they are not recorded, and the code of the workflow is not at hand here to replay it"
+    if code is not None and row.workflow in code.names():
+        # A turn cannot be driven from inside a task, and a long history takes a while.
+        called = await asyncio.to_thread(_called, recorded_run(row, entries), row.version, code, step)
+    retry = retry_words(called.activity.settings.retry) if not isinstance(called, str) else ""
     if recorded is not None:
-        return ArgumentsView(run=row.id, step=step, source="recorded", arguments=dict(recorded))
-    if code is None or row.workflow not in code.names():
-        said = "they are not recorded, and the code of the workflow is not at hand here to replay it"
-        return ArgumentsView(run=row.id, step=step, source="unknown", said=said)
-    # A turn cannot be driven from inside a task, and a long history takes a while.
-    found = await asyncio.to_thread(_replayed, recorded_run(row, entries), row.version, code, step)
+        return ArgumentsView(run=row.id, step=step, source="recorded", arguments=dict(recorded), retry=retry)
+    found = await asyncio.to_thread(_given, called) if not isinstance(called, str) else called
     if isinstance(found, str):
-        return ArgumentsView(run=row.id, step=step, source="unknown", said=found)
-    return ArgumentsView(run=row.id, step=step, source="replayed", arguments=found)
+        return ArgumentsView(run=row.id, step=step, source="unknown", said=found, retry=retry)
+    return ArgumentsView(run=row.id, step=step, source="replayed", arguments=found, retry=retry)
 
 
-def _replayed(recorded: RecordedRun, version: str, code: Registry, step: str) -> dict[str, Any] | str:
-    """Return the arguments, or why they are not known; nothing is executed but workflow code."""
+def retry_words(retry: Retry) -> str:
+    """Return how patiently a step is tried again, in words; empty for one that is tried once."""
+    if retry.max_attempts == 1:
+        return ""
+    grows = f" x {retry.coefficient:g}" if retry.coefficient != 1 else ""
+    most = retry.max_interval if grows and retry.max_interval is not None else None
+    limit = f", at most {_span(most)}" if most is not None else ""
+    tries = f", {retry.max_attempts:,} attempts" if retry.max_attempts is not None else ", without end"
+    return f"{_span(retry.initial_interval)}{grows}{limit}{tries}"
+
+
+def _span(length: timedelta) -> str:
+    return span(length // timedelta(microseconds=1))
+
+
+def _called(recorded: RecordedRun, version: str, code: Registry, step: str) -> StepVerb | str:
+    """Return the call of a step, or why it is not known; nothing is executed but workflow code."""
     try:
         execution = unbegun(recorded, code.get(recorded.workflow, version), code.errors)
     except HoldfastError as error:
@@ -67,7 +88,12 @@ def _replayed(recorded: RecordedRun, version: str, code: Registry, step: str) ->
         execution.drop()
     if calls.found is None:
         return "they are not recorded, and the replay does not come to this step: its history was cut"
-    text = arguments_of(calls.found.activity.function, calls.found.args, calls.found.kwargs)
+    return calls.found
+
+
+def _given(called: StepVerb) -> dict[str, Any] | str:
+    """Return the arguments of a call, or why they are not known."""
+    text = arguments_of(called.activity.function, called.args, called.kwargs)
     return codec.decode(text) if text is not None else "they are no JSON"
 
 

@@ -2,13 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from holdfast.clock import to_datetime
+from holdfast.contract.rows import EntryRow, LetterFilter, RunRow
+from holdfast.contract.store import Store
 from holdfast.looking.views import EntryView
+from holdfast.payloads import codec
+
+MOST_FACTS = 10_000
+"""Of how many facts a timeline is made at most."""
+
+
+class StretchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of time of a call: done, failed, lost, running, wait, child or backoff; without `end` it goes on."""
+
+    begin: datetime
+    end: datetime | None = None
+    state: str
+    attempt: int = 0
+    error: str = ""
+
+
+class MarkView(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that came or went."""
+
+    at: datetime
+    name: str
+
+
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of workflow code, with its attempts, waits and messages as they lie in time."""
+
+    path: str
+    kind: str
+    name: str
+    status: str
+    depth: int = 0
+    begun_at: datetime
+    ended_at: datetime | None = None
+    next_at: datetime | None = None
+    """When it is tried again, or gives up waiting."""
+    attempts: int = 0
+    note: str = ""
+    error: str = ""
+    bars: list[StretchView] = []
+    marks: list[MarkView] = []
+
+
+class CallList(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of a run in the order of their first call; `partial`: of the newest facts alone."""
+
+    run: str
+    items: list[CallView]
+    partial: bool = False
+
+
+class MomentView(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened: when, what, at which call of the run (empty: to the run itself), and more about it."""
+
+    at: datetime
+    what: str
+    where: str = ""
+    detail: Any = None
+
+
+class MomentList(msgspec.Struct, frozen=True, kw_only=True):
+    """All that happened to a run and was done to it, in order of time.
+
+    With `partial` its newest facts alone, without what reopenings cut away.
+    """
+
+    run: str
+    items: list[MomentView]
+    partial: bool = False
+
+
+def entry_views(rows: list[EntryRow], shown: set[int], archived: bool = False) -> list[EntryView]:
+    """Return facts as they are shown, of those given the ones with these numbers; others name their calls."""
+    from holdfast.engine.views.history import readable
+
+    return [
+        EntryView(
+            seq=entry.seq,
+            at=entry.at,
+            kind=entry.kind,
+            path=entry.path,
+            data=codec.decode(entry.row.data),
+            archived=archived,
+        )
+        for entry in readable(rows)
+        if entry.seq in shown
+    ]
+
+
+def call_list(run_id: str, rows: list[EntryRow], shown: set[int], partial: bool) -> CallList:
+    """Return what `Desk.calls` does, of facts that were read."""
+    timeline = Timeline()
+    timeline.take(entry_views(rows, shown))
+    return CallList(run=run_id, items=[_call(row) for row in timeline.rows()], partial=partial)
+
+
+def _call(row: CallRow) -> CallView:
+    return CallView(
+        path=row.path,
+        kind=row.kind,
+        name=row.name,
+        status=row.status,
+        depth=row.depth,
+        begun_at=row.begun,
+        ended_at=row.ended,
+        next_at=row.next,
+        attempts=row.attempts,
+        note=row.note,
+        error=row.error,
+        bars=[
+            StretchView(begin=bar.begin, end=bar.end, state=bar.state, attempt=bar.attempt, error=bar.error)
+            for bar in row.bars
+        ],
+        marks=[MarkView(at=at, name=name) for at, name in row.marks],
+    )
+
+
+async def moment_list(
+    store: Store, row: RunRow, facts: int, with_names: Callable[[int, list[EntryRow]], Awaitable[list[EntryRow]]]
+) -> MomentList:
+    """Return what `Desk.timeline` does."""
+    from holdfast.engine.views.timeline import timeline
+
+    rows = await store.history(row.key, newest=True, limit=facts + 1)
+    partial = len(rows) > facts
+    items = timeline(
+        row,
+        await with_names(row.key, rows[1:]) if partial else rows,
+        await store.audit(row.id),
+        await store.letters(LetterFilter(run=row.id)),
+        await store.evidence(row.id),
+        [] if partial else await store.history(row.key, archived=True),
+    )
+    made = [MomentView(at=each.at, what=each.what, where=each.where, detail=each.detail or None) for each in items]
+    return MomentList(run=row.id, items=made, partial=partial)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,14 @@ from holdfast.looking.views import Acted, Answer
 
 if TYPE_CHECKING:
     from holdfast.looking.acting.purging import PurgeReport
-    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acting.requests import (
+        PurgeRequest,
+        RevealedView,
+        RevealRequest,
+        ScheduleRequest,
+        StartRequest,
+        WorkKind,
+    )
     from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 
 
@@ -66,6 +73,15 @@ class Acts(ABC):
         Raises:
             NoSuchRun: there is no such run.
             UnknownQuery, BadInput: its code is not at hand, does not answer that, or has not come so far.
+        """
+
+    @abstractmethod
+    async def reveal(self, run_id: str, request: RevealRequest, *, by: str, reason: str) -> RevealedView:
+        """Return a value of a run as it is stored, though faces mask it; that it was seen is on record before that.
+
+        Raises:
+            NoSuchRun: there is no such run.
+            BadInput: there is no such value, or no reason is given; nothing was put on record.
         """
 
     # What is paused as a whole.

@@ -14,7 +14,14 @@ from holdfast.looking.views import Acted, Answer
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.looking.acting.purging import PurgeReport
-    from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+    from holdfast.looking.acting.requests import (
+        PurgeRequest,
+        RevealedView,
+        RevealRequest,
+        ScheduleRequest,
+        StartRequest,
+        WorkKind,
+    )
     from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 
 
@@ -58,6 +65,11 @@ class LocalActs(LocalHouse):
     async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> Answer:
         answer = await self._acting().get(run_id).query(name, **(arguments or {}))
         return Answer(run=run_id, name=name, answer=answer)
+
+    async def reveal(self, run_id: str, request: RevealRequest, *, by: str, reason: str) -> RevealedView:
+        from holdfast.looking.acting.revealing import reveal
+
+        return await reveal(self, self._acting(), run_id, request, by, reason)
 
     # What is paused as a whole.
 

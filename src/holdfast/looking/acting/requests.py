@@ -1,4 +1,4 @@
-"""What acts are told beside who does them: records, the same for every face."""
+"""What acts are told beside who does them, and what one of them shows: records, the same for every face."""
 
 from __future__ import annotations
 
@@ -56,3 +56,29 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     older_than: timedelta
     limit: int = 10_000
     """At most so many of each kind at once; the report says whether there are more."""
+
+
+class RevealRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value of a run that a person wants to see as it is stored, once."""
+
+    field: Literal[
+        "input", "output", "error", "compensation", "attributes", "result", "progress", "arguments", "fact", "message"
+    ]
+    """Of the run; `result`, `progress` and `arguments` of a step, `fact` of its history, `message` of its inbox."""
+    step: str = ""
+    """The path of the step."""
+    n: int = 0
+    """The number of the fact, or of the message."""
+    pointer: str = ""
+    """Where it stands in the payload, as a JSON pointer: `/card/number`; empty for all of it."""
+
+
+class RevealedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a run as it is stored."""
+
+    run: str
+    field: str
+    step: str = ""
+    n: int = 0
+    pointer: str = ""
+    value: Any = None

@@ -33,8 +33,8 @@ from holdfast.contract.operations import (
     Pause,
     PauseSchedule,
     PauseWork,
-    Published,
     Purge,
+    PutOnRecord,
     PutSchedule,
     Refused,
     Reopen,
@@ -129,10 +129,10 @@ class Batch(Inboxes):
                 return started
             case SendMessage():
                 sent = await self._send(operation)
-                return sent if operation.audit is None else await self._told(operation, operation.target, sent)
+                return sent if operation.audit is None else await self.trails.told(operation, operation.target, sent)
             case PublishEvent():
                 sent = await self.events.publish(operation)
-                return sent if operation.audit is None else await self._told(operation, operation.name, sent)
+                return sent if operation.audit is None else await self.trails.told(operation, operation.name, sent)
             case Beat():
                 return await self.tasks.beat(operation)
             case FinishTask() | BeatTask():
@@ -163,16 +163,15 @@ class Batch(Inboxes):
             case Terminate():
                 outcome = await self.operators.terminate(operation)
                 return await self.trails.audited(operation.audit, operation.target, operation.end.at, outcome)
-            case RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock() | Moving():
+            case (
+                RequestCancel() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes() | Unblock() | Moving()
+                | PutOnRecord()
+            ):  # fmt: skip
                 outcome = await self.operators.apply(operation)
                 target = operation.target or getattr(operation, "workflow", "")
                 return await self.trails.audited(operation.audit, target, operation.at, outcome)
             case _:
                 return await self.limits.apply(operation)
-
-    async def _told(self, what: SendMessage | PublishEvent, target: str, outcome: Outcome) -> Outcome:
-        again = isinstance(outcome, Delivered | Published) and outcome.duplicate
-        return outcome if again else await self.trails.audited(what.audit, target, what.at, outcome)
 
     # Starting.
 

@@ -13,6 +13,7 @@ from holdfast.contract.operations import (
     Nudge,
     Outcome,
     Pause,
+    PutOnRecord,
     Refused,
     Reopen,
     RequestCancel,
@@ -42,7 +43,8 @@ class OperatorRules:
         self._batch = batch
 
     async def apply(
-        self, operation: RequestCancel | Pause | Unpause | Nudge | Reopen | SetAttributes | Unblock | Moving
+        self,
+        operation: RequestCancel | Pause | Unpause | Nudge | Reopen | SetAttributes | Unblock | Moving | PutOnRecord,
     ) -> Outcome:
         """Do what an operator asked for."""
         match operation:
@@ -67,6 +69,9 @@ class OperatorRules:
                 return await self._unblock(operation)
             case Moving():
                 return await MoveRules(self._batch).apply(operation)
+            case PutOnRecord():
+                run = await self._batch.named(operation.target)
+                return Done(1) if run is not None else Refused(None)
 
     # Stopping.
 

@@ -17,6 +17,7 @@ from holdfast.contract.operations import (
     Nudge,
     Operation,
     Pause,
+    PutOnRecord,
     Reopen,
     RequestCancel,
     SendMessage,
@@ -262,7 +263,7 @@ def ids_of(operation: Operation) -> Iterable[str]:
             yield from (leaving.id for leaving in operation.runs)
         case ExpectRuns() | ArriveRuns():
             yield from (coming.id for coming in operation.runs)
-        case Moving():
+        case Moving() | PutOnRecord():
             yield operation.target
         case StartRun():
             yield operation.run.id

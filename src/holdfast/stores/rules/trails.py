@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.chains import chained
 from holdfast.clock import Instant
-from holdfast.contract.operations import Done, Fenced, KeyHeld, Outcome, Refused
-from holdfast.contract.turns import Audit, Evidence
+from holdfast.contract.operations import Delivered, Done, Fenced, KeyHeld, Outcome, Published, Refused, SendMessage
+from holdfast.contract.turns import Audit, Evidence, PublishEvent
 from holdfast.stores.sql.tables import Row
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class TrailRules:
         if audit is not None and not in_vain:
             await self.audit(audit, target, at)
         return outcome
+
+    async def told(self, what: SendMessage | PublishEvent, target: str, outcome: Outcome) -> Outcome:
+        """Record what was sent or published, unless it was before."""
+        again = isinstance(outcome, Delivered | Published) and outcome.duplicate
+        return outcome if again else await self.audited(what.audit, target, what.at, outcome)
 
     async def evidence(self, run: str, items: Sequence[Evidence]) -> None:
         """Add to a run's own trail."""

@@ -36,6 +36,7 @@ from holdfast.contract.operations import (
     PauseWork,
     Published,
     Purge,
+    PutOnRecord,
     PutSchedule,
     Refused,
     Reopen,
@@ -192,7 +193,7 @@ class TerminalConformance:
                 (SetAttributes(target=run.id, attributes={}, at=NOW), Done),
                 *steps_of_a_move(before),
                 *((event(rule=rule), Published) for rule in (TO_ONE, TO_ALL)),
-                (Acknowledge(letter="none", at=NOW), Done),
+                *((each, Done) for each in (Acknowledge(letter="none", at=NOW), _shown(run.id))),
                 (ReplayEvent(letter="none", at=NOW, target=run.id), Refused),
                 (KeepResult(run=run.key, leave=LeaveKey(activity="a", key="k", result="1")), Fenced),
                 (Beat(key=run.key, epoch=1, location="a0", at=NOW, detail=""), Fenced),
@@ -259,6 +260,10 @@ def _everything() -> TurnEffects:
         takes=[key],
         leaves=[LeaveKey(activity="a", key="k")],
     )
+
+
+def _shown(run: str) -> PutOnRecord:
+    return PutOnRecord(target=run, at=NOW, audit=Audit(actor="ann", action="reveal"))
 
 
 def _schedule(next: Instant) -> PutSchedule:

@@ -18,6 +18,7 @@ from holdfast.contract.operations import (
     Pause,
     PauseSchedule,
     Purge,
+    PutOnRecord,
     PutSchedule,
     Refused,
     Reopen,
@@ -99,6 +100,7 @@ class TrailConformance:
             ),
             (PauseSchedule(id="s", paused=True, next=None, at=NOW, audit=BY_ANN), "s"),
             (DropSchedule(id="s", at=NOW, audit=BY_ANN), "s"),
+            (PutOnRecord(target=run.id, at=NOW, audit=BY_ANN), run.id),
         ]
         half = len(operations) // 2
         await store.apply([operation for operation, _ in operations[:half]])
@@ -127,6 +129,7 @@ class TrailConformance:
                 Terminate(target=run.id, end=ended(), audit=BY_ANN),
                 Reopen(target=run.id, epoch=over.epoch + 1, cut=1, at=NOW, audit=BY_ANN),
                 SetAttributes(target="nobody", attributes={}, at=NOW, audit=BY_ANN),
+                PutOnRecord(target="nobody", at=NOW, audit=BY_ANN),
                 DropSchedule(id="nothing", at=NOW, audit=BY_ANN),
                 Acknowledge(letter="nothing", at=NOW, audit=BY_ANN),
                 Unblock(target=run.id, at=NOW, audit=BY_ANN),

@@ -29,6 +29,8 @@ class BulkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ids: list[str] | None = None
     selection: str | None = None
     dry_run: bool = True
+    count: bool = True
+    """Of a dry run: whether all that match are counted, up to 10,000, or only the newest 200 looked at."""
     reason: str = ""
     zone: str = "UTC"
     before: int | None = None
@@ -102,7 +104,7 @@ class Bulks:
         if body.selection is None:
             _check_role(call, body.action)
             desk = call.desk.in_zone(zone_of(body.zone))
-            return ApiAnswer(await desk.select(body.action, body.q or "", ids=body.ids or ()))
+            return ApiAnswer(await desk.select(body.action, body.q or "", ids=body.ids or (), count=body.count))
         return await self._begin(call, body, body.selection)
 
     async def _begin(self, call: ApiCall, body: BulkBody, selection: str) -> ApiAnswer:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest, WorkKind
+from holdfast.looking.acting.requests import PurgeRequest, RevealRequest, ScheduleRequest, StartRequest, WorkKind
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import Acted
 from holdfast.web.problems import Problem
@@ -96,6 +96,12 @@ class WorkBody(ReasonBody, frozen=True, kw_only=True):
     name: str
 
 
+class RevealBody(RevealRequest, frozen=True, kw_only=True):
+    """Which value is to be seen as it is stored, and why."""
+
+    reason: str
+
+
 class PurgeBody(PurgeRequest, frozen=True, kw_only=True):
     """What to delete, or, unless `dry_run` is false, only to count."""
 
@@ -166,6 +172,14 @@ async def replay(call: ApiCall) -> ApiAnswer:
 
 async def remove_letter(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.remove_letter(call.path["id"], by=call.who.name, reason=call.query.reason))
+
+
+async def reveal(call: ApiCall) -> ApiAnswer:
+    if not call.redaction.reveals:
+        raise Problem(403, "forbidden", "this dashboard reveals no value to anyone: it was made with reveal=False")
+    given = msgspec.structs.asdict(call.body)
+    reason = given.pop("reason")
+    return ApiAnswer(await call.desk.reveal(call.path["id"], RevealRequest(**given), by=call.who.name, reason=reason))
 
 
 ScheduleAct = Callable[..., Awaitable[Acted]]

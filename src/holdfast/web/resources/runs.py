@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import timedelta
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
 
 import msgspec
 
 from holdfast.contract.rows import Status
 from holdfast.errors import BadFilter
-from holdfast.looking.views import Count, RunView, StatusCount
+from holdfast.looking.views import Count, Head, RunView, StatusCount
+from holdfast.web.problems import Problem
 from holdfast.web.resources.house import ListView
 from holdfast.web.routing import ApiAnswer, ApiCall, LongQuery, Nothing, TellingQuery, zone_of
 
@@ -33,6 +36,18 @@ class ListQuery(TellingQuery, frozen=True, kw_only=True):
     limit: int = 50
     cursor: str | None = None
     """The `next` of the page before."""
+    fields: str = ""
+    """Of each run only these, divided by commas, and its id: `status,why`; all if it is not said."""
+
+
+class ChosenPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of runs of which only some fields were asked for."""
+
+    as_of: datetime
+    items: list[dict[str, Any]]
+    next: str | None = None
+    partial: bool = False
+    searched_to: datetime | None = None
 
 
 class CountQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +116,13 @@ class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True
     limit: int = 50
 
 
+class FactsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of how many facts."""
+
+    facts: int = 5_000
+    """The newest so many, up to 10,000: `partial` says that there are more."""
+
+
 class StepQuery(LongQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which step."""
 
@@ -117,7 +139,25 @@ class CountsView(msgspec.Struct, frozen=True, kw_only=True):
 async def runs(call: ApiCall) -> ApiAnswer:
     desk = call.desk.in_zone(zone_of(call.query.zone))
     query: ListQuery = call.query
-    return ApiAnswer(await desk.heads(query.q, limit=query.limit, cursor=query.cursor, relative=query.relative))
+    wanted = _fields_of(query.fields)
+    page = await desk.heads(query.q, limit=query.limit, cursor=query.cursor, relative=query.relative)
+    if not wanted:
+        return ApiAnswer(page)
+    shown = [call.redaction.shown(head, call.who) for head in page.items]
+    items = [{name: value for name, value in head.items() if name in wanted} for head in shown]
+    return ApiAnswer(ChosenPage(**{**msgspec.structs.asdict(page), "items": items}))
+
+
+def _fields_of(asked: str) -> set[str]:
+    """Return the names of fields that were asked for; the id is always among them, for it is what a run is known by."""
+    if not asked:
+        return set()
+    wanted = {name.strip() for name in asked.split(",")}
+    for name in wanted - set(Head.__struct_fields__):
+        near = get_close_matches(name, Head.__struct_fields__, 1)
+        more = f"did you mean {near[0]}?" if near else f"there are: {', '.join(Head.__struct_fields__)}"
+        raise Problem(400, "bad-request", f"a run has no field {name[:60]!r}; {more}", field="fields")
+    return wanted | {"id"}
 
 
 async def count(call: ApiCall) -> ApiAnswer:
@@ -203,6 +243,14 @@ async def audit(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.audit(target=call.path["id"], limit=call.query.limit, before=call.query.before))
 
 
+async def bars(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.calls(call.path["id"], facts=call.query.facts))
+
+
+async def timeline(call: ApiCall) -> ApiAnswer:
+    return ApiAnswer(await call.desk.timeline(call.path["id"], facts=call.query.facts))
+
+
 async def arguments(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.arguments(call.path["id"], call.query.step))
 
@@ -220,7 +268,7 @@ async def misfit(call: ApiCall) -> ApiAnswer:
 
 
 async def recording(call: ApiCall) -> ApiAnswer:
-    return ApiAnswer(await call.desk.record(call.path["id"]))
+    return ApiAnswer(await call.desk.record(call.path["id"], by=call.who.name))
 
 
 async def history(call: ApiCall) -> ApiAnswer:

@@ -38,7 +38,7 @@ async def server(call: ApiCall) -> ApiAnswer:
             durability=store.durability,
             name=call.who.name,
             role=call.who.role,
-            features=["code", "acts", "bulk"],
+            features=["code", "acts", "bulk", *(["reveal"] if call.redaction.reveals else [])],
             database=store.name,
             open=call.who is ANYONE,
             logs_url=call.logs_url,

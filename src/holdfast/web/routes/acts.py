@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.looking.acting.purging import PurgeReport
-from holdfast.looking.acting.requests import ScheduleRequest
+from holdfast.looking.acting.requests import RevealedView, ScheduleRequest
 from holdfast.looking.views import Acted, Answer, LetterDetail, SelectionView
 from holdfast.web.resources import acts, doing
 from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView
@@ -51,6 +51,15 @@ _DOING = [
         answers=Answer,
         role="reader",
         problems=(404, 409),
+    ),
+    act(
+        "POST",
+        "/runs/{id}/reveal",
+        doing.reveal,
+        "See one masked value of a run as it is stored; that it was seen, by whom and why, is on record",
+        body=doing.RevealBody,
+        answers=RevealedView,
+        problems=(404,),
     ),
     act(
         "POST",

@@ -10,6 +10,7 @@ from holdfast.looking.about.graph import RunGraphView
 from holdfast.looking.about.progress import ProgressView
 from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.state import StateView
+from holdfast.looking.about.timeline import CallList, MomentList
 from holdfast.looking.views import (
     AuditPageView,
     Count,
@@ -32,6 +33,7 @@ ROUTES = [
         handler=runs.runs,
         query=runs.ListQuery,
         answers=Page,
+        otherwise=runs.ChosenPage,
         summary="List runs, newest first, each with why it is where it is",
     ),
     Route(
@@ -95,6 +97,22 @@ ROUTES = [
         problems=(404,),
     ),
     get("/runs/{id}/result", runs.result, ResultView, "Say how a run ended", query=runs.ResultQuery, problems=(404,)),
+    get(
+        "/runs/{id}/bars",
+        runs.bars,
+        CallList,
+        "Show the calls of a run with their attempts, waits and messages as they lie in time",
+        query=runs.FactsQuery,
+        problems=(404,),
+    ),
+    get(
+        "/runs/{id}/timeline",
+        runs.timeline,
+        MomentList,
+        "Tell all that happened to a run and was done to it, in order of time",
+        query=runs.FactsQuery,
+        problems=(404,),
+    ),
     get(
         "/runs/{id}/children",
         runs.children,

@@ -64,11 +64,21 @@ export function Sentence({ why, live = true }) {
 
 const LONGEST = 20_000, MOST_COLOURED = 200;
 
-function shown(value, depth, out, room) {
+const MASKED = "\u2022".repeat(6);
+
+/** A value that the server masks: whoever may see it can ask for it. */
+function Masked({ pointer, reveal }) {
+  const found = reveal.found(pointer);
+  if (found) return html`<span class="revealed">${JSON.stringify(found.value)}</span>`;
+  return html`<button class="linklike" aria-label=${"Reveal " + pointer} title="Reveal it, on record" onClick=${() => reveal.ask(pointer)}>"${MASKED}"</button>`;
+}
+
+function shown(value, depth, out, room, reveal, at = "") {
   const pad = "  ".repeat(depth);
   if (value === null || typeof value === "boolean") out.push(html`<span class="k">${String(value)}</span>`);
   else if (JSON.isRawJSON?.(value)) out.push(html`<span class="n">${value.rawJSON}</span>`);
   else if (typeof value === "number") out.push(html`<span class="n">${String(value)}</span>`);
+  else if (value === MASKED && reveal) out.push(html`<${Masked} pointer=${at} reveal=${reveal} />`);
   else if (typeof value === "string") out.push(html`<span class="str">${JSON.stringify(value)}</span>`);
   else {
     const list = Array.isArray(value);
@@ -81,7 +91,7 @@ function shown(value, depth, out, room) {
       if (room.left-- <= 0) return;
       out.push(inline ? (i ? ", " : "") : (i ? "," : "") + "\n" + pad + "  ");
       if (!list) out.push(html`<span class="jk">${JSON.stringify(name)}</span>`, ": ");
-      shown(each, depth + 1, out, room);
+      shown(each, depth + 1, out, room, reveal, `${at}/${list ? i : name.replaceAll("~", "~0").replaceAll("/", "~1")}`);
     });
     out.push((inline ? "" : "\n" + pad) + (list ? "]" : "}"));
   }
@@ -105,7 +115,7 @@ function Beginning({ value, label, whole }) {
 }
 
 /** A value as JSON, with colours unless it has very many parts; a very long one is cut, and can be copied whole. */
-export function Json({ value, label, whole: all }) {
+export function Json({ value, label, whole: all, reveal }) {
   const [whole, setWhole] = useState(false);
   if (isCut(value)) return html`<${Beginning} value=${value} label=${label} whole=${all} />`;
   const text = JSON.stringify(value, null, 2) ?? "null";
@@ -115,7 +125,7 @@ export function Json({ value, label, whole: all }) {
   }
   let out = [];
   const room = { left: MOST_COLOURED };
-  if (text.length <= LONGEST) shown(value, 0, out, room);
+  if (text.length <= LONGEST) shown(value, 0, out, room, reveal);
   if (text.length > LONGEST || room.left < 0) out = [text];
   return html`<pre class="json" tabindex="0" role="group" aria-label=${label}>${out}</pre>`;
 }

@@ -3,6 +3,7 @@ import { html } from "../base.js";
 import { get, may } from "../api.js";
 import { absolute, clock, coarse, now } from "../format.js";
 import { href } from "../url.js";
+import { revealing, useForgetting } from "../parts/reveal.js";
 import { open } from "../parts/sheet.js";
 import { Chips, Copy, isCut, Json, RunLink, Time } from "../parts/show.js";
 import { Code, ErrorView, usePlaces } from "./step.js";
@@ -12,6 +13,7 @@ const Ahead = ({ at }) => { const left = Date.parse(at) - now.value; return html
 
 export function Aside({ run, undos, audit }) {
   const { head } = run;
+  useForgetting(head.id);
   const places = usePlaces(head.id, null, !head.ended_at && ["suspended", "running", "paused"].includes(head.status) && `${head.status} ${head.updated_at} ${run.entries}`);
   const facts = [
     ["Workflow", html`<a href=${href("/runs", { q: "workflow:" + head.workflow })}>${head.workflow}</a> v${head.version}`],
@@ -31,8 +33,8 @@ export function Aside({ run, undos, audit }) {
   return html`<aside class="panel side" aria-label="About this run">
     <section><h2 class="h3">About</h2><dl class="kv">${facts.map(([name, value]) => html`<dt>${name}</dt><dd class="num">${value}</dd>`)}</dl></section>
     <section><h2 class="h3">Attributes <span class="end"><button class="linklike" disabled=${!may("operator")} onClick=${() => open({ kind: "attributes", id: head.id, values: head.attributes ?? {} })}>edit</button></span></h2><div class="chips">${Object.keys(head.attributes ?? {}).length ? html`<${Chips} values=${head.attributes} />` : html`<span class="dim">none</span>`}</div></section>
-    <section><h2 class="h3">Input ${copied(run.input, "Input")}</h2><${Json} value=${run.input} label="Input" whole=${whole("input")} /></section>
-    ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" whole=${whole("output")} /></section>`}
+    <section><h2 class="h3">Input ${copied(run.input, "Input")}</h2><${Json} value=${run.input} label="Input" whole=${whole("input")} reveal=${revealing({ id: head.id, field: "input" })} /></section>
+    ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" whole=${whole("output")} reveal=${revealing({ id: head.id, field: "output" })} /></section>`}
     ${run.error && html`<section><h2 class="h3">Error</h2><${ErrorView} error=${run.error} run=${head.id} /></section>`}
     ${places.length > 0 && html`<section><h2 class="h3">Its code is here</h2>${places.map((each) => html`<${Code} place=${each} />`)}</section>`}
     ${run.compensation?.length > 0 ? html`<section><h2 class="h3">Undone</h2><ol class="undo">${run.compensation.map((each) => html`<li><code>${each.name}</code><small>${each.status}</small></li>`)}</ol></section>`

@@ -2,8 +2,11 @@
 
 const micros = (value) => (typeof value === "number" ? value / 1000 : Date.parse(value));
 
+/** Who sent messages, by their ids, as the audit trail knows it. */
+export const sendersOf = (acts) => new Map(acts.filter((each) => each.action === "send" && each.detail?.message).map((each) => [each.detail.message, each.actor]));
+
 /** Rows in the order of their first call, each with bars, waits and marks; times are milliseconds. */
-export function rowsOf(entries, head = null) {
+export function rowsOf(entries, head = null, senders = new Map()) {
   const rows = new Map();
   const undos = [];
   const row = (path, kind, at) => {
@@ -69,7 +72,7 @@ export function rowsOf(entries, head = null) {
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "message" && known) {
       close(known, at, "wait");
-      known.marks.push({ at, what: list[0], payload: list[2], seq });
+      known.marks.push({ at, what: list[0], payload: list[2], seq, by: senders.get(list[1]) ?? (list[3] === "event" ? "an event" : undefined) });
       Object.assign(known, { status: "completed", ended: at });
     } else if (kind === "child") {
       const each = row(path, "child", at);

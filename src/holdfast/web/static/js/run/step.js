@@ -3,6 +3,7 @@ import { html, useState } from "../base.js";
 import { get, may, usePicture } from "../api.js";
 import { clock, coarse, now, span } from "../format.js";
 import { href } from "../url.js";
+import { revealing } from "../parts/reveal.js";
 import { ActButton } from "../parts/sheet.js";
 import { Copy, isCut, Json, Status, TERMINAL, Time } from "../parts/show.js";
 
@@ -82,15 +83,29 @@ function Attempts({ row, worker }) {
 /** The first clause of what the server says, as a sentence. */
 const first = (text) => { const said = text.split(": ")[0]; return said[0].toUpperCase() + said.slice(1) + "."; };
 
-/** What a step was called with: as it was recorded, or found by replaying the run where the server has its code. */
-function Arguments({ row, head }) {
-  const recorded = row.arguments !== undefined && row.arguments !== null;
-  const found = usePicture(recorded || !may("reader") ? null : `arguments ${head.id} ${row.path}`, (signal) => get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path, cut: true }, signal }), { once: true });
+const isRecorded = (row) => row.arguments !== undefined && row.arguments !== null;
+
+/** What is known of a call by its record, or by replaying the run where the server has its code. */
+function useCall(row, head) {
+  const wanted = row.kind === "step" && may("reader") && (!isRecorded(row) || row.attempts > 1 || row.next);
+  return usePicture(wanted ? `arguments ${head.id} ${row.path}` : null, (signal) => get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path, cut: true }, signal }), { once: true });
+}
+
+/** How long is waited between attempts: as the code says it, or else as it was. */
+function backoff(row, retry) {
+  if (retry) return "backoff " + retry.replace(" x ", " × ");
+  const waits = row.backs.filter((each) => each.to !== null).slice(-4).map((each) => span(each.to - each.from));
+  return waits.length ? `waits ${row.backs.length > 4 ? "…, " : ""}${waits.join(", ")}` : "";
+}
+
+/** What a step was called with. */
+function Arguments({ row, head, found }) {
+  const recorded = isRecorded(row);
   const whole = recorded ? third(head.id, row.argued) : async () => (await get(`/runs/${encodeURIComponent(head.id)}/arguments`, { params: { step: row.path } })).arguments;
   const value = recorded ? row.arguments : found.fresh ? found.data?.arguments : undefined;
   const there = value !== undefined && value !== null;
   return html`<h3>Arguments ${there && !isCut(value) && html`<span class="end"><${Copy} text=${JSON.stringify(value)} what="Arguments">copy<//></span>`}</h3>
-    ${there ? html`<${Json} value=${value} label="Arguments" whole=${whole} />` : html`<p class="dim">${!may("reader") ? "hidden" : found.data?.said ? html`<span title=${found.data.said}>${first(found.data.said)}</span>` : (found.loading ? "Reading…" : html`Not recorded; <code>@activity(record_arguments=True)</code> records them.`)}</p>`}
+    ${there ? html`<${Json} value=${value} label="Arguments" whole=${whole} reveal=${revealing({ id: head.id, field: "arguments", step: row.path })} />` : html`<p class="dim">${!may("reader") ? "hidden" : found.data?.said ? html`<span title=${found.data.said}>${first(found.data.said)}</span>` : (found.loading ? "Reading…" : html`Not recorded; <code>@activity(record_arguments=True)</code> records them.`)}</p>`}
     ${there && !recorded && found.data?.source === "replayed" && html`<p class="note">found by replaying the run with the code of this server</p>`}`;
 }
 
@@ -100,18 +115,19 @@ export function StepPanel({ row, step, head }) {
   const error = row.error ?? step?.error;
   const ended = TERMINAL.includes(head.status);
   const on = { ids: [head.id] };
+  const call = useCall(row, head);
   const kind = { message: "receives a message", child: "child", sleep: "sleep" }[row.kind] ?? row.kind;
   return html`<section class="panel step" aria-label=${"Step " + row.path}>
     <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}${step?.reason ? " · " + step.reason : ""}</span>
       <span class="end">${waits && html`<${ActButton} action="nudge" on=${on} more=${{ step: row.path }} label="Try now" small />`}${row.kind === "step" && html`<${ActButton} action="rerun" on=${on} more=${{ step: row.path }} label="Rerun from here…" small fits=${ended} />`}</span></header>
     <div class="two"><div>
-      ${row.kind === "step" ? html`<h3>Attempts</h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
-      ${step?.progress !== null && step?.progress !== undefined && html`<h3>Progress ${step.heartbeat_at && html`<span class="end"><${Time} at=${step.heartbeat_at} short /></span>`}</h3><${Json} value=${step.progress} label="Progress" />`}
-      ${row.kind === "step" && html`<${Arguments} row=${row} head=${head} />`}
+      ${row.kind === "step" ? html`<h3>Attempts <span class="end">${backoff(row, call.fresh ? call.data?.retry : "")}</span></h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
+      ${step?.progress !== null && step?.progress !== undefined && html`<h3>Progress ${step.heartbeat_at && html`<span class="end"><${Time} at=${step.heartbeat_at} short /></span>`}</h3><${Json} value=${step.progress} label="Progress" reveal=${revealing({ id: head.id, field: "progress", step: row.path })} />`}
+      ${row.kind === "step" && html`<${Arguments} row=${row} head=${head} found=${call} />`}
     </div><div>
       ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} run=${head.id} step=${row.path} />` : null}
-      ${status === "completed" && row.kind === "step" && html`<h3>Result ${!isCut(step?.result) && html`<span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span>`}</h3><${Json} value=${step?.result ?? null} label="Result" whole=${async () => (await get(`/runs/${encodeURIComponent(head.id)}/steps`)).items.find((each) => each.path === row.path)?.result} />`}
-      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" whole=${third(head.id, mark.seq)} />`}`)}
+      ${status === "completed" && row.kind === "step" && html`<h3>Result ${!isCut(step?.result) && html`<span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span>`}</h3><${Json} value=${step?.result ?? null} label="Result" reveal=${revealing({ id: head.id, field: "result", step: row.path })} whole=${async () => (await get(`/runs/${encodeURIComponent(head.id)}/steps`)).items.find((each) => each.path === row.path)?.result} />`}
+      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${mark.by ? `from ${mark.by}, ` : ""}${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" whole=${third(head.id, mark.seq)} reveal=${revealing({ id: head.id, field: "fact", n: mark.seq, at: "/2" })} />`}`)}
       ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}
     </div></div></section>`;
 }

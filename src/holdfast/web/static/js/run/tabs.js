@@ -4,6 +4,7 @@ import { get, may, usePicture } from "../api.js";
 import { clock, number, plural, span } from "../format.js";
 import { here, runHref, ROOT } from "../url.js";
 import { Icon } from "../parts/icons.js";
+import { revealing } from "../parts/reveal.js";
 import { changed, open } from "../parts/sheet.js";
 import { Copy, isCut, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
 import { verdictOf } from "./chain.js";
@@ -97,7 +98,7 @@ export function History({ id, total }) {
     <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
       <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
         ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(told(each), 160)}</span></button>`)}</div></div></div>
-    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" />${[shownEntry.data].flat().some(isCut) && html`<p><a class="linklike" href=${ROOT + "/api/v1" + path(id, "history") + `?after=${shownEntry.seq - 1}&limit=1`} download=${`fact-${shownEntry.seq}.json`}>download the whole fact</a></p>`}</div>`}`;
+    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" reveal=${revealing({ id, field: "fact", n: shownEntry.seq })} />${[shownEntry.data].flat().some(isCut) && html`<p><a class="linklike" href=${ROOT + "/api/v1" + path(id, "history") + `?after=${shownEntry.seq - 1}&limit=1`} download=${`fact-${shownEntry.seq}.json`}>download the whole fact</a></p>`}</div>`}`;
 }
 
 export function Messages({ id, rows, waits, ended }) {
@@ -108,7 +109,7 @@ export function Messages({ id, rows, waits, ended }) {
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
     <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
-    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
+    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">From</th><th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td>${row.marks[0].by}</td><td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
     ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
 }
 
@@ -124,8 +125,8 @@ export function Children({ id }) {
 /** What was done to a run, in words. */
 export function done(row) {
   const detail = row.detail ?? {};
-  const about = detail.name ?? (detail.attributes ? Object.keys(detail.attributes).join(", ") : "");
-  const verb = { start: "started it", send: "sent", attributes: "set", set_attributes: "set", pause: "paused it", resume: "resumed it", cancel: "cancelled it", terminate: "terminated it", retry: "retried it", rerun: "ran it again", recover: "recovered it", nudge: "nudged it" }[row.action.replace(/^run\./, "")] ?? row.action;
+  const about = row.action === "reveal" ? [detail.field, detail.step, detail.pointer].filter(Boolean).join(" ") : detail.name ?? (detail.attributes ? Object.keys(detail.attributes).join(", ") : "");
+  const verb = { start: "started it", send: "sent", attributes: "set", set_attributes: "set", pause: "paused it", resume: "resumed it", cancel: "cancelled it", terminate: "terminated it", retry: "retried it", rerun: "ran it again", recover: "recovered it", nudge: "nudged it", reveal: "revealed", record: "recorded it" }[row.action.replace(/^run\./, "")] ?? row.action;
   return html`<b>${row.actor || "someone"}</b> ${verb} ${about && html`<code>${about}</code>`}${detail.reason ? html` <i>${detail.reason}</i>` : ""}`;
 }
 

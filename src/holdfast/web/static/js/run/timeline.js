@@ -20,7 +20,7 @@ function small(row) {
 
 function said(row, instant) {
   if (row.next && row.status !== "completed" && row.kind === "step") return `attempt ${row.attempts + 1} in ${coarse(row.next - instant)}`;
-  if (row.kind === "message") return row.marks.length ? `after ${span(row.marks[0].at - row.begun)}` : row.note || "";
+  if (row.kind === "message") return row.marks.length ? `${row.marks[0].by ? `from ${row.marks[0].by} ` : ""}after ${span(row.marks[0].at - row.begun)}` : row.note || "";
   if (row.kind === "child") return row.status === "running" ? "" : span((row.ended ?? instant) - row.begun);
   if (row.kind === "step") { const bar = row.bars.at(-1); return bar ? (bar.to === null ? coarse(instant - bar.from) : span(bar.to - bar.from)) : ""; }
   if (row.kind === "sleep") return row.ended ? span(row.ended - row.begun) : row.next ? `until ${clock(row.next)}` : "";

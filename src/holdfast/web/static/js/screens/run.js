@@ -12,7 +12,7 @@ import { ActButton, changed, open, openAct, sheet } from "../parts/sheet.js";
 import { copy, Sentence, Status, TERMINAL, Time, Trouble } from "../parts/show.js";
 import { later } from "../parts/later.js";
 import { Aside } from "../run/aside.js";
-import { rowsOf } from "../run/bars.js";
+import { rowsOf, sendersOf } from "../run/bars.js";
 import { foldedRows } from "../run/folds.js";
 import { StepPanel } from "../run/step.js";
 import { Children, History, Messages, Record, Steps } from "../run/tabs.js";
@@ -130,7 +130,7 @@ export function Run({ id, params }) {
   const head = data?.head;
   useEffect(() => { document.title = `${id} ${head ? head.status : ""} - holdfast`; }, [id, head?.status]);
   useLayoutEffect(() => { if (data) settled(); }, [Boolean(data)]);
-  const drawn = useMemo(() => rowsOf(facts.data?.items ?? [], data?.head), [facts.data, data?.head?.ended_at]);
+  const drawn = useMemo(() => rowsOf(facts.data?.items ?? [], data?.head, sendersOf(audit.data?.items ?? [])), [facts.data, audit.data, data?.head?.ended_at]);
   const [failedOnly, only] = useState(false);
   const fold = params.get("fold") !== "no";
   const tab = params.get("tab") ?? "";
