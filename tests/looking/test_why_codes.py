@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import msgspec
 import pytest
@@ -20,8 +21,12 @@ from holdfast.contract.looking import Looks
 from holdfast.looking import LocalDesk
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times
+from holdfast.looking.views import HttpRequest
 from holdfast.looking.why import CODES, DEPTH, LONGEST, explain
+from holdfast.web.routes import routes
+from holdfast.web.routing import RouteTable, read_body, read_query
 
+OPERATIONS = RouteTable(routes())
 LOOKS = [name for name in vars(Looks) if not name.startswith("_")]
 READ_IN_HISTORY = {"running.step", "compensating", "pending.busy", "waiting.child", "waiting.key"}
 """Codes whose sentences say more about one run than in a list: its heartbeat, what is undone, who is before it."""
@@ -65,11 +70,24 @@ async def test_a_code_is_told_in_a_sentence_and_in_a_list_alike(house, code):
     assert why.sentence.startswith(made.sentence), why.sentence
     assert len(why.sentence) <= LONGEST
     assert all(each.command.startswith("holdfast ") for each in why.help if each.command)
+    for each in why.help:
+        assert (each.request is not None) == bool(each.command), "what moves it can be asked for over HTTP, too"
+        assert each.request is None or is_operation(each.request), each.request
     [head] = (await desk.heads(run_id)).items
     said = await desk.why(run_id)
     assert head.why.code == said.code == code
     assert head.why.sentence == said.sentence or code in READ_IN_HISTORY, "a list says the same"
     assert not re.search(r"\d (s|min|h|d) ago|\bin \d+ (s|min|h)\b", said.sentence), "programs are told instants"
+
+
+def is_operation(request: HttpRequest) -> bool:
+    """Tell whether the HTTP API has such an operation, and takes these parameters and this body."""
+    path, _, query = request.path.removeprefix("/api/v1").partition("?")
+    route = OPERATIONS.find(path).routes[request.method]
+    read_query(route.query, parse_qsl(query, strict_parsing=bool(query)))
+    if request.body is not None:
+        read_body(route.body, msgspec.json.encode(request.body))
+    return request.path.startswith("/api/v1/") and (request.body is None) == (route.body is None)
 
 
 async def test_the_pauses_of_a_workflow_and_of_a_limit_are_told(house):

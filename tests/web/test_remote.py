@@ -90,6 +90,30 @@ def test_without_a_token_that_is_known_nothing_is_shown(shop, ask, monkeypatch):
     assert "set HOLDFAST_TOKEN" in ask("list", "--url", address).err
 
 
+def test_the_token_may_be_in_a_file_which_comes_before_the_environment(shop, ask, monkeypatch, tmp_path):
+    _, address = shop
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hf_other")
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    there = ("--url", address, "--token-file", str(file))
+    assert ask("list", *there).code == 0
+    assert ask("pause", "sleeps", *there).code == 0
+    shown = ask("config", *there)
+    assert (TOKEN in shown.out, f"--token-file {file}" in " ".join(shown.out.split())) == (False, True)
+    assert "hf_other" not in ask("config").out
+
+
+@pytest.mark.parametrize("written", [None, b"", b"hf_one hf_two", b"\xff\xfe"])
+def test_a_file_that_has_no_token_is_refused_by_name(ask, tmp_path, written):
+    file = tmp_path / "token"
+    if written is not None:
+        file.write_bytes(written)
+    refused = ask("list", "--url", "http://127.0.0.1:9", "--token-file", str(file))
+    assert (refused.code, refused.out) == (2, "")
+    assert f"--token-file {file}: " in " ".join(refused.err.split())
+    assert "hf_one" not in refused.err
+
+
 def test_a_server_that_is_not_there_is_said(ask):
     gone = ask("list", "--url", "http://127.0.0.1:9")
     assert (gone.code, "cannot be reached" in gone.err) == (4, True)

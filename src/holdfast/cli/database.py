@@ -23,6 +23,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_FILE = "holdfast.db"
+_KEPT_AS = "holdfast.token_file"
+"""Under which name a command keeps where its token is."""
 
 
 class Setting(NamedTuple):
@@ -37,10 +39,23 @@ class NoDatabase(CannotOpen):
 
 
 def url_option(command: F) -> F:
-    """Give a command the option that says which database it is about."""
-    return click.option(
+    """Give a command the options that say which database it is about, or which server, and who asks that."""
+    where = click.option(
         "--url", metavar="DATABASE", help="The database: a path, sqlite:///path or postgresql://user@host/name."
-    )(command)
+    )
+    token = click.option(
+        "--token-file",
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep_token_file,
+        help="The token for a server (--url https://...); else HOLDFAST_TOKEN.",
+    )
+    return where(token(command))
+
+
+def _keep_token_file(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta[_KEPT_AS] = value
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
@@ -136,17 +151,42 @@ def is_server(where: str) -> bool:
 
 
 def remote(where: str) -> Desk:
-    """Return the desk of a dashboard elsewhere, which knows this person by the token in HOLDFAST_TOKEN.
+    """Return the desk of a dashboard elsewhere, which knows this person by a token.
 
     Raises:
         BadInput: there is no token.
     """
     from holdfast.web.remote import RemoteDesk
 
-    token = os.environ.get("HOLDFAST_TOKEN")
-    if not token:
-        raise BadInput(f"{where} asks who you are: set HOLDFAST_TOKEN to a token that it knows")
-    return RemoteDesk(where, token, zone=os.environ.get("HOLDFAST_TZ") or _own_zone())
+    found = token()
+    if found is None:
+        raise BadInput(
+            f"{where} asks who you are: set HOLDFAST_TOKEN to a token that it knows, or name a file: --token-file"
+        )
+    return RemoteDesk(where, found.value, zone=os.environ.get("HOLDFAST_TZ") or _own_zone())
+
+
+def token() -> Setting | None:
+    """Return the token for servers: of the file that --token-file names, else HOLDFAST_TOKEN.
+
+    Raises:
+        BadInput: the file cannot be read, or has no token.
+    """
+    context = click.get_current_context(silent=True)
+    file = context.meta.get(_KEPT_AS) if context is not None else None
+    if file is None:
+        given = os.environ.get("HOLDFAST_TOKEN")
+        return Setting(given, "HOLDFAST_TOKEN") if given else None
+    try:
+        words = Path(file).read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"--token-file {file}: cannot be read: {said}") from None
+    if len(words) != 1:
+        raise BadInput(
+            f"--token-file {file}: must have a token, as hf_..., and nothing else; it has {len(words)} words"
+        )
+    return Setting(words[0], f"--token-file {file}")
 
 
 def _own_zone() -> str:

@@ -11,11 +11,20 @@ from typing import Any, Literal
 import msgspec
 
 
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of the HTTP API; its path begins where the dashboard is mounted, and has the query."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+
+
 class Help(msgspec.Struct, frozen=True, kw_only=True):
-    """What would move a run: in words, and the command that does it."""
+    """What would move a run: in words, the command that does it, and the HTTP request that does the same."""
 
     say: str
     command: str = ""
+    request: HttpRequest | None = None
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,13 @@ import os
 
 import click
 
-from holdfast.cli.database import DEFAULT_FILE, Setting, app_option, json_option, setting, url_option, zone
+from holdfast.cli.database import DEFAULT_FILE, Setting, app_option, json_option, setting, token, url_option, zone
 from holdfast.cli.output import emit, say, table
 from holdfast.errors import BadInput
 from holdfast.looking.views import SettingView
 from holdfast.texts import masked, passwords
 
+_NOBODY = "nothing: --token-file, HOLDFAST_TOKEN; only servers ask for one"
 _SHELLS = ("bash", "zsh", "fish")
 _WHERE = {
     "bash": 'eval "$(holdfast completion bash)"   in ~/.bashrc',
@@ -47,6 +48,7 @@ def settings(url: str | None, app: str | None) -> list[SettingView]:
             "app",
             setting("app", app) or Setting("", "nothing: --app, HOLDFAST_APP, [tool.holdfast]"),
         ),
+        ("token", Setting("***", given.source) if (given := token()) is not None else Setting("", _NOBODY)),
         ("actor", _environment("HOLDFAST_ACTOR", Setting(who(None), "the login name"))),
         ("time zone", _environment("HOLDFAST_TZ", Setting("", "this machine"))),
         ("colours", _colours()),

@@ -11,6 +11,7 @@ from holdfast.clock import Instant
 from holdfast.contract.heads import RunHead
 from holdfast.contract.waits import WaitNote, error_head, meant_error
 from holdfast.looking.views import Help
+from holdfast.looking.why.requests import request_of
 
 Code = Literal[
     "completed", "failed.step", "failed.code", "failed.timeout", "failed.child", "cancelled", "terminated", "moved",
@@ -39,7 +40,7 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
 
 def helping(say: str, *words: str) -> Help:
     """Return a command that would move a run, and what it does."""
-    return Help(say=say, command=" ".join(["holdfast", *map(shlex.quote, words)]))
+    return Help(say=say, command=" ".join(["holdfast", *map(shlex.quote, words)]), request=request_of(words))
 
 
 def discreet(head: RunHead) -> RunHead:

@@ -67,7 +67,7 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
         text = f"No worker can take it: {workers}, and none has workflow `{head.workflow}`; it {late}"
         return Say(code="pending.nobody", text=text, since=due, subject={"workflow": head.workflow}, help=help)
     if times.now - due > MINUTE:
-        help = (Help(say=f"see whether a worker knows workflow `{head.workflow}`", command="holdfast workers"),)
+        help = (helping(f"see whether a worker knows workflow `{head.workflow}`", "workers"),)
         text = f"It {late} and no worker took it; {workers}: does one know workflow `{head.workflow}`?"
         return Say(code="overdue", text=text, since=due, subject={"workflow": head.workflow}, help=help)
     ahead = facts.ahead.get(head.id)
