@@ -246,3 +246,40 @@ async def test_what_needs_attention_meets_the_other_conditions_too(path, filter,
         page = await desk.heads(f"is:attention {filter}")
         assert sorted(head.id for head in page.items) == found
         assert (await desk.count(f"is:attention {filter}")).n == len(found)
+
+
+async def nothing() -> None: ...
+
+
+@workflow
+async def long(ctx: Context) -> str:
+    for _ in range(60):
+        await ctx.step(nothing)
+    return "done"
+
+
+async def test_a_run_is_shown_by_its_newest_facts_however_many_it_has(monkeypatch):
+    """FACES, decision 3: nothing is scanned without a bound."""
+    monkeypatch.setattr("holdfast.looking.local.MOST_FACTS", 40)
+    async with TestEngine(workflows=[long], clock=JumpingClock()) as engine:
+        await engine.execute(long, id="film-1")
+        desk, history, read = LocalDesk(engine.store), engine.store.history, []
+
+        def noted(key, **options):
+            read.append(options["limit"])
+            return history(key, **options)
+
+        monkeypatch.setattr(engine.store, "history", noted)
+        view, steps = await desk.run("film-1"), await desk.steps("film-1")
+        assert (view.partial, steps.partial, view.entries > 120) == (True, True, True)
+        assert 10 < len(view.steps) < 41
+        assert [step.path for step in view.steps] == [step.path for step in steps.items]
+        assert view.steps[-1].path == "nothing#60"
+        newest = await desk.run("film-1", facts=10)
+        assert newest.steps == view.steps[-len(newest.steps) :]
+        with pytest.raises(BadInput, match="between 1 and 40, not 41"):
+            await desk.run("film-1", facts=41)
+        assert set(read) == {41, 11}
+        read.clear()
+        assert (await desk.result("film-1")).output == "done"
+        assert not read, "how it ended stands in its row"

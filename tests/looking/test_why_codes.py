@@ -90,6 +90,15 @@ def is_operation(request: HttpRequest) -> bool:
     return request.path.startswith("/api/v1/") and (request.body is None) == (route.body is None)
 
 
+async def test_what_is_undone_is_counted_in_what_a_long_history_has_last(house, monkeypatch):
+    monkeypatch.setattr("holdfast.looking.facts._LAST_FACTS", 6)
+    run_id = await CASES["compensating"].make(house)
+    desk = LocalDesk(await house.store())
+    assert (await desk.why(run_id)).sentence == CASES["compensating"].sentence
+    [progress] = await desk.progress([run_id])
+    assert (progress.undone, progress.to_undo) == (1, 2)
+
+
 async def test_the_pauses_of_a_workflow_and_of_a_limit_are_told(house):
     engine = await house.engine()
     await engine.limits.pause("openai", by="lena")

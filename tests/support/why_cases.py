@@ -409,7 +409,7 @@ async def cancelling(house: House) -> str:
     return "order-1"
 
 
-@case("compensating", "Undoing what it has done: 1 undone, `undo#0/refund` is running")
+@case("compensating", "Undoing what it has done: 1 of 2 undone, `undo#0/refund` is running")
 async def compensating(house: House) -> str:
     engine = await house.engine()
     run = await engine.start(trip, id="order-1")

@@ -190,11 +190,15 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("attributes", payload(head.attributes) if head.attributes else ""),
         ("input", payload(view.input)),
         ("result", payload(view.output) if head.status == "completed" else ""),
-        ("history", f"{view.entries:,} facts"),
+        ("history", f"{view.entries:,} facts{_of_the_newest(view)}"),
     ]
     if view.compensation:
         facts.append(("undone", ", ".join(f"{each.get('name')} {each.get('status')}" for each in view.compensation)))
     return [(name, value) for name, value in facts if value]
+
+
+def _of_the_newest(view: RunView) -> str:
+    return "; its steps are those of the newest alone, all are in holdfast history" if view.partial else ""
 
 
 def step_row(step: StepView, now: datetime, zone: tzinfo | None) -> tuple[str, ...]:

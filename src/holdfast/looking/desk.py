@@ -162,7 +162,9 @@ class Desk(Acts):
 
     @abstractmethod
     async def run(self, run_id: str, *, relative: bool = False, facts: int | None = None) -> RunView:
-        """Return one run with its payloads and steps; with `facts` only its newest so many facts are looked at.
+        """Return one run with its payloads and steps.
+
+        Its newest 10,000 facts are looked at, or so many as `facts` says; `partial` tells that there are more.
 
         Raises:
             NoSuchRun: there is no such run.
@@ -170,7 +172,7 @@ class Desk(Acts):
 
     @abstractmethod
     async def steps(self, run_id: str) -> StepList:
-        """Return the steps of a run, in the order in which its code called them.
+        """Return the steps of a run, in the order in which its code called them; of a long one the newest, as `run`.
 
         Raises:
             NoSuchRun: there is no such run.

@@ -31,6 +31,8 @@ _OF_LATE = 5
 _KEYS = 20
 _OTHERS = 4_000
 """How many rows are looked at to count the runs that wait for the same."""
+_LAST_FACTS = 2_000
+"""How much of a history is read for the step that a run is at."""
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
 
 
@@ -53,6 +55,14 @@ class RunningStep:
     began: Instant
     beat: Instant | None = None
     progress: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """How many compensations a run has called that were asked for, and how many there are."""
+
+    done: int
+    of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,8 @@ class Facts:
     steps: dict[str, RunningStep] = field(default_factory=dict)
     """The steps that runs are at: as their workers told last, and of one run by itself as its history says."""
     # What only the question about one run asks for:
-    undone: dict[str, int] = field(default_factory=dict)
-    """How many steps were undone of runs that undo what they have done."""
+    undone: dict[str, Undone] = field(default_factory=dict)
+    """How far runs have come that undo what they have done."""
     others: dict[str, Counted] = field(default_factory=dict)
     """How many runs wait to try a step again that a run waits to try again, this one among them."""
     taken: float | None = None
@@ -190,13 +200,18 @@ def _carried(workers: Iterable[WorkerRow]) -> dict[str, RunningStep]:
 
 
 async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
-    """Find the step that a run is at, and how many were undone, in its history."""
+    """Find the step that a run is at, and how many were undone, in what its history has last."""
     from holdfast.engine.views.steps import steps_of
+    from holdfast.replay.entry import CompensationAdded, Name
 
-    beats = await store.beats(head.key)
-    steps = steps_of(head.id, await store.history(head.key), beats, None, head.generation)
-    if head.status is Status.COMPENSATING:
-        facts.undone[head.id] = sum(step.compensation and step.status == "completed" for step in steps)
+    rows = await store.history(head.key, newest=True, limit=_LAST_FACTS)
+    if len(rows) == _LAST_FACTS:
+        rows = [*await store.facts_of_kind(head.key, Name.kind, rows[0].seq), *rows]
+    steps = steps_of(head.id, rows, await store.beats(head.key), None, head.generation)
+    if head.status is Status.COMPENSATING and rows:
+        added = await store.facts_of_kind(head.key, CompensationAdded.kind, rows[-1].seq + 1)
+        done = sum(step.compensation and step.status == "completed" for step in steps)
+        facts.undone[head.id] = Undone(done, len({row.location for row in added}))
     now = [step for step in steps if step.status == "running" and step.started_at is not None]
     if now:
         facts.steps[head.id] = _running(now[-1])

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import SCAN_BUDGET, HeadFilter, HeadPage, RunHead
-from holdfast.contract.rows import TERMINAL, LetterFilter, Status
+from holdfast.contract.rows import TERMINAL, LetterFilter, RunRow, Status
 from holdfast.contract.waits import notes_of, words_of
 from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 MOST = 200
 """How many runs a page may have."""
 _MOST_ENTRIES = 1_000
+MOST_FACTS = 10_000
+"""How many facts of a run are looked at, the newest, to show it with its steps."""
 _MANY_FACTS = 300
 """Of more than so many facts steps are made in a thread."""
 T = TypeVar("T")
@@ -170,18 +172,12 @@ class LocalDesk(LocalActs):
     async def arguments(self, run_id: str, step: str) -> ArgumentsView:
         from holdfast.looking.about.arguments import step_arguments
 
-        await self._head(run_id)
-        row = await self._store.get(run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
-        return await step_arguments(self._store, row, step, self._code)
+        return await step_arguments(self._store, await self._row(run_id), step, self._code)
 
     async def frames(self, run_id: str, step: str | None = None) -> FrameList:
         from holdfast.looking.about.frames import frame_list, waiting_frame
 
-        row = await self._store.get(run_id)
-        if row is None:
-            raise await self._no_such(run_id)
+        row = await self._row(run_id)
         if step is None and row.ended is None:
             return await waiting_frame(row, await self.source(run_id))
         return await frame_list(self._store, row, step)
@@ -194,16 +190,14 @@ class LocalDesk(LocalActs):
     async def run(self, run_id: str, *, relative: bool = False, facts: int | None = None) -> RunView:
         from holdfast.engine.views.steps import steps_of
 
-        if facts is not None and facts < 1:
-            raise BadInput(f"facts must be 1 at least, not {facts}")
-        head = await self._head(run_id)
-        row = await self._store.get(run_id)
-        if row is None:
-            raise NoSuchRun(run_id)
+        most = MOST_FACTS if facts is None else facts
+        if not 1 <= most <= MOST_FACTS:
+            raise BadInput(f"facts must be between 1 and {MOST_FACTS:,}, not {most}")
+        head, row = await self._head(run_id), await self._row(run_id)
         known = await self._facts(head)
         why = explain(head, known, self._times(relative), DEPTH)
-        rows = await self._store.history(row.key, newest=True, limit=None if facts is None else facts + 1)
-        partial = facts is not None and len(rows) > facts
+        rows = await self._store.history(row.key, newest=True, limit=most + 1)
+        partial = len(rows) > most
         entries = await self._with_names(row.key, rows[1:]) if partial else rows
         beats = await self._store.beats(row.key)
         steps = await _aside(len(entries), lambda: steps_of(row.id, entries, beats, row.ended, row.generation))
@@ -220,7 +214,8 @@ class LocalDesk(LocalActs):
         )
 
     async def steps(self, run_id: str) -> StepList:
-        return StepList(run=run_id, items=(await self.run(run_id)).steps)
+        view = await self.run(run_id)
+        return StepList(run=run_id, items=view.steps, partial=view.partial)
 
     async def result(self, run_id: str, *, wait: timedelta = timedelta(0), relative: bool = False) -> ResultView:
         clock = asyncio.get_running_loop().time
@@ -230,14 +225,14 @@ class LocalDesk(LocalActs):
             if over or left <= 0:
                 break
             await asyncio.sleep(min(_LOOK_AGAIN, left))
-        view = await self.run(run_id, relative=relative)
+        head, row = await self._head(run_id), await self._row(run_id)
         return ResultView(
             run=run_id,
-            status=view.head.status,
-            ended=view.head.status in _OVER,
-            said=view.head.why.sentence,
-            output=view.output,
-            error=view.error,
+            status=str(head.status),
+            ended=head.status in _OVER,
+            said=explain(head, await self._facts(head), self._times(relative), DEPTH).sentence,
+            output=codec.decode(row.output) if row.output is not None else None,
+            error=codec.decode(row.error) if row.error is not None else None,
         )
 
     async def children(self, run_id: str, *, depth: int = 1, relative: bool = False) -> ChildList:
@@ -311,9 +306,7 @@ class LocalDesk(LocalActs):
     async def record(self, run_id: str, *, by: str | None = None) -> RecordedRun:
         from holdfast.histories.recorded import recorded_run
 
-        row = await self._store.get(run_id)
-        if row is None:
-            raise await self._no_such(run_id)
+        row = await self._row(run_id)
         if by is not None:
             await self._acting().audit.shown(run_id, "record", by=by)
         return recorded_run(row, await self._store.history(row.key))
@@ -334,17 +327,13 @@ class LocalDesk(LocalActs):
     async def state(self, run_id: str) -> StateView:
         from holdfast.looking.about.state import state_view
 
-        row = await self._store.get(run_id)
-        if row is None:
-            raise await self._no_such(run_id)
+        row = await self._row(run_id)
         return await state_view(self._store, row, self._code)
 
     async def misfit(self, run_id: str) -> MisfitView:
         from holdfast.looking.about.checks import misfit_view
 
-        row = await self._store.get(run_id)
-        if row is None:
-            raise await self._no_such(run_id)
+        row = await self._row(run_id)
         return await misfit_view(self._store, row, self._code)
 
     # Acting.
@@ -386,6 +375,12 @@ class LocalDesk(LocalActs):
         if run_id not in found:
             raise await self._no_such(run_id)
         return found[run_id]
+
+    async def _row(self, run_id: str) -> RunRow:
+        row = await self._store.get(run_id)
+        if row is None:
+            raise await self._no_such(run_id)
+        return row
 
     async def _no_such(self, run_id: str) -> Exception:
         """Return the error for a run that is not there, naming others that begin so, or whose id cannot be one."""

@@ -150,10 +150,11 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepList(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a run, in the order in which its code called them."""
+    """The steps of a run, in the order in which its code called them; of a long one (`partial`) the newest."""
 
     run: str
     items: list[StepView]
+    partial: bool = False
 
 
 class ResultView(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,14 +233,6 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
     bodies: list[BodyView] = []
     """The bodies that had run longest."""
-
-
-class SettingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting of a face, and where its value came from."""
-
-    name: str
-    value: str
-    source: str
 
 
 class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):

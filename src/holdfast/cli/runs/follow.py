@@ -47,6 +47,8 @@ def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
         table(titles, [step_row(step, view.as_of, zone()) for step in view.steps], spare=(3, 4))
     else:
         say("it has called no step yet", err=True)
+    if view.partial:
+        say(f"of its {view.entries:,} facts the newest were looked at: holdfast history {run_id} has all", err=True)
 
 
 @click.command("watch", short_help="Show a run and its steps until it has ended.")

@@ -17,6 +17,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def records() -> dict[str, Any]:
     """Return what each schema is made of: a record, or a list of them, which is written under `items`."""
+    from holdfast.cli.shell.settings import SettingView
     from holdfast.cli.ship.bench import BenchView
     from holdfast.histories.misfits import CheckReport
     from holdfast.looking.about.figures import FiguresView
@@ -25,7 +26,6 @@ def records() -> dict[str, Any]:
     from holdfast.looking.about.versions import VersionView
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
-    from holdfast.looking.views import HouseFinding
     from holdfast.moving.report import MoveReport
     from holdfast.transfer.backup import Backup
 
@@ -40,10 +40,10 @@ def records() -> dict[str, Any]:
         "holdfast.bulk/1": views.BulkProgress,
         "holdfast.check/1": CheckReport,
         "holdfast.children/1": ChildList,
-        "holdfast.config/1": list[views.SettingView],
+        "holdfast.config/1": list[SettingView],
         "holdfast.count/1": views.Count,
         "holdfast.database/1": DatabaseView,
-        "holdfast.doctor/1": list[HouseFinding],
+        "holdfast.doctor/1": list[views.HouseFinding],
         "holdfast.event/1": views.EventPage,
         "holdfast.events/1": list[views.EventNameView],
         "holdfast.evidence/1": EvidencePage,

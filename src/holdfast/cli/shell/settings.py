@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 import click
+import msgspec
 
 from holdfast.cli.database import DEFAULT_FILE, Setting, app_option, json_option, setting, token, url_option, zone
 from holdfast.cli.output import emit, say, table
 from holdfast.errors import BadInput
-from holdfast.looking.views import SettingView
 from holdfast.texts import masked, passwords
 
 _NOBODY = "nothing: --token-file, HOLDFAST_TOKEN; only servers ask for one"
@@ -19,6 +19,14 @@ _WHERE = {
     "zsh": 'eval "$(holdfast completion zsh)"   in ~/.zshrc',
     "fish": "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
 }
+
+
+class SettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of a face, and where its value came from."""
+
+    name: str
+    value: str
+    source: str
 
 
 @click.command("config", short_help="Show each setting, and where its value came from.")

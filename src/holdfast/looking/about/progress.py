@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.contract.heads import RunHead
+from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput
 
@@ -34,7 +35,9 @@ class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     undone: int = 0
-    """Steps that were compensated."""
+    """Compensations that were done."""
+    to_undo: int = 0
+    """Of a run that undoes what it has done: how many compensations there are in all."""
     total: int | None = None
     partial: bool = False
 
@@ -63,10 +66,19 @@ async def _progress(store: Store, head: RunHead, code: Registry | None) -> Progr
         failed=found["failed"] + found["cancelled"],
         running=found["running"],
         waiting=found["waiting"] + found["skipped"] + found["pending"],
+        to_undo=await _to_undo(store, head) if head.status is Status.COMPENSATING else 0,
         undone=sum(step.compensation and step.status == "completed" for step in steps),
         total=_declared(head.workflow, code),
         partial=len(entries) > _MOST_FACTS,
     )
+
+
+async def _to_undo(store: Store, head: RunHead) -> int:
+    from holdfast.replay.entry import CompensationAdded
+
+    newest = await store.history(head.key, newest=True, limit=1)
+    added = await store.facts_of_kind(head.key, CompensationAdded.kind, newest[-1].seq + 1) if newest else []
+    return len({row.location for row in added})
 
 
 def _declared(workflow: str, code: Registry | None) -> int | None:

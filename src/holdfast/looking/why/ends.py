@@ -146,7 +146,7 @@ def ending(head: RunHead, facts: Facts, times: Times) -> Say | None:
 
 def _compensating(head: RunHead, facts: Facts, times: Times) -> Say:
     waits, step, undone = notes_of(head.wait), facts.steps.get(head.id), facts.undone.get(head.id)
-    said = [f"{undone} undone"] if undone is not None else []
+    said = [f"{undone.done} of {undone.of} undone"] if undone is not None else []
     if waits:
         said.append(lower(noted(waits[0], head, facts, times).text))
     elif step is not None:

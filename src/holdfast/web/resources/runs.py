@@ -23,7 +23,7 @@ class RunQuery(TellingQuery, frozen=True, kw_only=True):
     """How much of a run is looked at."""
 
     facts: int | None = None
-    """The newest so many facts alone, for the steps of a long run: `partial` says that there are more."""
+    """The newest so many facts alone (10,000 at most, which is what it is by itself): `partial` tells of more."""
     cut: bool = False
     """Of values longer than 64 KiB only how many bytes they have and how they begin."""
 
