@@ -78,9 +78,14 @@ async def result_of(run: Any) -> Any:
 async def test_a_run_is_let_go_whose_worker_saw_the_end_of_its_body_before_it_was_told(make_engine, mode):
     """B25 The commit of a body in a transaction is in the inbox before the body's thread says so."""
     paying = Paying(mode)
-    async with paying.under_way(make_engine) as (_, run):
+    async with paying.under_way(make_engine) as (engine, run):
+        # The worker looks each second, too: it must not see the end of the body without the pause.
+        look = engine.faults.hold(at="inboxes")
         await paying.commits()
         assert await run.pause()
+        engine._working().look()
+        await look.happened()
+        look.release()
         assert await run.resume()
         paying.may_be_told.set()
         assert await result_of(run) == "paid"
