@@ -356,6 +356,31 @@ async def test_an_end_whose_answer_was_lost_does_not_end_the_next_attempt_that_h
 
 
 @pytest.mark.parametrize("mode", ["evict", "postgres"])
+async def test_an_end_is_not_told_again_while_a_claim_that_may_bring_the_next_attempt_is_under_way(
+    make_engine, service, monkeypatch
+):
+    """G1 G5 That attempt has its number, and this worker does not know of it yet."""
+    monkeypatch.setattr(incoming, "_FIRST_PAUSE", 0.2)
+    answers = [NotReady("offline", timedelta(milliseconds=1)), True, True]
+    caller = calling(service.stay, queue="gpu", limit=None, run_when=lambda context: answers.pop(0))
+    first = await make_engine(caller, queues=["default"], start=START)
+    service.engine = second = await make_engine(caller, queues=["gpu"], clock=first.jumping)
+    lost = second.faults.lose_answer(only=FinishTask)
+    slow = second.faults.hold(at="claim_tasks", moment="after", skip=1)
+    result = asyncio.create_task((await first.start(caller, 1)).result())
+    await slow.happened()
+    assert lost.injected == 1
+    await asyncio.sleep(0.3)  # in which it would be told again
+    slow.release()
+    await eventually(lambda: service.inside == 1)
+    ends = [each for batch in second.faults.batches for each in batch if isinstance(each, FinishTask)]
+    assert len(ends) == 1
+    service.go.set()
+    assert await asyncio.wait_for(result, LONG) == 1
+    assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
 async def test_an_attempt_is_not_handed_back_while_the_claim_that_takes_it_is_under_way(make, service):
     """S4-19 G1 G5 A worker hands back what the store gave it without its knowing; the answer may only be slow."""
     caller = queued(service.stay)

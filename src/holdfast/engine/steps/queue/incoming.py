@@ -44,6 +44,8 @@ from holdfast.replay.entry import OVER_LIMIT, STOPPED
 
 _logger = logging.getLogger("holdfast.engine")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_SOON = 20_000
+"""After how many microseconds a claim, or an end that is told once more, no longer gives way to the other."""
 
 Place = tuple[int, str]
 
@@ -122,6 +124,8 @@ class TaskRunner:
         """When the next attempt that waits for the rate of its limit may begin, as far as this worker knows."""
         self._running: dict[Place, HeldTask] = {}
         self._finishing: dict[Place, HeldTask] = {}
+        self._told_again: set[HeldTask] = set()
+        """Whose end is being told once more: the store may have taken it, and have given out the next attempt since."""
         self._unknown: set[tuple[int, str, int]] = set()
         self._by_priority = 0
         """How many were taken by priority, from queues that age, since the last that had waited longest."""
@@ -146,6 +150,9 @@ class TaskRunner:
 
     async def claim(self, worker: str) -> bool:
         """Take as many attempts as there is room for; tell whether there were any."""
+        if self._told_again:
+            self._look_again(self._runner.clock.now() + _SOON)
+            return False
         self._crowded = found = False
         self.next_turn = None
         for room, names, limit in self._rooms():
@@ -368,6 +375,7 @@ class TaskRunner:
         limited = self._runner.attempts.limited
 
         def done(outcome: Outcome | Exception) -> None:
+            self._told_again.discard(held)
             if isinstance(outcome, Exception) and not self._runner.stopping:
                 limited.doubt = limited.doubt or leave is not None  # it may have been given back
                 self._executor.loop.call_later(pause, self._tell_again, held, payload, pause)
@@ -387,7 +395,11 @@ class TaskRunner:
         self._committer.submit(operation, done)
 
     def _tell_again(self, held: HeldTask, payload: str, pause: float) -> None:
-        if self._finishing.get(held.place) is held:  # else the next attempt, which may have its number, is here already
+        """Tell it once more, unless the next attempt, which may have its number, is here already or on its way."""
+        if self._claiming:
+            self._executor.loop.call_later(_SOON / 1e6, self._tell_again, held, payload, pause)
+        elif self._finishing.get(held.place) is held:
+            self._told_again.add(held)
             self._tell(held, payload, min(pause * 2, _LONGEST_PAUSE))
 
     def _late(self, held: HeldTask, result: bytes) -> None:
