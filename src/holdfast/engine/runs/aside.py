@@ -67,9 +67,7 @@ class Aside:
     """
 
     __slots__ = (
-        "claim_counted",
         "contexts",
-        "forget_waits",
         "held",
         "held_end",
         "keys_freed",
@@ -105,12 +103,8 @@ class Aside:
         """Numbers of inbox rows that the engine itself has acted on, to be deleted."""
         self.stale_waits: frozenset[str] = _NO_NAMES
         """Names of events that came: the store may have deleted the wait of another receive than took them."""
-        self.forget_waits = False
-        """Whether the store may have waits of the run that are over, and alone knows which."""
         self.unversioned = False
         """Whether the row does not say yet which version of the workflow runs: a client without the code started it."""
-        self.claim_counted = False
-        """Whether a claim is still counted against the run."""
         # For longer.
         self.held: dict[str, StepVerb] = {}
         """Steps that wait for an idempotency key that another step holds."""
@@ -140,14 +134,14 @@ class Aside:
         if not pausing:
             self.rows_read = ()
         self.stale_waits = _NO_NAMES
-        self.forget_waits = self.unversioned = self.claim_counted = False
+        self.unversioned = False
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left to keep it for."""
         return not (
             self.tasks or self.withdrawn or self.keys_given_up or self.letters or self.limits_withdrawn
-            or self.rows_read or self.stale_waits or self.forget_waits or self.unversioned or self.claim_counted
+            or self.rows_read or self.stale_waits or self.unversioned
             or self.held or self.keys_freed or self.limited or self.turns or self.queued or self.contexts
             or self.telling or self.next_life or self.pausing or self.outlasting or self.held_end
         )  # fmt: skip

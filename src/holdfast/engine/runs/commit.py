@@ -59,6 +59,7 @@ def only_plain_steps(resident: Resident, turn: Turn, own: frozenset[str] | None 
         resident.written[0] is not Status.RUNNING
         or resident.row_stale
         or resident.aside is not None
+        or resident.claimed
         or resident.waiting
         or resident.phase
         or journal.receivers
@@ -116,7 +117,7 @@ def commit_of(
     letters = _letters(resident, turn) if outcome is not None or turn.decided is not None else []
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
     effects: TurnEffects | None = None
-    asked = begin or enters or exits or letters or trail or aside is not None
+    asked = begin or enters or exits or letters or trail or aside is not None or resident.claimed
     if asked or not turn.ordinary or _waits_or_keys(resident, turn):
         effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters, exits)
     consumed: Sequence[int] = turn.consumed
@@ -137,7 +138,7 @@ def commit_of(
         state=state,
         end=end,
         renewal=renewal,
-        reset_claims=aside.claim_counted,
+        reset_claims=resident.claimed,
         effects=effects,
         inbox=resident.early_row,
     )
@@ -269,10 +270,11 @@ def _effects_of(
     waits, unwaits = _waits(resident, aside, rules, now) if turn.outcome is None else ([], [])
     asked_for = fresh or begin or letters or returned or trail or enters or exits or turn.abandoned
     if not asked_for and turn.effects is None and resident.aside is None:
-        return TurnEffects(waits=waits, unwaits=unwaits) if waits or unwaits else None
+        waited = waits or unwaits or resident.claimed
+        return TurnEffects(forget_waits=resident.claimed, waits=waits, unwaits=unwaits) if waited else None
     asked = turn.effects or TurnEffects()
     effects = TurnEffects(
-        forget_waits=aside.forget_waits,
+        forget_waits=resident.claimed,
         waits=waits,
         unwaits=unwaits,
         returns=list(returned),

@@ -56,6 +56,7 @@ class Resident:
         "attempts",
         "child",
         "children_in_doubt",
+        "claimed",
         "commits",
         "created",
         "early_row",
@@ -89,6 +90,9 @@ class Resident:
         self.child = False
         """Whether a parent waits for its end."""
         self.phase = LIVE
+        self.claimed = False
+        """Whether it asked for no commit since it was claimed: a claim is still counted against it, and the store may
+        have waits of it that are over, and alone knows which."""
         self.lost = False
         """Whether a commit of it failed: later ones would leave a gap in its history and must not be made."""
         self.commits = 0
@@ -207,9 +211,9 @@ class Resident:
 
     def was_claimed(self, seen: int, versioned: bool) -> None:
         """Note that the run came from the store, with inbox rows up to this number."""
-        aside = self.set_aside()
-        aside.claim_counted = aside.forget_waits = True
-        aside.unversioned = not versioned
+        self.claimed = True
+        if not versioned:
+            self.set_aside().unversioned = True
         self.seen = seen
         self.row_stale = True
 
@@ -377,6 +381,7 @@ class Resident:
             if state.released:
                 self.phase = max(self.phase, RELEASING)
         self.early_row = None
+        self.claimed = False
         if commit.effects is not None and (commit.effects.waits or commit.effects.unwaits):
             self.waiting = set(self.execution.journal.receivers or ()) or None
         aside = self.aside

@@ -234,22 +234,27 @@ class Runner:
         if again and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, again, self.clock.now()).entries)
         some_commit = self._commit(resident, turn, begin)
+        done: Done = partial(self._committed, resident, turn, begin)
         if some_commit is None:
-            self._committed(resident, turn, begin, Committed(resident.key))
-        else:
-            done = self.attempts.limited.then(resident, some_commit, partial(self._committed, resident, turn, begin))
-            self._committer.submit(some_commit, self.attempts.queued.then_tell(resident, some_commit, done), resident)
+            done(Committed(resident.key))
+            return
+        asked = some_commit.effects
+        if asked is not None and (asked.enters or asked.exits or asked.tasks):
+            done = self.attempts.limited.then(resident, some_commit, done)
+            done = self.attempts.queued.then_tell(resident, some_commit, done)
+        self._committer.submit(some_commit, done, resident)
 
     def _commit(self, resident: Resident, turn: Turn, begin: Sequence[StepVerb]) -> CommitTurn | None:
         """Note what a turn sets going, and return what to commit for it."""
         if turn.outcome is not None:
             resident.finish()
         self._activate(resident, turn, begin)
-        journal = resident.execution.journal
+        journal, limited = resident.execution.journal, self.attempts.limited
         returned = journal.unwanted_events() if journal.inbox and turn.outcome is None else ()
         commit = commit_of(
             resident, turn, begin, self.rules, self.clock.now(), release=self._crowded, returned=returned,
-            enters=self.attempts.limited.enters(resident, turn, begin), exits=self.attempts.limited.exits(resident),
+            enters=limited.enters(resident, turn, begin) if turn.started or begin else (),
+            exits=limited.exits(resident) if limited.pending else (),
         )  # fmt: skip
         resident.submitted(commit)
         return commit
@@ -413,8 +418,7 @@ class Runner:
             _logger.warning("run %s failed: %s: %s%s", resident.id, error.type, error.message, trace)
         self.figures.run(resident, turn.outcome.ending.value, resident.execution.loop.now)
         completed = turn.outcome.ending is Ending.COMPLETED
-        self.host.ended(resident.id, RunStanding(Status.COMPLETED, turn.outcome.payload) if completed else None)
-        self.drop(resident)
+        self.drop(resident, RunStanding(Status.COMPLETED, turn.outcome.payload) if completed else None)
         self.limits.forget(resident.key)
 
     def _renew(self, resident: Resident, encoded: str) -> None:
@@ -467,14 +471,17 @@ class Runner:
         """Have a run in memory from now on."""
         self.residents[resident.key] = self.ids[resident.id] = resident
 
-    def drop(self, resident: Resident) -> None:
-        """Forget a run in memory; the store has it."""
+    def drop(self, resident: Resident, standing: RunStanding | None = None) -> None:
+        """Forget a run in memory; the store has it.
+
+        Callers that wait for its end are told its standing. Without one they look: this worker tells it no more.
+        """
         if resident.phase is DROPPED:
             return
         resident.drop()
         if self.residents.get(resident.key) is resident:
             del self.residents[resident.key], self.ids[resident.id]
-            self.host.ended(resident.id, None)  # perhaps: callers that wait for it are not told by this worker any more
+            self.host.ended(resident.id, standing)
             if resident.workflow.flow is not None:
                 self.host.look()  # there is room for another, and perhaps a place
         self.attempts.stop_all(resident, "the run left this worker")

@@ -320,7 +320,7 @@ class Attempts:
         """Give up every attempt of a run that leaves this worker."""
         for location in list(resident.attempts):
             self.stop(resident, location, reason)
-        self.suspects.forget(resident.execution.journal)
+        self.suspects.turns.forget(resident.execution.journal)
         self.limited.dropped(resident)
 
     def hand_back(self, resident: Resident) -> Notes:

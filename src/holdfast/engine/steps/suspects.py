@@ -83,10 +83,6 @@ class Suspects:
         if self.turns.holder is not None:
             self.turns.leave(verb)
 
-    def forget(self, journal: Journal) -> None:
-        """Withdraw every step of a run that leaves this worker."""
-        self.turns.forget(journal)
-
     def wait_for_code(self, run: int) -> None:
         """Give no turn until the code of a run has seen what a suspect of it returned, which may end this process.
 

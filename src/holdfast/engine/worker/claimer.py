@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from holdfast.bodies.executor import Executor
-from holdfast.clock import Clock, Instant
+from holdfast.clock import FAR_FUTURE, Clock, Instant
 from holdfast.contract.operations import Committed
 from holdfast.contract.rows import Claim, Held
 from holdfast.contract.store import Store
@@ -29,6 +29,8 @@ _BATCH = 200
 _MAX_UNDER_WAY = 4000
 _PATIENCE = 500_000
 _FULL_EVERY = 60_000_000
+_UNLIKELY_EVERY = 60_000_000
+"""After how many microseconds a commit that likely was this worker's own is taken for another process's."""
 _CROWDED = 20_000
 """After how many microseconds a worker without room for another run looks again, unless a run ends before."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -72,8 +74,8 @@ class ClaimedRuns:
         """When the earliest run that this worker may claim is due, as far as it knows."""
         self.doubt = False
         """Whether the store may hold runs for this worker that it does not have."""
-        self.foreign = False
-        """Whether another process committed since it was last checked which runs are still this worker's."""
+        self._compare_at: Instant = FAR_FUTURE
+        """When to check which runs are still this worker's, since another process committed or may have."""
         self._missing: set[Held] = set()
         self._ask_full: Instant = 0
         """When lanes that were full are asked again, though no run of theirs has ended: a deploy may give them more."""
@@ -188,12 +190,21 @@ class ClaimedRuns:
                 turns.release(claim.key)
         self._wake()
 
+    def others_committed(self, certainly: bool) -> None:
+        """Check, soon, which runs are still this worker's; in a minute if it likely was this worker's own thread.
+
+        Then only memory is at stake: what another process ended or took is refused here. While a body is under way it
+        is checked soon in any case, so that the body of an ended run is stopped.
+        """
+        at = 0 if certainly or self._executor.active else self._clock.now() + _UNLIKELY_EVERY
+        self._compare_at = min(self._compare_at, at)
+
     async def check(self, worker: str) -> None:
         """After a fault whose outcome is unknown, or a commit of another process: compare with what the store holds."""
         if self.doubt:
             await self._hand_back_missing(worker)
-        if self.foreign:
-            self.foreign = False
+        if self._compare_at <= self._clock.now():
+            self._compare_at = FAR_FUTURE
             await self._drop_ended(worker)
 
     async def _hand_back_missing(self, worker: str) -> None:

@@ -368,8 +368,9 @@ class Worker:
         """Look at the store if other processes may have committed."""
         try:
             if self._store.changed():
-                self.runs.foreign = True
-                if self._lease is None or not self._lease.was_renewed():  # else it was most likely this worker itself
+                others = self._lease is None or not self._lease.was_renewed()  # else most likely this worker itself
+                self.runs.others_committed(others)
+                if others:
                     self._busy_at = self._loop.time()
                 self.look(may_have_ended=True)
         except StoreError as error:
