@@ -27,7 +27,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,6 +41,7 @@ from holdfast.stores import open_store
 from holdfast.stores.sql.store import SQLStore
 
 TIMES = 20
+TURNS = 5
 SEEN = """new MutationObserver((changes, watch) => {
   if (!document.querySelector("tbody tr[data-run], .tl .row, .fact")) return;
   window.usable = performance.now();
@@ -95,34 +96,43 @@ async def serve(address: str, works: bool) -> None:
         config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
-        looks = _counting(engine)
+        counted = _counting(engine)
         _say(listening.getsockname()[1])
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
-            _say(looks() if line == "looks" else await _work(engine, line))
+            _say(await _work(engine, line) if line in WORK else counted(line))
         server.should_exit = True
         await serving
 
 
-def _counting(engine: Engine) -> Callable[[], int]:
-    """Return what tells how often the list of runs was read."""
-    read, n = engine.store.heads, 0
+def _counting(engine: Engine) -> Callable[[str], int]:
+    """Return what tells how often the list of runs was looked at, and how often the database was asked beside it."""
+    store: Any = engine.store
+    heads, read, n = store.heads, store._connections.read, {"looks": 0, "reads": 0}
 
     async def counted(which: HeadFilter) -> Any:
-        nonlocal n
-        n += 1
-        return await read(which)
+        n["looks"] += 1
+        return await heads(which)
 
-    engine.store.heads = counted  # type: ignore[method-assign]
-    return lambda: n
+    async def asked(*arguments: Any, **options: Any) -> Any:
+        n["reads"] += 1
+        return await read(*arguments, **options)
+
+    store.heads, store._connections.read = counted, asked
+    return n.__getitem__
+
+
+WORK = {"W1": (1, 1, 1_000), "W2": (1, 1_000, 10)}
+"""How often so many runs of so many steps are done."""
 
 
 async def _work(engine: Engine, what: str) -> float:
     """Do the work of a benchmark, and return how many steps a second were done."""
-    runs, steps = {"W1": (1, 500), "W2": (200, 10)}[what]
+    rounds, runs, steps = WORK[what]
     began = time.perf_counter()
-    handles = [await engine.start(count, steps) for _ in range(runs)]
-    await asyncio.gather(*(handle.result() for handle in handles))
-    return runs * steps / (time.perf_counter() - began)
+    for _ in range(rounds):  # for longer than the second between two looks
+        handles = [await engine.start(count, steps) for _ in range(runs)]
+        await asyncio.gather(*(handle.result() for handle in handles))
+    return rounds * runs * steps / (time.perf_counter() - began)
 
 
 def _say(value: Any) -> None:
@@ -342,21 +352,29 @@ async def house(address: str, report: Report) -> None:
 
 
 async def cost(address: str, report: Report, views: Sequence[str] = RUNS) -> None:
+    """Work with no page and with a hundred in turns, each beside the other, and let 200 streams idle."""
     with server(address, works=True) as worker:
-        for what in ("W1", "W2"):
-            worker.tell(what)
-        without: dict[str, list[float]] = {"W1": [], "W2": []}
-        beside: dict[str, list[float]] = {"W1": [], "W2": []}
-        for _ in range(5):
-            for what, found in without.items():
-                found.append(worker.tell(what))
-            async with _streams(worker.port, 100, views):
-                for what, found in beside.items():
-                    found.append(worker.tell(what))
-        for what in without:
-            report.tell(f"{what}, no page", median(without[what]), "steps/s")
-            share = median(b / a for a, b in zip(without[what], beside[what], strict=True))
-            report.tell(f"{what} with 100 pages, of that", 100 * share, "%", least=90)
+        worker.tell("W2")
+        turns: dict[str, list[tuple[Turn, Turn]]] = {"W1": [], "W2": []}
+        for _ in range(TURNS):
+            for what, found in turns.items():
+                without = await asyncio.to_thread(_turn, worker, what)
+                async with _streams(worker.port, 100, views):
+                    found.append((without, await asyncio.to_thread(_turn, worker, what)))
+        for what, found in turns.items():
+            report.tell(f"{what}, no page", median(each.rate for each, _ in found), "steps/s")
+            shares = [100 * beside.rate / without.rate for without, beside in found]
+            print(f"{what} with 100 pages, of that, by turns: {' '.join(f'{each:.1f}' for each in shares)}")
+            report.tell(f"{what} with 100 pages, of that", median(shares), "%", least=90)
+            # Pages cost something each second, however fast the work goes beside them: on a machine that has more to do
+            # the rates are those of its neighbours, but this stays.
+            costs = [100 * (beside.spent - without.spent) / beside.took for without, beside in found]
+            report.tell(f"{what} with 100 pages: processor of the server for pages", median(costs), "% of a second")
+            report.tell(
+                f"{what} with 100 pages: reads of the database for pages, a second",
+                median((b.asked - a.asked) / b.took for a, b in found),
+                "",
+            )
     with server(address) as idle:
         before = idle.memory()
         async with _streams(idle.port, 200, views):
@@ -368,6 +386,21 @@ async def cost(address: str, report: Report, views: Sequence[str] = RUNS) -> Non
                 report.tell("200 streams of one view: looks a second", (idle.tell("looks") - looks) / 20, "", most=1.05)
             report.tell("200 idle streams: memory in all", idle.memory(), "MiB")
             report.tell("200 idle streams: memory, more than before", idle.memory() - before, "MiB", most=100)
+
+
+class Turn(NamedTuple):
+    """What the work took: steps a second, seconds, seconds of processor of the server, and reads of its database."""
+
+    rate: float
+    took: float
+    spent: float
+    asked: int
+
+
+def _turn(worker: Server, what: str) -> Turn:
+    began, spent, asked = time.perf_counter(), worker.busy(), worker.tell("reads")
+    rate = worker.tell(what)
+    return Turn(rate, time.perf_counter() - began, worker.busy() - spent, worker.tell("reads") - asked)
 
 
 class _streams:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 from tests.support.asgi import Browser
@@ -64,6 +66,53 @@ async def test_one_look_serves_all_that_watch_a_view(shop, monkeypatch):
         await second.hears(lambda name, data: name == "rows")
         assert looks == 1
         assert len(page.app._hub._pictures) == 1
+
+
+async def test_what_is_sent_to_all_that_watch_is_written_once(shop, monkeypatch):
+    written = Counter[str]()
+    event = live._event
+
+    def counted(name, view, value, version):
+        written[view] += 1
+        return event(name, view, value, version)
+
+    monkeypatch.setattr(live, "_event", counted)
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    async with AsyncExitStack() as stack:
+        path = "/api/v1/live?view=schedules"
+        streams = [await stack.enter_async_context(listening(page, path)) for _ in range(10)]
+        for stream in streams:
+            await stream.hears(lambda name, data: name == "schedules")
+        await shop.schedules.put("nightly", approve, cron="30 2 * * *")
+        for stream in streams:
+            await stream.hears(lambda name, data: "nightly" in str(data))
+    assert written == {"schedules": 2}
+
+
+async def test_sentences_with_relative_times_are_told_when_a_run_changes_and_not_each_second(shop, monkeypatch):
+    """However many pages are open: a list shows what the stream brings, and asks for nothing."""
+    asked = Counter[bool]()
+    heads = LocalDesk.heads
+
+    async def counted(self, *arguments, relative=False, **options):
+        asked[relative] += 1
+        return await heads(self, *arguments, relative=relative, **options)
+
+    monkeypatch.setattr(LocalDesk, "heads", counted)
+    await shop.start(approve, id="order-7")
+    page = Browser(dashboard(shop, authenticate=viewer("reader")))
+    async with listening(page, "/api/v1/live?view=runs&relative=true&zone=Europe/Berlin") as stream:
+        await stream.hears(lambda name, data: name == "rows" and "Waits for message" in str(data))
+        told = asked[True]
+        looks = asked[False]
+        await eventually(lambda: asked[False] > looks + 20)
+        assert asked[True] == told
+        seen = [data for name, data in stream.events if name == "rows"][-1]["value"]["items"][0]["why"]["sentence"]
+        assert seen.startswith("Waits for message `approved` since ")
+        assert "+0" not in seen
+        await shop.get("order-7").pause(by="lena")
+        await stream.hears(lambda name, data: name == "rows" and "Paused by lena" in str(data))
+    assert asked[True] > told
 
 
 async def test_nothing_is_sent_while_nothing_changes(shop):
@@ -168,6 +217,10 @@ async def test_what_the_screens_of_the_house_show_is_watched_too(shop):
     page = Browser(dashboard(shop, authenticate=viewer("reader")))
     await shop.schedules.put("nightly", approve, cron="30 2 * * *")
     names = ("schedules", "events", "audit", "figures", "versions", "checks", "doctor", "database")
+    lists = {"newest-letters": "letters", "queues": "workers", "limits": "workers"}
+    async with listening(page, "/api/v1/live?" + "&".join(f"view={each}" for each in lists)) as stream:
+        for view, name in lists.items():
+            await stream.hears(lambda said, data, view=view, name=name: (said, data["view"]) == (name, view))
     more = {"audit": "%3Flimit=5", "figures": "%3Fby=time%26last=PT1H"}
     async with listening(
         page, "/api/v1/live?" + "&".join(f"view={each}{more.get(each, '')}" for each in names)

@@ -56,7 +56,10 @@ _VIEWS = {
     "run": ("run", "/runs", 1),
     "counts": ("counts", "/counts", 1),
     "letters": ("letters", "/letters/groups", 1),
+    "newest-letters": ("letters", "/letters", 1),
     "workers": ("workers", "/workers", 1),
+    "queues": ("workers", "/queues", 1),
+    "limits": ("workers", "/limits", 1),
     "bulk": ("bulk", "/bulk", 1),
     "schedules": ("schedules", "/schedules", 1),
     "events": ("events", "/events", 1),
@@ -260,18 +263,23 @@ class Dashboard:
             raise Problem(404, "no-such-path", f"{view[:60]!r} is nothing that can be watched", field="view")
         who.need(route.role, route.summary[:1].lower() + route.summary[1:])
         asked = dict(_parsed(rest.encode("utf-8")))
-        if issubclass(route.query, TellingQuery):
-            asked |= {"relative": str(query.relative).lower(), "zone": query.zone}
+        telling = issubclass(route.query, TellingQuery)
+        if telling:
+            asked |= {"relative": "false", "zone": query.zone}
         parameters = read_query(route.query, list(asked.items()))
         desk = self._desk if who.may("reader") else self._desk.discreet()
         call = ApiCall(desk, who, found.path, parameters, None, {}, self._redaction)
 
-        async def look() -> msgspec.Raw:
+        async def look(call: ApiCall = call) -> msgspec.Raw:
             answer = await route.handler(call)
             return msgspec.Raw(await self._redaction.written(answer.value, who, getattr(parameters, "cut", False)))
 
+        tell = None
+        if telling and query.relative:  # what is told with instants is another only when the run is
+            words = msgspec.structs.replace(parameters, relative=True)
+            tell = partial(look, msgspec.structs.replace(call, query=words))
         key = f"{view}\n{query.relative}\n{query.zone}\n{who.may('reader')}"
-        return Watched(event, view, key, look, apart)
+        return Watched(event, view, key, look, apart, tell)
 
     async def _who(self, scope: Scope) -> Principal:
         who = await self._sign_in.who(Request(scope))

@@ -47,6 +47,9 @@ class Watched(msgspec.Struct, frozen=True):
     look: Look
     apart: int = 1
     """How many times longer than the usual second the time between two looks is."""
+    tell: Look | None = None
+    """Returns the view in the words that are sent, where those are others each second, as "in 38 s": it is asked when
+    the view itself is another."""
 
 
 class _Picture:
@@ -54,32 +57,37 @@ class _Picture:
 
     def __init__(self, watched: Watched) -> None:
         self.version = 0
-        self.event = watched.name
-        self.value = msgspec.Raw(b"null")
+        self.event = b""
+        """The newest picture as it is sent: the same bytes to all that watch."""
         self.over = False
         self.watchers: set[asyncio.Event] = set()
-        self._look = watched.look
-        self._apart = watched.apart
+        self._watched = watched
         self._digest = b""
-        self._task = asyncio.create_task(self._watch(watched.name), name=f"holdfast live {watched.view[:40]}")
+        self._task = asyncio.create_task(self._watch(watched), name=f"holdfast live {watched.view[:40]}")
 
-    async def _watch(self, name: str) -> None:
+    async def _watch(self, watched: Watched) -> None:
         while not self.over:
             try:
-                self._found(name, await self._look())
+                seen = await watched.look()
+                if self._is_another(watched.name, seen):
+                    self._found(watched.name, seen if watched.tell is None else await watched.tell())
             except Exception as error:
                 self.over = isinstance(error, StoreClosed)
                 problem = problem_of(error) or Problem(500, "defect", "the view cannot be shown")
                 said = {"code": problem.code, "status": problem.status, "detail": problem.detail}
-                self._found("gone" if problem.status == 404 else "problem", msgspec.Raw(msgspec.json.encode(said)))
-            await asyncio.sleep(EVERY * self._apart)
+                name, value = "gone" if problem.status == 404 else "problem", msgspec.Raw(msgspec.json.encode(said))
+                if self._is_another(name, value) or self.over:
+                    self._found(name, value)
+            await asyncio.sleep(EVERY * watched.apart)
+
+    def _is_another(self, event: str, value: msgspec.Raw) -> bool:
+        before = self._digest
+        self._digest = hashlib.sha256(event.encode() + _without_time(bytes(value))).digest()
+        return before != self._digest
 
     def _found(self, event: str, value: msgspec.Raw) -> None:
-        digest = hashlib.sha256(event.encode() + _without_time(bytes(value))).digest()
-        if digest == self._digest and not self.over:
-            return
-        self.event, self.value, self._digest = event, value, digest
         self.version += 1
+        self.event = _event(event, self._watched.view, value, self.version)
         for each in self.watchers:
             each.set()
 
@@ -95,12 +103,39 @@ def _without_time(text: bytes) -> bytes:
     return text.partition(b",")[2] if text.startswith(b'{"as_of":') else text
 
 
+class _Client:
+    """Who watches: what wakes its stream, and until when it may go on."""
+
+    def __init__(self, allowed: Callable[[], Awaitable[bool]]) -> None:
+        self.news = asyncio.Event()
+        self.over = False
+        self.spoken = self.checked = asyncio.get_running_loop().time()
+        self.end = self.spoken + LASTS
+        self._allowed = allowed
+
+    async def check(self) -> None:
+        """Look whether it is still allowed, and wake the stream if it has to say something by itself."""
+        try:
+            self.over = not await self._allowed()
+        except Exception:
+            self.over = True  # it comes back, and is told why it cannot be known
+        self.checked = asyncio.get_running_loop().time()
+        if self.over or self.checked >= self.end or self.silent:
+            self.news.set()
+
+    @property
+    def silent(self) -> bool:
+        return asyncio.get_running_loop().time() - self.spoken >= PING
+
+
 class Hub:
     """The views that are watched, and their watchers."""
 
     def __init__(self) -> None:
         self._pictures: dict[str, _Picture] = {}
         self._streams = Counter[str]()
+        self._clients: set[_Client] = set()
+        self._checking: asyncio.Task[None] | None = None
 
     def stream(self, who: str, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]) -> EventStream:
         """Return the answer that sends views as they change, for as long as it is `allowed`, asked each second.
@@ -120,27 +155,45 @@ class Hub:
         return EventStream(lambda: self._events(views, allowed), ended)
 
     async def _events(self, views: Sequence[Watched], allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-        watching = {each.view: self._join(each, news) for each in views}
+        loop, client = asyncio.get_running_loop(), _Client(allowed)
+        watching = {each.view: self._join(each, client.news) for each in views}
         sent = dict.fromkeys(watching, 0)
-        end, spoken = loop.time() + LASTS, loop.time()
+        self._clients.add(client)
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check(), name="holdfast live rights")
         try:
-            while loop.time() < end and await allowed():
-                news.clear()
-                for view, picture in watching.items():
-                    if picture.version != sent[view]:
-                        sent[view], spoken = picture.version, loop.time()
-                        yield _event(picture.event, view, picture.value, picture.version)
+            await client.check()
+            while not client.over and loop.time() < client.end:
+                client.news.clear()
+                changed = [view for view, picture in watching.items() if picture.version != sent[view]]
+                if changed:
+                    client.spoken = loop.time()
+                    sent |= {view: watching[view].version for view in changed}
+                    yield b"".join(watching[view].event for view in changed)
                 if any(picture.over for picture in watching.values()):
                     break
-                if loop.time() - spoken >= PING:
-                    spoken = loop.time()
+                if client.silent:
+                    client.spoken = loop.time()
                     yield b": still here\n\n"
-                await _wait(news)
+                await client.news.wait()
+                if loop.time() - client.checked > 2:  # the rights of others take long to be known
+                    await client.check()
             yield b"event: bye\ndata: {}\n\n"
         finally:
+            self._clients.discard(client)
             for each in views:
-                await self._leave(each, news)
+                await self._leave(each, client.news)
+            if not self._clients and self._checking is not None:
+                checking, self._checking = self._checking, None
+                checking.cancel()
+                await asyncio.gather(checking, return_exceptions=True)
+
+    async def _check(self) -> None:
+        """Look at the rights of all that watch, again and again: one clock for them all."""
+        while True:
+            await asyncio.sleep(min(RIGHTS, EVERY))
+            for client in list(self._clients):
+                await client.check()
 
     def _join(self, watched: Watched, news: asyncio.Event) -> _Picture:
         picture = self._pictures.get(watched.key)
@@ -157,14 +210,6 @@ class Hub:
         if not picture.watchers:
             del self._pictures[watched.key]
             await picture.end()
-
-
-async def _wait(news: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(min(RIGHTS, EVERY)):
-            await news.wait()
-    except TimeoutError:
-        pass
 
 
 def _event(name: str, view: str, value: msgspec.Raw, version: int) -> bytes:

@@ -55,8 +55,8 @@ class LiveQuery(TellingQuery, frozen=True, kw_only=True):
     """Which views."""
 
     view: list[str]
-    """runs?q=..., run/ID, counts, counts?q=..., letters, workers, bulk/ID, schedules, events, audit, figures?by=...,
-    versions, checks, doctor or database; several."""
+    """runs?q=..., run/ID, counts, counts?q=..., letters, newest-letters?seen=..., workers, queues, limits, bulk/ID,
+    schedules, events, audit, figures?by=..., versions, checks, doctor or database; several."""
 
 
 class ApiCall(msgspec.Struct, frozen=True):

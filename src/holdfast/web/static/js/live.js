@@ -30,7 +30,7 @@ function stop() {
 
 function refresh() {
   const views = [...listeners.keys()].sort();
-  const query = new URLSearchParams([...views.map((view) => ["view", view]), ["zone", zoneName()]]).toString();
+  const query = new URLSearchParams([...views.map((view) => ["view", view]), ["relative", "true"], ["zone", zoneName()]]).toString();
   if (!views.length) {
     stop();
     say("off");
@@ -75,11 +75,11 @@ const soon = () => { clearTimeout(asked); asked = setTimeout(refresh, 30); };
 
 /** Hear what changes of a view while a component is shown. @param {string | null} view @param {(name: string, data: any) => void} hear */
 export function useLive(view, hear) {
-  const ref = useRef(hear);
-  ref.current = hear;
+  const ref = useRef({ view, hear });
+  ref.current = { view, hear };
   useEffect(() => {
     if (view === null) return undefined;
-    const call = (name, data) => ref.current(name, data);
+    const call = (name, data) => { if (ref.current.view === view) ref.current.hear(name, data); }; // what is shown may be another by now
     if (!listeners.has(view)) listeners.set(view, new Set());
     listeners.get(view).add(call);
     soon();

@@ -70,7 +70,7 @@ function Checks({ checks }) {
 }
 
 export function Deploys() {
-  const blocked = usePicture("blocked " + zoneName(), (signal) => get("/runs", { params: { q: "status:blocked", limit: 200, zone: zoneName() }, signal }));
+  const blocked = usePicture("blocked " + zoneName(), (signal) => get("/runs", { params: { q: "status:blocked", limit: 200 }, sentences: true, signal }));
   const versions = usePicture("versions", (signal) => get("/versions", { signal }));
   const checks = usePicture("checks", (signal) => get("/checks", { params: { limit: 10 }, signal }));
   const again = () => { blocked.reload(); versions.reload(); checks.reload(); };

@@ -1,7 +1,7 @@
 // Dead letters: what was given up, by its cause; a group is replayed, or one of it is tried first.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
-import { useLive } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { go, here, href, runHref, settled } from "../url.js";
 import { number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
@@ -95,7 +95,8 @@ export function Letters({ params }) {
   const groups = usePicture("groups", (signal) => get("/letters/groups", { signal }));
   const list = usePicture("letters " + seen, (signal) => get("/letters", { params: { limit: 200, seen: String(seen) }, signal }));
   const again = () => { groups.reload(); list.reload(); };
-  useLive("letters", again);
+  useLivePicture("letters", groups);
+  useLivePicture(`newest-letters?limit=200&seen=${seen}`, list);
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   useEffect(() => { document.title = "dead letters - holdfast"; }, []);
   useLayoutEffect(() => { if (groups.data) settled(); }, [Boolean(groups.data)]);

@@ -1,7 +1,7 @@
 // The overview: what needs a person first, then how things go, who does the work, and what comes next.
 import { html, useEffect, useLayoutEffect } from "../base.js";
 import { get, usePicture } from "../api.js";
-import { useLive, useLivePicture } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { go, here, href, settled } from "../url.js";
 import { bytes, coarse, counted, now, number, span, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
@@ -94,8 +94,7 @@ export function Overview({ params }) {
   const schedules = usePicture("schedules", read("/schedules"));
   const database = usePicture("database", read("/database"));
   const all = [attention, doctor, course, steps, counts, workers, groups, schedules, database];
-  // Their sentences have relative times, which a stream would send again each second: it says that there are others.
-  useLive("runs?q=is%3Aattention&limit=10", () => attention.reload());
+  useLivePicture("runs?q=is%3Aattention&limit=10", attention);
   useLivePicture("counts", counts);
   useLivePicture(byTime, course);
   useLivePicture(byStep, steps);

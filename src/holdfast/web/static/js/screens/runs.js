@@ -7,7 +7,7 @@ import { coarse, counted, now, number, plural, span, told, zoneName, clock } fro
 import { useKeys } from "../keys.js";
 import { away, Away } from "../parts/away.js";
 import { ACTS } from "../parts/acts.js";
-import { Bars, instantOf, SPANS, written } from "../parts/chart.js";
+import { Bars, figuresView, instantOf, SPANS, written } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Filter, tokensOf, without } from "../parts/filter.js";
 import { Icon } from "../parts/icons.js";
@@ -114,15 +114,17 @@ function Hist({ q, span, ready }) {
   const workflow = tokens.find((each) => /^workflow:[^,]+$/.test(each))?.slice(9).replace(/^"(.*)"$/, "$1");
   const stretch = stretchOf(tokens);
   const other = tokens.some((each) => !/^(workflow:[^,]+|created:.*|ended:.*)$/.test(each));
-  // The last day is what the server takes by itself; other spans are counted by its clock, once it has said the time.
-  const usual = !stretch && span === "24h";
-  const figures = usePicture(ready && (usual || told.value) ? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each)) ?? span}` : null, (signal) => {
-    const [from, until] = stretchOf(tokens) ?? [now.peek() - SPANS[span], now.peek()];
+  // A stretch is counted by the clock of the server, once it has said the time.
+  const view = stretch ? null : figuresView({ by: "time", last: span, workflow });
+  const figures = usePicture(!ready || (stretch && !told.value) ? null : view ?? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each))}`, (signal) => {
+    if (view) return get("/" + view, { signal });
+    const [from, until] = stretchOf(tokens);
     const whole = until >= now.peek() - 1000;
-    return get("/figures", { params: { by: "time", workflow, ...(usual ? {} : { since: new Date(from).toISOString(), until: whole ? null : new Date(until).toISOString() }) }, signal });
+    return get("/figures", { params: { by: "time", workflow, since: new Date(from).toISOString(), until: whole ? null : new Date(until).toISOString() }, signal });
   });
+  useLivePicture(ready ? view : null, figures);
   const late = useRef(0);
-  useLive("counts", () => {
+  useLive(stretch ? "counts" : null, () => {
     // Workers add up their figures every ten seconds: what changed now is in them a little later.
     late.current ||= setTimeout(() => { late.current = 0; figures.reload(); }, LATER);
   });
@@ -227,17 +229,11 @@ export function Runs({ params }) {
   const ready = Boolean(page.data || page.problem);
   useReading(!ready);
   const counts = useCounts(q, ready);
-  const heard = useRef(null);
   useProgress(items, columns.includes("progress"));
   useLive(cursor ? null : "runs?q=" + encodeURIComponent(q), async (name, data) => {
-    // Sentences with relative times would be another every second: the stream says that something changed, and the page
-    // reads how it is told now.
     const known = page.data;
-    const first = heard.current !== q;
-    heard.current = q;
-    // A stream begins with all there is, which is what was just read unless something has happened meanwhile.
-    if (first && known && name === "rows" && stands(known.items) === stands(data.value.items)) return;
-    if (known) { const fresh = await renewed(known, q); page.put((now) => (now === known ? fresh : undefined)); }
+    if (known && name === "rows") page.put((now) => now && merged(now, data.value));
+    else if (known) { const fresh = await renewed(known, q); page.put((now) => (now === known ? fresh : undefined)); }
     else page.reload();
   });
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
@@ -297,9 +293,6 @@ export function Runs({ params }) {
     <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>x</kbd> select</span><span><kbd>enter</kbd> open</span><span><kbd>/</kbd> search</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}${connection.value.state === "live" ? " · live" : ""}</span></footer>
   </main>`;
 }
-
-/** What of runs is the same in whatever words it is told. */
-const stands = (heads) => heads.map((head) => [head.id, head.status, head.updated_at, head.why.code].join()).join(" ");
 
 /** Put a newer picture of the first page into the one that is shown: rows change in place, those that left fade, newer
  * ones are only counted, so that nothing moves under the pointer. */

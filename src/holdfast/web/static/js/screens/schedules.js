@@ -1,7 +1,7 @@
 // Schedules: what the clock starts, the next ticks in both zones, the last runs, and every act on them.
 import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
-import { useLive, useLivePicture } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { here, href, runHref, settled } from "../url.js";
 import { absolute, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
@@ -151,7 +151,7 @@ function One({ schedule }) {
   const runs = usePicture("runs of " + id, (signal) => get("/runs", { params: { q: mine, limit: 50 }, sentences: true, signal }));
   const past = usePicture("past of " + id, (signal) => get("/schedules/past", { params: { id, n: 50 }, signal }));
   const again = () => { ticks.reload(); runs.reload(); past.reload(); };
-  useLive(`runs?q=${encodeURIComponent(mine)}&limit=50`, () => runs.reload());
+  useLivePicture(`runs?q=${encodeURIComponent(mine)}&limit=50`, runs);
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   useEffect(() => { if (runs.data) again(); }, [schedule.next_at, schedule.last_run]);
   const gaps = (past.data?.items ?? []).filter((each) => !each.status);

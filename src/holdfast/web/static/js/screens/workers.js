@@ -1,7 +1,7 @@
 // Workers, queues and limits: who advances what, what waits, and what holds it back.
 import { html, useEffect, useLayoutEffect } from "../base.js";
 import { get, usePicture } from "../api.js";
-import { useLive } from "../live.js";
+import { useLivePicture } from "../live.js";
 import { here, href, settled } from "../url.js";
 import { coarse, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
@@ -38,7 +38,9 @@ export function Workers({ params }) {
   const queues = usePicture("queues", (signal) => get("/queues", { signal }));
   const limits = usePicture("limits", (signal) => get("/limits", { signal }));
   const again = () => { workers.reload(); queues.reload(); limits.reload(); };
-  useLive("workers", again);
+  useLivePicture("workers", workers);
+  useLivePicture("queues", queues);
+  useLivePicture("limits", limits);
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
   useEffect(() => { document.title = "workers - holdfast"; }, []);
   useLayoutEffect(() => { if (workers.data) settled(); }, [Boolean(workers.data)]);
