@@ -38,6 +38,20 @@ async def test_every_screen_of_an_empty_database_says_what_would_be_there(shop, 
         assert not await looker.overflows(), path
 
 
+async def test_a_long_name_of_a_database_widens_no_page(tmp_path: Path, looker):
+    async with AsyncExitStack() as stack:
+        name = "a-database-with-a-name-as-long-as-those-of-schemas-are"
+        shop = await shops.opened(stack, f"sqlite:///{tmp_path / name}.db")
+        site = await stack.enter_async_context(served(shop))
+        looker.site.port = site.port
+        await looker.open("/letters")
+        for width in (1440, 1300, 1200):
+            await looker.page.set_viewport_size({"width": width, "height": 900})
+            await expect(await looker.sees(".store .db")).to_contain_text(name)
+            assert not await looker.overflows(), width
+        await looker.page.goto("about:blank")
+
+
 def lengthen(file: Path, steps: int) -> None:
     """Give the only run of a database so many steps more, each like its second: two facts."""
     with apsw.Connection(str(file)) as database:
