@@ -105,8 +105,8 @@ def parameters() -> Iterator[Case]:
 
 
 def _is_other(parameter: inspect.Parameter) -> bool:
-    """Whether it takes a callback, several names, arguments of a workflow, or options by name."""
-    other = parameter.name in ("on_purged", "steps", "arguments", "options", "timetable")
+    """Whether it takes a callback, several names, arguments of a workflow, options, or what is put on record."""
+    other = parameter.name in ("on_purged", "steps", "arguments", "options", "timetable", "detail")
     return other or parameter.kind is parameter.VAR_POSITIONAL
 
 

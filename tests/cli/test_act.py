@@ -96,7 +96,7 @@ def test_messages_and_events_of_a_person_are_on_record(shop, run):
     assert (row.actor, row.action, json.loads(row.detail)) == (
         "kim",
         "send",
-        {"name": "approval", "reason": "phone call"},
+        {"name": "approval", "message": "m1", "reason": "phone call"},
     )
     published = run("publish", "stock", "3")
     assert (published.code, published.out) == (0, "stock waits for a run\n")

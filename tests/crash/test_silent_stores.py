@@ -197,6 +197,7 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]
         "DeadLetters.purge": lambda: letters.purge(older_than=old),
         "AuditTrail.records": audit.records,
         "AuditTrail.evidence": lambda: audit.evidence("x"),
+        "AuditTrail.shown": lambda: audit.shown("x", "reveal", by="kim"),
         "AuditTrail.purge_evidence": lambda: audit.purge_evidence("x", by="kim", reason="asked for"),
         "AuditTrail.verify": audit.verify,
         "AuditTrail.verify_evidence": lambda: audit.verify_evidence("x"),

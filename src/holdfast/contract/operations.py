@@ -169,7 +169,7 @@ class Unblock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutOnRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Write into the audit trail that somebody was shown something of a run, and change nothing else.
+    """Write into the audit trail that a person was shown something of a run, and change nothing else.
 
     `Refused` if there is no such run.
     """

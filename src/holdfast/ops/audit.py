@@ -115,7 +115,7 @@ class AuditTrail:
 
     @patient
     async def shown(
-        self, run_id: str, action: str, *, by: str, reason: str = "", what: Mapping[str, object] | None = None
+        self, run_id: str, action: str, *, by: str, reason: str = "", detail: Mapping[str, object] | None = None
     ) -> None:
         """Put on record that a person was shown something of a run, before it is shown; nothing else is changed.
 
@@ -123,7 +123,8 @@ class AuditTrail:
             NoSuchRun: there is no such run.
         """
         check_run_id(run_id)
-        audit = audited(self._port, by, action, **(what or {}), reason=reason or None)
+        check_text(action, "action", printable=False)
+        audit = audited(self._port, by, action, **(detail or {}), reason=reason or None)
         outcome = await self._port.apply(PutOnRecord(target=run_id, at=self._port.clock.now(), audit=audit))
         if isinstance(outcome, Refused):
             raise NoSuchRun(run_id)

@@ -23,7 +23,7 @@ async def reveal(desk: Desk, engine: Engine, run_id: str, request: RevealRequest
         raise BadInput("a value is revealed for a reason: say why it has to be seen")
     value = value_at(await _payload(desk, run_id, request), request.pointer)
     said = {name: value for name, value in msgspec.structs.asdict(request).items() if value}
-    await engine.audit.shown(run_id, "reveal", by=by, reason=reason, what=said)
+    await engine.audit.shown(run_id, "reveal", by=by, reason=reason, detail=said)
     return RevealedView(run=run_id, value=value, **msgspec.structs.asdict(request))
 
 
