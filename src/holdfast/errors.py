@@ -2,7 +2,7 @@
 
     HoldfastError
     |-- DefinitionError            a workflow or activity is declared wrongly
-    |   |-- NonDeterministic       workflow code asks the clock, the dice or the outside world
+    |   |-- NonDeterministic       workflow code uses the clock, random numbers or the outside
     |   `-- UnknownLimit           an activity names a limit that no engine declares
     |-- UnsupportedSystem          holdfast does not run on this operating system
     |-- BadInput                   arguments that do not fit
@@ -28,7 +28,7 @@
     |   |-- RunRejected            its workflow has as many runs as it may, and refuses more
     |   |-- CannotReopen           the run cannot go on from there
     |   |-- RunTerminal            the run has ended
-    |   |-- Moved                  the run goes on elsewhere
+    |   |-- Moved                  the run goes on in another runtime
     |   |-- RunFailed              result() of a failed run
     |   |-- RunCancelled           result() of a cancelled run
     |   `-- RunBlocked             the code cannot continue this history

@@ -17,7 +17,7 @@ from holdfast.bodies.context import CancelSignal
 from holdfast.errors import HeartbeatTimeout, InvalidDuration
 from holdfast.replay import entry as entries
 
-SHORT = timedelta(milliseconds=100)
+SHORT = timedelta(milliseconds=300)
 ONCE = Retry.never
 
 
@@ -58,7 +58,7 @@ async def test_a_timeout_is_a_failed_attempt_that_is_retried(make_engine, kind):
     assert seen == [1, 2, 3]
     failed = [fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
     assert [error.type for error in failed] == ["holdfast.errors.StepTimeout"] * 2
-    assert "did not finish within 0:00:00.100000" in failed[0].message
+    assert f"did not finish within {SHORT}" in failed[0].message
 
 
 async def test_exhausted_timeouts_raise_the_timeout(make_engine):
@@ -265,17 +265,17 @@ async def test_too_many_lost_threads_make_sync_steps_wait_until_some_come_back(m
 async def test_heartbeats_keep_a_long_body_alive(make_engine, kind):
     """S4-8 S4-20 It takes longer than the heartbeat timeout, with heartbeats in between."""
 
-    @activity(heartbeat_timeout=ms(200), retry=ONCE)
+    @activity(heartbeat_timeout=ms(1000), retry=ONCE)
     async def beating() -> str:
-        for _ in range(20):
-            await asyncio.sleep(0.015)
+        for _ in range(30):
+            await asyncio.sleep(0.04)
             step_context().heartbeat()
         return "alive"
 
-    @activity(heartbeat_timeout=ms(200), retry=ONCE)
+    @activity(heartbeat_timeout=ms(1000), retry=ONCE)
     def beating_in_thread() -> str:
-        for _ in range(20):
-            time.sleep(0.015)
+        for _ in range(30):
+            time.sleep(0.04)
             step_context().heartbeat()
         return "alive"
 
@@ -310,7 +310,7 @@ async def test_a_body_that_stops_beating_is_given_up_and_retried(make_engine, ki
     assert await run.result() == "second"
     (failed,) = [fact.entry.error for fact in await run.history() if isinstance(fact.entry, entries.AttemptFailed)]
     assert failed.type == "holdfast.errors.HeartbeatTimeout"
-    assert failed.message.endswith("sent no heartbeat for 0.1 s")
+    assert failed.message.endswith("sent no heartbeat for 0.3 s")
 
 
 async def test_a_missing_heartbeat_is_caught_as_such(make_engine):

@@ -668,14 +668,17 @@ async def test_what_comes_while_the_commit_of_a_step_is_not_answered_is_heeded(m
     engine = await make_engine(work)
     caller = await make_engine(run_workflows=False, clock=engine.jumping)
     late = engine.faults.hold(moment="after", only=CommitTurn)
-    looked = engine.faults.call(lambda: None, at="inboxes", moment="after")
     run = await engine.start(work)
     await asyncio.wait_for(late.happened(), LONG)
     if how == "subscribe":
         engine.subscribe(lambda change: changes.append(change.type), run.id)
     else:
         operator = caller.get(run.id)
+        look = engine.faults.hold(at="inboxes")  # the worker looks each second, too: it must not see the act before
         await (operator.pause() if how == "pause" else operator.cancel())
+        await asyncio.wait_for(look.happened(), LONG)
+        looked = engine.faults.call(lambda: None, at="inboxes", moment="after")
+        look.release()
         await asyncio.wait_for(looked.happened(), LONG)
         await asyncio.sleep(0.01)  # what was read is handed over in the next round of the loop
     late.release()

@@ -532,8 +532,13 @@ async def test_an_engine_that_stops_in_the_middle_of_a_body_leaves_both_or_neith
 class SlowStore(SQLiteStore):
     """A real store that takes its time between the end of a body and its commit."""
 
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.committing = threading.Event()
+
     def transact(self, attempt: Transact, body: Any, now: Any, expired: Any) -> Delivered | Fenced:
         def later() -> Any:
+            self.committing.set()
             time.sleep(0.4)
             return now()
 
@@ -543,19 +548,17 @@ class SlowStore(SQLiteStore):
 @pytest.mark.parametrize("mode", ["file", "evict"])
 async def test_an_engine_that_stops_just_before_a_commit_does_not_call_it_lost(engine_for, ledger, tmp_path):
     """S3-24 G3 G5 The commit comes after the engine gave the attempt up, and is what counts."""
-    begun = threading.Event()
 
     @activity(transaction=True)
     def pay() -> int:
         ledger.write("paid")
-        begun.set()
         return step_context().attempt
 
     caller = calling(pay)
-    first = await engine_for(caller, store=SlowStore(tmp_path / "test.db"))
+    store = SlowStore(str(tmp_path / "test.db"))
+    first = await engine_for(caller, store=store)
     run = await first.start(caller)
-    await eventually(begun.is_set)
-    await asyncio.sleep(0.1)
+    await eventually(store.committing.is_set)
     await first.stop(grace=timedelta(milliseconds=10))
     second = await engine_for(caller, clock=first.jumping)
     assert await result_of(second, run) == 1

@@ -380,6 +380,7 @@ async def test_a_client_follows_a_run_of_another_engine_to_its_end(make_engine):
     assert kinds == ["message.received", "step.started", "step.completed"]
 
 
+@restarts
 async def test_a_follower_reads_only_what_was_recorded_since(make_engine, monkeypatch):
     body = Flaky()
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.scripts.queue_worker import job
 from tests.support.waiting import LONG, eventually
 
 from holdfast import Engine
+from holdfast.looking import LocalDesk
 from holdfast.replay import entry as entries
 from holdfast.testing.invariants import violations
 
@@ -97,6 +99,17 @@ async def losses(engine: Engine, run: Any) -> list[tuple[int, str]]:
     return [(each.attempt, each.why) for each in found if isinstance(each, entries.AttemptLost)]
 
 
+async def alive(engine: Engine, process: subprocess.Popen[str]) -> set[str]:
+    """Return the workers of a process that are alive."""
+    workers = await LocalDesk(engine.store).workers()
+    return {each.id for each in workers if (each.pid, each.state) == (process.pid, "alive")}
+
+
+async def is_a_new_worker(engine: Engine, process: subprocess.Popen[str], known: set[str]) -> bool:
+    """Tell whether a process has noticed that it was declared dead, and goes on as another worker."""
+    return bool(await alive(engine, process) - known)
+
+
 async def test_a_step_whose_worker_was_killed_is_made_again_by_another(house: House):
     """B1 B24 G4 S2-28 At once, without waiting for a lease of thirty seconds."""
     async with Engine(house.database, workflows=[job], run_workflows=False) as client:
@@ -122,13 +135,14 @@ async def test_a_worker_that_hung_beyond_its_lease_is_refused(house: House):
         hung = house.open("gpu", 1500)
         run = await client.start(job, 1)
         await eventually(house.bodies)
+        known = await alive(client, hung)
         with house.stopped(hung):
             other = house.open("gpu")
             house.hold.unlink()
             assert await run.result(timedelta(seconds=LONG)) == [[0, 2], [0, 1]]
         assert [body[0] for body in house.bodies()] == [hung.pid, other.pid, other.pid]
         assert await losses(client, run) == [(1, "lapse")]
-        await asyncio.sleep(1.5)  # its next renewal is due within half a second
+        await eventually(partial(is_a_new_worker, client, hung, known))
         output, _ = hung.communicate("")
         assert int(output) >= 1, "the hung worker must have noticed"
 

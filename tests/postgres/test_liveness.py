@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from tests.support.postgres_cases import Open
+from tests.support.waiting import eventually
 
 from holdfast.contract.operations import (
     Started,
@@ -42,11 +43,12 @@ async def test_the_clock_follows_the_server_without_a_worker(store: PostgresStor
     store._clock._offset -= hour
     store._clock._told -= hour
     assert store._clock.stale
-    for _ in range(100):
+
+    def is_told() -> bool:
         store.changed()
-        await asyncio.sleep(0.02)
-        if not store._clock.stale:
-            break
+        return not store._clock.stale
+
+    await eventually(is_told)
     assert abs(store.clock.now() - time.time_ns() // 1000) < 10**6
 
 

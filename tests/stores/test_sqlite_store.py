@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +19,10 @@ import apsw
 import apsw.ext
 import pytest
 from tests.support.sqlite_cases import opened
+from tests.support.waiting import eventually
 
 from holdfast.contract.operations import Committed
-from holdfast.contract.rows import RunFilter, Status, TakenOver
+from holdfast.contract.rows import RunFilter, Status
 from holdfast.errors import (
     StoreBusy,
     StoreClosed,
@@ -334,11 +334,7 @@ async def test_a_forked_child_does_not_keep_its_parents_lock(path: Path, python:
     assert process.line() == "ready"
     process.kill()
     store = await opened(path)
-    taken: list[TakenOver] = []
-    deadline = time.monotonic() + 5
-    while not taken and time.monotonic() < deadline:  # the child lets go of the lock when it first runs
-        taken = await store.take_over(NOW)
-        await asyncio.sleep(0.01)
+    taken = await eventually(lambda: store.take_over(NOW))  # the child lets go of the lock when it first runs
     assert len(taken) == 1
     await store.close()
 

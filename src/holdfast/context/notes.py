@@ -57,7 +57,7 @@ def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is, for an error: not the value, which may be nobody else's business."""
+    """Return what a value is, for an error: not the value, which may be confidential."""
     return repr(value) if isinstance(value, float) else f"an object of class {type(value).__name__}"
 
 

@@ -19,7 +19,7 @@ from holdfast.contract.turns import Audit, Evidence, NewRun
 FROM = "from "
 """What stands before the address where a run waits to arrive here (`runs.wait`)."""
 ARRIVES = -1
-"""The number in `MoveRow.inbox` of a run that comes from elsewhere."""
+"""The number in `MoveRow.inbox` of a run that comes from another runtime."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class MoveRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has in tables that no history shows, for it to be taken elsewhere, or to say why it cannot be."""
+    """What a run has in tables that no history shows, for moving it to another runtime, or saying why not."""
 
     move: MoveRow | None
     """How it moves, or was moved."""

@@ -29,7 +29,7 @@ class Status(StrEnum):
     MOVING = "moving"
     """On its way to another runtime: it acts here no more."""
     MOVED = "moved"
-    """It goes on elsewhere; its row names the address."""
+    """It goes on in another runtime; its row names the address."""
 
     @property
     def is_terminal(self) -> bool:

@@ -351,7 +351,7 @@ class Store(Looks):
 
     @abstractmethod
     async def departure(self, key: int) -> Departure:
-        """Return what a run has beside its row, its history and its inbox, for it to go on elsewhere."""
+        """Return what a run has beside its row, its history and its inbox, for it to move to another runtime."""
 
     @abstractmethod
     async def letters(self, which: LetterFilter) -> list[LetterRow]:

@@ -250,11 +250,11 @@ def workflow(
 ) -> Any:
     """Declare an async function as a workflow.
 
-    `check=False` skips the check for clocks, dice and I/O when the workflow is given to an engine. Its runs are
-    advanced only by engines that serve its `queue`. With `step_trail` each end of a step is put on record in the same
-    commit, in the evidence of the run, which no loop and no continue-as-new shortens. `on_complete(run_id, state)`,
-    `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)`, plain or async, are called at the end of a run:
-    see Hooks.
+    `check=False` skips the check for clocks, random numbers and I/O when the workflow is given to an engine. Its runs
+    are advanced only by engines that serve its `queue`. With `step_trail` each end of a step is put on record in the
+    same commit, in the evidence of the run, which no loop and no continue-as-new shortens.
+    `on_complete(run_id, state)`, `on_failed(run_id, state, error)` and `on_cancelled(run_id, state)`, plain or async,
+    are called at the end of a run: see Hooks.
 
     What else it takes holds its runs back, on all workers of a database together:
 

@@ -1,4 +1,4 @@
-"""The check of workflow code when it is registered: clocks, dice and as_completed over bare coroutines.
+"""The check of workflow code when it is registered: clocks, random numbers and as_completed over bare coroutines.
 
 It reads the source of the workflow and of the functions of the same module that it calls, and resolves every called
 name to the real object, so an alias hides nothing. What only runs inside a step is not workflow code and is not read.
@@ -42,7 +42,7 @@ class Finding:
 
 
 def require_deterministic(function: Callable[..., object]) -> None:
-    """Refuse workflow code that asks the clock, the dice or the outside world.
+    """Refuse workflow code that uses the clock, random numbers or the outside world.
 
     Raises NonDeterministic with one line for each finding.
     """
@@ -111,7 +111,7 @@ _ADVICE: Mapping[str, str] = {
     **_rules(_IO, "httpx", "get post put patch delete head options request stream Client AsyncClient"),
     **_rules(_TASKS, "asyncio", "as_completed"),
 }
-# These ask the clock or the dice only when called without the argument that says which moment or seed.
+# These use the clock or random numbers only when called without the argument that says which moment or seed.
 _ONLY_WITHOUT_ARGUMENTS = frozenset({"time.gmtime", "time.localtime", "time.ctime", "time.asctime", "random.Random"})
 _MOMENTS = frozenset({"now", "utcnow", "today"})
 _DICE = frozenset(

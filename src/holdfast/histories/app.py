@@ -34,7 +34,7 @@ def load_code(name: str) -> CodeAtHand:
 
     Raises:
         BadInput: there is no such module or attribute, or it is none of these.
-        NonDeterministic: a workflow asks the clock, the dice or the outside world.
+        NonDeterministic: a workflow uses the clock, random numbers or the outside world.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:

@@ -1,4 +1,4 @@
-"""What a desk on a store says of schedules and limits, and whether the audit trail is whole."""
+"""Schedules and limits, as a desk on a store shows them, and whether the audit trail is whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a database is: schema, size, how many runs of each status, and which workers."""
+"""The state of a database: schema, size, how many runs of each status, and which workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a house: each finding with its remedy. Only looks, and every question is bounded."""
+"""What is wrong with a database and its workers: findings with their remedies. Only looks, within bounds."""
 
 from __future__ import annotations
 

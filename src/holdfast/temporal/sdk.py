@@ -76,7 +76,7 @@ def end_of(error: BaseException) -> str:
 
 
 def seed_of(run_id: str) -> int:
-    """Return a seed for the dice of a run that was started without one."""
+    """Return a seed for the random numbers of a run that was started without one."""
     return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=6).digest(), "big")
 
 

@@ -218,7 +218,7 @@ class Faults:
     def die(self, commits: int | None = None, moment: Moment = "before") -> None:
         """Let nothing reach the database any more, as if the process were killed: now, or at its n-th commit from now.
 
-        After a commit, nobody hears of it.
+        After a commit, its caller is not told.
         """
         if commits is None:
             self.dead = True

@@ -1,4 +1,4 @@
-"""How the house is, for the two lines at the top: workers, what ends and fails, how many runs of each status."""
+"""The two lines at the top: workers, what ends and fails, how many runs of each status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLOTS = 20
 
 
 class Pulse:
-    """What is known of the house."""
+    """What is known of the database and its workers."""
 
     def __init__(self) -> None:
         self.counts: list[StatusCount] = []

@@ -1,4 +1,4 @@
-"""Who asks, and what each role may do."""
+"""Principals, who ask, and what each role may do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Live views: what a page shows is looked at again each second while a browser watches it, and sent when it is another.
+"""Live views: what a page shows is read again each second while a browser watches it, and sent when it has changed.
 
-One task looks at each distinct view, however many watch it. A client gets the newest picture, never a queue of them. A
-mounted application is not told when its server starts and stops: a view begins with its first watcher and ends with the
-last.
+One task reads each distinct view, however many browsers watch it. A browser gets the newest state, never a queue of
+states. A mounted application is not told when its server starts and stops: a view begins with its first watcher and
+ends with the last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The desk over HTTP: the same interface, asked of a server elsewhere, by the standard library alone."""
+"""The desk over HTTP: the same interface, asked of a server on another machine, by the standard library alone."""
 
 from __future__ import annotations
 

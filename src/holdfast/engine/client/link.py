@@ -86,7 +86,7 @@ class Link:
         return row
 
     async def row_here(self, run_id: str) -> RunRow:
-        """Return a run that has not gone elsewhere.
+        """Return a run that has not moved to another runtime.
 
         Raises:
             NoSuchRun: there is no such run (any more).
@@ -157,7 +157,7 @@ class Link:
 
 
 def moved(row: RunRow) -> Moved:
-    """Return what is raised where a run is called that goes on elsewhere."""
+    """Return what is raised where a run is called that has moved to another runtime."""
     if row.status is Status.MOVED:
         return Moved(row.id, row.wait)
     if row.wait.startswith(FROM):

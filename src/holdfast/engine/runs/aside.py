@@ -30,7 +30,7 @@ class Pausing:
     def __init__(self, until: Instant | None) -> None:
         self.until = until
         self.resumed = False
-        """Whether it shall go on at once after all."""
+        """Whether it goes on at once after all."""
         self.cancelled = False
         """Whether it was asked to stop meanwhile."""
         self.withheld = False

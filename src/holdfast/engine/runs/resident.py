@@ -339,7 +339,7 @@ class Resident:
         aside.withdrawn = extended(aside.withdrawn, locations)
 
     def call_back(self, verb: StepVerb, context: StepContext) -> None:
-        """Remember what the activity of a step shall know that is told what comes of an attempt."""
+        """Remember what callbacks of a step's activity are given when they are told what comes of an attempt."""
         aside = self.set_aside()
         aside.contexts = {**(aside.contexts or {}), verb.location: context}
 

@@ -84,7 +84,7 @@ class Runner:
         """How many are in memory whose first commit is under way."""
         self.queues = queues
         self._max_resident = settings.max_resident * 1.25
-        """A quarter more than shall stay may wait here: of these `Worker._evict` releases the longest idle."""
+        """A quarter more than may stay may wait here: of these `Worker._evict` releases the longest idle."""
         self.loader = RunLoader(registry, settings)
         self._committer = committer
         self._news = News(host, reporter, queues, registry)

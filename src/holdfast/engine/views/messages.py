@@ -1,4 +1,4 @@
-"""Messages and events that wait, as they are shown: what nobody has received yet, by content."""
+"""Messages and events that wait, as they are shown: what no run has received yet, with its content."""
 
 from __future__ import annotations
 

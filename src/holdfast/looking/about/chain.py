@@ -1,4 +1,4 @@
-"""Rows of a chain as they are stored, so that whoever reads them can check it: see `ops/audit.py` for the rule."""
+"""Rows of a chain as they are stored, so that a reader can check them: see `ops/audit.py` for the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store contract as tests: what every store must do, whoever wrote it.
+"""The store contract as tests: what every store must do.
 
 A test module makes one class from `StoreConformance` and gives it two fixtures:
 

@@ -1,4 +1,4 @@
-"""Who may write to a run, and that nobody changes one that has ended."""
+"""Who may write to a run, and that no operation changes one that has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go on elsewhere: at most one side acts at any moment, and nothing that was sent is lost."""
+"""Runs that go on in another runtime: at most one side acts at any moment, and nothing that was sent is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that wait for somebody, and events that everybody gets."""
+"""Events that wait for one run, and events that every run gets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.testing.conformance.samples import (
 
 
 class QueueConformance:
-    """Events that wait for somebody."""
+    """Events that wait for one run."""
 
     async def test_a_full_queue_refuses_and_writes_nothing(self, store: Store) -> None:
         """B23, S2-17: counted per name; who waits is served all the same."""
@@ -87,7 +87,7 @@ class QueueConformance:
 
 
 class BroadcastConformance:
-    """Events that everybody gets."""
+    """Events that every run gets."""
 
     async def test_everybody_who_waits_is_given_a_copy_and_whoever_comes_later(self, store: Store) -> None:
         """S2-15, S2-41, B30, G8: once each."""

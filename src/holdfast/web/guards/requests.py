@@ -70,7 +70,7 @@ def host_of(scope: Scope) -> str:
 
 
 def check_host(scope: Scope, host: str, allowed: Iterable[str] | None) -> None:
-    """Refuse a request that was sent to another name: a page elsewhere may have let its name point here.
+    """Refuse a request that was sent to another name: a page of another site may have let its name point here.
 
     Without a list of names those of this machine are allowed, and the address that was connected to, with its port.
 

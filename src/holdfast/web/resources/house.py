@@ -1,4 +1,4 @@
-"""All but runs: dead letters, workers, queues, limits, events, schedules, the audit trail."""
+"""Everything but runs: dead letters, workers, queues, limits, events, schedules, the audit trail."""
 
 from __future__ import annotations
 

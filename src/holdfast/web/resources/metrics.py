@@ -10,7 +10,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 async def metrics_text(desk: Desk) -> str:
-    """Return how the house is, as gauges; numbers of runs are counted up to 10,000."""
+    """Return the state of the database and its workers, as gauges; numbers of runs are counted up to 10,000."""
     about, overdue, groups = await desk.database(), await desk.count("is:overdue"), await desk.letter_groups()
     queues, limits = await desk.queues(), await desk.limits()
     return "".join(

@@ -1,4 +1,4 @@
-"""Whether the server can answer, for a load balancer: it is asked without a token, and tells nothing else."""
+"""Whether the server can answer, for a load balancer: no token is needed, and nothing else is told."""
 
 from __future__ import annotations
 

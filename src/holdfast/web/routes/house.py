@@ -1,4 +1,4 @@
-"""Routes that look at the house: letters, workers, queues, limits, events, schedules, the audit trail, the database."""
+"""Routes that look beside runs: letters, workers, queues, limits, events, schedules, the audit trail, the database."""
 
 from __future__ import annotations
 

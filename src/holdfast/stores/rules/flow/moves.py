@@ -1,4 +1,4 @@
-"""Runs that go on elsewhere: taken from their worker in one commit, and left as a tombstone once they have arrived."""
+"""Runs that move to another runtime: taken from their worker in one commit, and tombstones once they have arrived."""
 
 from __future__ import annotations
 
