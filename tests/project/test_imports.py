@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "schedules": GROUND,
     # A schedule is a foundation in its times, and a facade of the engine in the rest.
     "schedules.service": (*GROUND, *CONTRACT, *OPS, "engine.*"),
+    "schedules.ticker": (*GROUND, *CONTRACT, *OPS, "engine.*"),
     "schedules.view": (*GROUND, *CONTRACT, *OPS, "engine.*"),
     "replay": GROUND,
     "context": (*GROUND, *REPLAY),

@@ -61,7 +61,7 @@ async def started(port: PlainPort) -> list[str]:
 async def tick(port: PlainPort, schedules: Schedules, after: timedelta = timedelta(0)) -> datetime | None:
     """Let time pass and the schedules tick; return when they want to again."""
     port.clock.advance(after)
-    instant = await schedules.tick()
+    instant = await schedules.ticker.tick()
     return None if instant is None else to_datetime(instant)
 
 
@@ -176,7 +176,7 @@ async def test_two_engines_that_tick_at_once_start_each_run_once(path: Path) -> 
         for _ in range(6):
             for port in ports:
                 port.clock.advance(timedelta(seconds=50))
-            instants = await asyncio.gather(*(engine.tick() for engine in engines))
+            instants = await asyncio.gather(*(engine.ticker.tick() for engine in engines))
             assert len(set(instants)) == 1
         ids = await started(ports[0])
         assert len(ids) == len(set(ids)) == 25
@@ -193,7 +193,9 @@ async def test_a_tick_and_a_backfill_never_start_the_same_run_twice(port: PlainP
     port.clock.advance(3 * HOUR)
     filled = await schedules.backfill("hourly", BEGIN, BEGIN + 2 * HOUR + timedelta(seconds=1))
     assert filled == ["hourly:20260131T120000Z", "hourly:20260131T130000Z", "hourly:20260131T140000Z"]
-    await asyncio.gather(schedules.tick(), schedules.backfill("hourly", BEGIN, BEGIN + 4 * HOUR), schedules.tick())
+    await asyncio.gather(
+        schedules.ticker.tick(), schedules.backfill("hourly", BEGIN, BEGIN + 4 * HOUR), schedules.ticker.tick()
+    )
     assert sorted(await started(port)) == [*filled, "hourly:20260131T150000Z"]
 
 
@@ -203,9 +205,9 @@ async def test_a_schedule_changed_while_it_ticks_neither_starts_nor_stops_the_ru
     await schedules.put("hourly", backup, every=HOUR, overlap="cancel")
     port.clock.advance(HOUR)
     [before] = await port.store.schedules()
-    await schedules.tick()
+    await schedules.ticker.tick()
     await schedules._change(before, before.next, False, None, "")
-    await schedules.tick()
+    await schedules.ticker.tick()
     assert await started(port) == ["hourly:20260131T130000Z"]
     assert (await port.row("hourly:20260131T130000Z")).status is Status.PENDING
 

@@ -212,7 +212,7 @@ class Engine(Looking, Runtime, HasLimits):
         if self._run_workflows:
             if self._sweeper is not None:
                 self._sweeper.begin()
-            self._maintenance = Maintenance(self.clock, self.schedules, self._sweeper)
+            self._maintenance = Maintenance(self.clock, self.schedules.ticker, self._sweeper)
             self._maintenance.start()
 
     def _ticked(self) -> None:

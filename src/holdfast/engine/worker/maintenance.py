@@ -7,7 +7,7 @@ import logging
 
 from holdfast.clock import Clock, Instant
 from holdfast.ops.retention import Sweeper
-from holdfast.schedules.service import Schedules
+from holdfast.schedules.ticker import Ticker
 
 _logger = logging.getLogger("holdfast.engine")
 _LOOK_EVERY = 1.0
@@ -17,9 +17,9 @@ _AFTER_A_FAULT = 5_000_000
 class Maintenance:
     """Ticks schedules when they are due; looks for new ones once a second, if another process committed."""
 
-    def __init__(self, clock: Clock, schedules: Schedules, sweeper: Sweeper | None) -> None:
+    def __init__(self, clock: Clock, ticker: Ticker, sweeper: Sweeper | None) -> None:
         self._clock = clock
-        self._schedules = schedules
+        self._ticker = ticker
         self._sweeper = sweeper
         self._ticking: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class Maintenance:
 
     async def _tick(self) -> None:
         try:
-            self.next_tick = await self._schedules.tick()
+            self.next_tick = await self._ticker.tick()
         except Exception:
             _logger.exception("schedules could not be looked at, trying again")
             self.next_tick = self._clock.now() + _AFTER_A_FAULT
