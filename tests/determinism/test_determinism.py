@@ -18,8 +18,9 @@ import pytest
 
 from holdfast import system
 from holdfast.determinism import guard as guards
-from holdfast.determinism.check import Finding, check, require_deterministic
+from holdfast.determinism.check import check, require_deterministic
 from holdfast.determinism.guard import guard, user_line
+from holdfast.determinism.rules import Finding
 from holdfast.errors import NonDeterministic
 
 
