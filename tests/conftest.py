@@ -92,7 +92,8 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: obje
     if not isinstance(obj, type):
         return None
     marks = {mark.name for mark in getattr(obj, "pytestmark", ())}
-    slow = "slow" in marks and "not slow" in collector.config.option.markexpr
+    asked = collector.config.option.markexpr
+    slow = "slow" in marks and "not slow" in asked and "slow or" not in asked
     return [] if slow or (collector.config.getoption("--quick") and not getattr(obj, "quick", True)) else None
 
 

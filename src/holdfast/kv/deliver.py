@@ -12,7 +12,8 @@ from holdfast.errors import BadInput, NotAsExpected
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.driver import Driver, answer, check_sizes
-from holdfast.kv.standing import StoredMessage, encoded
+from holdfast.kv.space import read_number, read_state
+from holdfast.kv.standing import ENDED, EVICTED, StoredMessage, encoded
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
 
@@ -37,13 +38,17 @@ async def deliver(
 
     Raises:
         BadInput: the name or the payload does not fit.
+        NotOurDatabase: the key space is not one of a run.
+        SchemaTooNew: a newer holdfast wrote it.
         StoreError: as `Driver.batch` does.
     """
     if kind not in KINDS:
         raise BadInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     clock = clock or Clock()
+    if await answer(driver.get(keys.ABOUT)) is None:
+        keys.joined(await answer(driver.list(b"")))  # which refuses the key space of another program, or of an engine
     if kind == "evict" and driver.compares:
-        return await _raise_epoch(driver)
+        return await _evict(driver)
     data = b"null"
     if kind == "message":
         check_name(name, "message name")
@@ -74,14 +79,18 @@ async def reply_to(driver: Driver, message_id: str) -> Any:
     return codec.decode(found) if found is not None else None
 
 
-async def _raise_epoch(driver: Driver) -> bool:
-    """Fence the driver that has the run: its next batch is refused."""
+async def _evict(driver: Driver) -> bool:
+    """Fence the driver that has the run: its next batch is refused. What it has under way counts as handed back."""
     while True:
         stored = await answer(driver.get(keys.EPOCH))
         if stored is None:
             return False  # no driver has written anything
+        state = read_state(await answer(driver.get(keys.STATE)))
+        if state is None or state.state in ENDED:
+            return False
+        puts = {keys.EPOCH: b"%d" % (read_number(keys.EPOCH, stored) + 1), keys.STATE: encoded(EVICTED)}
         try:
-            await answer(driver.batch({keys.EPOCH: b"%d" % (int(stored) + 1)}, (), {keys.EPOCH: stored}))
+            await answer(driver.batch(puts, (), {keys.EPOCH: stored}))
         except NotAsExpected:
             continue
         return True

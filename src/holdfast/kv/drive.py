@@ -172,7 +172,7 @@ async def _with_alarm(space: Space, standing: Standing[R], now: Instant) -> Stan
     if standing.state == "blocked":
         return await _blocked(space.driver, standing, now)
     await wake_at(space.driver, standing.until)
-    if not standing.ended and await space.new_messages():
+    if not standing.ended and (await space.new_messages() or await space.is_taken()):
         await wake_by(space.driver, now)
     return standing
 

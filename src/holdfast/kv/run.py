@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,12 +22,12 @@ from holdfast.context.code import WorkflowCode
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import COMPENSATE, EntryRow, EvidenceRow, InboxKind, Message
 from holdfast.definitions import Workflow
-from holdfast.errors import NotAsExpected, RunBlocked
+from holdfast.errors import NotAsExpected, RunBlocked, StoreError
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
 from holdfast.kv.space import Changes, Space, read_text
-from holdfast.kv.standing import About, Standing, StoredMessage, StoredState, encoded, is_paused
+from holdfast.kv.standing import EVICTED, About, Standing, StoredMessage, StoredState, encoded, is_paused
 from holdfast.kv.steps import AttemptEnd, DrivenSteps
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_to_data
@@ -61,6 +62,8 @@ class DrivenRun(Generic[R]):
         self._changes = Changes()
         self._due = False
         """Whether the alarm is set to now or earlier."""
+        self._unbegun: list[StepVerb] = []
+        """Steps whose attempts are counted and are not begun any more, since the lifespan is over."""
 
     async def drive(self, rows: Sequence[EntryRow]) -> Standing[R]:
         """Bring the run to where its history ends, and from there as far as it comes."""
@@ -100,8 +103,9 @@ class DrivenRun(Generic[R]):
         self.steps.open_batch()
         messages = self._numbered(self._space.messages())
         turn = await self._call(self._execution.begin, rows, messages, now)
-        begin = self.steps.recall(turn, now, "crash")
-        turns = [turn]
+        evicted = self._space.state == EVICTED
+        begin = self.steps.recall(turn, now, "handed back" if evicted else "crash")
+        turns, acted = [turn], False
         while True:
             last = turns[-1] if turns else None
             outcome = last.outcome if last is not None else None
@@ -109,6 +113,8 @@ class DrivenRun(Generic[R]):
             if refused is not None:
                 outcome = Outcome(Ending.BLOCKED, error=error_to_data(RunBlocked(self._about.id, refused)))
             if outcome is not None and outcome.ending is Ending.BLOCKED:
+                if acted:
+                    await self._keep(turns)
                 return Standing("blocked", self._about.id, error=outcome.error)
             if outcome is None and begin:
                 turns.append(self.steps.count(begin, self._clock.now()))
@@ -119,6 +125,7 @@ class DrivenRun(Generic[R]):
             if outcome is not None:
                 return self._ended(outcome)
             self._act(turns, begin)
+            acted = True
             found = await self._next()
             if isinstance(found, Standing):
                 return found
@@ -129,7 +136,7 @@ class DrivenRun(Generic[R]):
         self.steps.open_batch()
         while True:
             now = self._clock.now()
-            if self._over:
+            if self._over and not self.steps.ends:
                 return await self._evicted(now)
             self._woken.clear()
             if self.steps.ends:
@@ -158,11 +165,13 @@ class DrivenRun(Generic[R]):
         return Standing("paused", self._about.id) if is_paused(found) else None
 
     def _record(self, ends: Sequence[AttemptEnd], now: Instant) -> list[Turn]:
+        """Record what came of attempts, up to where the code ends or cannot go on."""
         turns: list[Turn] = []
-        for end in ends:
-            if turns and turns[-1].outcome is not None:
-                break
+        for place, end in enumerate(ends, 1):
             turns += self.steps.record(end, self._changes, now)
+            if turns and (turns[-1].outcome is not None or self._refused(turns[-1:])):
+                self.steps.ends[:0] = ends[place:]
+                break
         return turns
 
     def _fire(self, now: Instant) -> tuple[list[Turn], list[StepVerb]]:
@@ -189,12 +198,18 @@ class DrivenRun(Generic[R]):
                 await self._woken.wait()
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            with suppress(StoreError):
+                await self._evicted(self._clock.now())
+            raise
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that drives a turn from a plain callback of the event loop."""
         called: asyncio.Future[T] = self._loop.create_future()
 
         def call() -> None:
+            if called.cancelled():
+                return
             try:
                 called.set_result(function(*args))
             except Exception as error:
@@ -238,10 +253,13 @@ class DrivenRun(Generic[R]):
 
     async def _write(self, changes: Changes) -> None:
         """Make changes durable; from before the first of them on the run is due, in case this process dies."""
-        if changes and not self._due:
+        driver, first = self._space.driver, bool(changes) and not self._due
+        if first:
             self._due = True
-            await wake_by(self._space.driver, self._clock.now())
+            await wake_by(driver, self._clock.now())
         await self._space.commit(changes)
+        if first and driver.compares:  # the driver before this one may have set it since; it has no batch any more
+            await wake_by(driver, self._clock.now())
 
     def _put_effects(self, changes: Changes, turn: Turn) -> None:
         effects, space = turn.effects, self._space
@@ -269,7 +287,7 @@ class DrivenRun(Generic[R]):
             changes.put(keys.answer_key(reply.message), reply.payload.encode())
 
     def _put_letters(self, changes: Changes) -> None:
-        number = self._space.count(keys.LETTER)
+        number = self._space.count(keys.LETTER) if self.steps.letters else 0
         for path, attempts, error in self.steps.letters:
             number += 1
             letter = {"step": path, "attempts": attempts, "error": error, "at": self._clock.now()}
@@ -307,12 +325,21 @@ class DrivenRun(Generic[R]):
         for turn in turns:
             for verb in turn.abandoned:
                 self.steps.abandon(verb.location)
-        for verb in begin:
-            self.steps.begin(verb)
-        for turn in turns:
-            for verb in turn.started:
-                if isinstance(verb, StepVerb) and not verb.recalled:
-                    self.steps.begin(verb)
+        for verb in [*begin, *_started(turns)]:
+            if self._over:
+                self._unbegun.append(verb)
+            else:
+                self.steps.begin(verb)
+
+    async def _keep(self, turns: Sequence[Turn]) -> None:
+        """Record what steps achieved before the code could not go on, and hand back what is under way."""
+        *before, last = turns
+        kept = Turn()
+        kept.entries = [row for row in last.entries[:1] if row.kind in _RESULTS]
+        left = await self._call(self.steps.hand_back, self._clock.now(), _started(before))
+        if before or kept.entries or left.entries:
+            left.outcome = None
+            await self._commit([*before, kept, left], None, False)
 
     def _refused(self, turns: Sequence[Turn]) -> str | None:
         """Return what a turn asks for that needs more than one run, None if nothing."""
@@ -363,7 +390,7 @@ class DrivenRun(Generic[R]):
         return Standing("waiting" if names else "sleeping", self._about.id, until=until, waits_for=names)
 
     async def _evicted(self, now: Instant) -> Standing[R]:
-        turn = await self._call(self.steps.hand_back, now)
+        turn = await self._call(self.steps.hand_back, now, self._unbegun)
         changes = self._changes
         self._space.record(changes, turn.entries)
         await self._write(changes)
@@ -387,7 +414,13 @@ class DrivenRun(Generic[R]):
         return rows
 
 
+_RESULTS = frozenset({entries.StepCompleted.kind, entries.StepFailure.kind})
 _ALONE = "needs what one run in a key space of its own has not: run it on an Engine"
+
+
+def _started(turns: Sequence[Turn]) -> list[StepVerb]:
+    """Return the steps that the code called."""
+    return [verb for turn in turns for verb in turn.started if isinstance(verb, StepVerb) and not verb.recalled]
 
 
 def ended_standing(

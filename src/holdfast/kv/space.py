@@ -44,6 +44,24 @@ def read_text(key: bytes, value: bytes | msgspec.Raw) -> str:
         raise StoreCorrupt(f"the value of key {key[:40]!r} cannot be read: {error}; {keys.WAY_OUT}") from error
 
 
+def read_number(key: bytes, value: bytes) -> int:
+    """Return the number that a key holds.
+
+    Raises:
+        StoreCorrupt: it is none.
+    """
+    return _read(_number, key, value)
+
+
+def read_state(stored: bytes | None) -> StoredState | None:
+    """Return where a run stands.
+
+    Raises:
+        StoreCorrupt: it cannot be read.
+    """
+    return _read(_state, keys.STATE, stored) if stored is not None else None
+
+
 class Changes:
     """What the next batch puts and deletes."""
 
@@ -77,7 +95,7 @@ class Space:
         self.history: dict[str, list[int]] = {}
         """The seqs of the entries that are stored, by location."""
         self.epoch = 0
-        self._raised = False
+        """How many batches of drivers there were: each expects what the one before it left."""
         self._parts: dict[bytes, list[bytes]] = {}
 
     async def load(self) -> list[EntryRow]:
@@ -101,7 +119,7 @@ class Space:
         rows.sort(key=attrgetter("seq"))
         if keys.RENEWED in self.stored:
             rows = _read(_rows, keys.RENEWED, self.stored[keys.RENEWED])
-        self.epoch = _read(_number, keys.EPOCH, self.stored.get(keys.EPOCH, b"0"))
+        self.epoch = read_number(keys.EPOCH, self.stored.get(keys.EPOCH, b"0"))
         if rows and keys.ABOUT not in self.stored:
             raise StoreCorrupt("the key space has a history and does not say of which run")
         return rows
@@ -115,8 +133,7 @@ class Space:
     @property
     def state(self) -> StoredState | None:
         """Where the run stands."""
-        stored = self.stored.get(keys.STATE)
-        return _read(_state, keys.STATE, stored) if stored is not None else None
+        return read_state(self.stored.get(keys.STATE))
 
     def messages(self) -> list[tuple[bytes, StoredMessage]]:
         """Return what was delivered and not taken, in order."""
@@ -129,6 +146,10 @@ class Space:
         self.stored.update(fresh)
         self._parts.update(parts)
         return [(key, _read(_message, key, value)) for key, value in sorted(fresh.items())]
+
+    async def is_taken(self) -> bool:
+        """Tell whether another driver has written since."""
+        return self.driver.compares and await answer(self.driver.get(keys.EPOCH)) != self.stored.get(keys.EPOCH)
 
     def result(self, key: bytes, now: Instant) -> StoredResult | None:
         """Return what a step left under an idempotency key, unless it has expired."""
@@ -208,6 +229,9 @@ class Space:
     async def commit(self, changes: Changes) -> None:
         """Make changes durable, as the driver that has the run.
 
+        Each batch raises the epoch that it expects. So one that comes late, its answer long given up, is refused after
+        any other; and a driver that read the space before it came is refused after it.
+
         Raises:
             NotAsExpected: another driver has the run now.
             StoreError: as `Driver.batch` does.
@@ -217,8 +241,7 @@ class Space:
         driver, expect = self.driver, None
         if driver.compares:
             expect = {keys.EPOCH: self.stored.get(keys.EPOCH)}
-            if not self._raised:
-                changes.put(keys.EPOCH, b"%d" % (self.epoch + 1))
+            changes.put(keys.EPOCH, b"%d" % (self.epoch + 1))
         puts: dict[bytes, bytes] = {}
         for key, value in changes.puts.items():
             split = keys.parts(key, value, driver.max_value)
@@ -229,8 +252,7 @@ class Space:
         changes.deletes.difference_update(puts)
         check_sizes(driver, puts, changes.deletes)
         await answer(driver.batch(puts, changes.deletes, expect))
-        if driver.compares and not self._raised:
-            self.epoch, self._raised = self.epoch + 1, True
+        self.epoch += driver.compares
         for key in changes.deletes:
             self.stored.pop(key, None)
         self.stored.update((key, value) for key, value in changes.puts.items() if not key.startswith(keys.ENTRY))

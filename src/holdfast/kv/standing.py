@@ -23,8 +23,8 @@ class Standing(Generic[R]):
     `completed`, `failed` and `cancelled` are ends. A `sleeping` run goes on at `until`. A `waiting` one goes on when a
     message with one of the names in `waits_for` is delivered, or at `until` if it has one. A `paused` one goes on when
     `resume` is delivered. `evicted`: this driver gave it up, because its lifespan was over, another driver has the run,
-    or it was asked to. `blocked`: the code cannot go on with this history, as `error` says; nothing was written, and
-    the run is tried again at `until`, in case there is other code.
+    or it was asked to. `blocked`: the code cannot go on with this history, as `error` says; what
+    steps had achieved is kept, and the run is tried again at `until`, in case there is other code.
     """
 
     state: State
@@ -59,6 +59,10 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: str
     until: int | None = None
     waits_for: list[str] = []
+
+
+EVICTED = StoredState(state="evicted")
+"""Where a run stands whose driver was told to leave it: what that had under way is no loss."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -282,10 +282,11 @@ class DrivenSteps:
     # Callbacks of activities: told after what they tell is durable, before the code goes on from it.
 
     def _tell(self, verb: StepVerb, entry: entries.Entry) -> None:
-        self._telling[verb.location] = asyncio.get_running_loop().create_task(self._told(verb, entry))
+        told = self._told(verb, entry, self._durable)
+        self._telling[verb.location] = asyncio.get_running_loop().create_task(told)
 
-    async def _told(self, verb: StepVerb, entry: entries.Entry) -> None:
-        await self._durable.wait()
+    async def _told(self, verb: StepVerb, entry: entries.Entry, durable: asyncio.Event) -> None:
+        await durable.wait()
         run = self.execution.journal.run
         context = StepContext(run.id, run.workflow, verb.attempt, verb, self._clock)
         if self._app is not None:
@@ -316,9 +317,18 @@ class DrivenSteps:
         if attempt is not None:
             attempt.stop("cancelled")
 
-    def hand_back(self, now: Instant) -> Turn:
-        """Stop what is under way and note that: an orderly stop does not count as a loss."""
-        notes: Notes = []
+    def hand_back(self, now: Instant, unbegun: Iterable[StepVerb] = ()) -> Turn:
+        """Stop what is under way and note that: an orderly stop does not count as a loss.
+
+        So it is with attempts that were counted and are not begun any more, and with results that no code takes.
+        """
+        notes: Notes = [(verb.location, entries.AttemptSkipped(STOPPED, now)) for verb in unbegun if not is_done(verb)]
+        for verb, entry, told in self.ends:
+            if not isinstance(entry, entries.StepCompleted | entries.StepFailure):
+                notes.append((verb.location, entry))
+            elif not told:  # else it is kept, and told again
+                notes.append((verb.location, entries.AttemptLost(verb.attempt, "handed back")))
+        self.ends.clear()
         for location, attempt in list(self.attempts.items()):
             lost = entries.AttemptLost(attempt.number, "handed back")
             notes.append((location, lost if attempt.begun else entries.AttemptSkipped(STOPPED, now)))
