@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
+from tests.support.key_spaces import Killed
 
 from holdfast import Context, workflow
 from holdfast.clock import to_datetime
 from holdfast.errors import OutcomeUnknown, StoreError
 from holdfast.kv import MemoryDriver, deliver, drive, drive_due
+from holdfast.kv.driver import answer
+from holdfast.kv.space import Space
 from holdfast.testing import JumpingClock
 from holdfast.testing.drivers import FaultyDriver
 
@@ -297,3 +301,70 @@ async def test_a_driver_that_is_fenced_before_it_does_anything_says_so():
 
     standing = await drive(Between(store, 2, other), listener, clock=clock)
     assert (standing.state, "another driver" in standing.error.message) == ("evicted", True)
+
+
+class Dying(Between):
+    """A driver whose process dies at its n-th call of any kind."""
+
+    def __init__(self, driver, at):
+        async def die():
+            raise Killed
+
+        super().__init__(driver, at, die)
+
+
+async def test_a_driver_that_sets_its_alarm_late_takes_none_from_the_next_one_that_dies():
+    """S1-3 S1-5 The first was held up, its alarm rang again, a second has gone on with the run and died."""
+    met = 0
+    for first in range(1, 30):
+        for second in range(1, 40):
+            store, clock = MemoryDriver(), JumpingClock()
+            dying = Dying(store, second)
+
+            async def another(dying=dying, store=store, clock=clock):
+                await deliver(store, "word", "hello", clock=clock)
+                with contextlib.suppress(Killed):
+                    await drive(dying, working, clock=clock)
+
+            between = Between(store, first, another)
+            standing = await drive(between, working, clock=clock)
+            if between.calls < first or dying.calls < second:
+                break
+            met += 1
+            state = Space(store)
+            await state.load()
+            stored = state.state
+            if stored is not None and stored.state == "running":
+                alarm = store.get_alarm()
+                assert alarm is not None, (first, second, standing)
+                assert alarm <= to_datetime(clock.now()), (first, second, standing)
+        if between.calls < first:
+            break
+    assert met > 50
+
+
+@workflow
+async def working(ctx: Context) -> str:
+    await ctx.step(nothing)
+    found = await ctx.receive("word", str)
+    await ctx.step(nothing)
+    await ctx.step(nothing)
+    return found
+
+
+async def test_an_alarm_that_an_earlier_driver_cleared_just_before_it_was_fenced_is_set_again():
+    """S1-3 S1-5"""
+    seen = []
+
+    class Cleared(FaultyDriver):
+        async def batch(self, puts, deletes=(), expect=None):
+            if not self.batches:
+                await answer(self._driver.clear_alarm())
+            else:
+                seen.append(await self.get_alarm())
+            await super().batch(puts, deletes, expect)
+
+    clock = JumpingClock()
+    assert (await drive(Cleared(MemoryDriver()), working, clock=clock)).state == "waiting"
+    assert len(seen) > 0
+    assert all(alarm is not None and alarm <= to_datetime(clock.now()) for alarm in seen)

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -114,6 +116,55 @@ def test_many_key_spaces_share_one_lmdb_environment(tmp_path):
     driver.close()
     with pytest.raises(StoreClosed):
         driver.list(b"")
+
+
+def test_an_lmdb_environment_that_another_process_has_grown_is_read_on(tmp_path):
+    """S1-6 Whatever is asked of it first."""
+    driver = LMDBDriver(tmp_path, "ours")
+    driver.batch({b"n": b"1"})
+    code = (
+        "import sys\nfrom holdfast.kv.drivers.lmdb import LMDBDriver\ndriver = LMDBDriver(sys.argv[1], 'theirs')\n"
+        "for n in range(int(sys.argv[2])): driver.batch({b'%d' % n: bytes(1024 * 1024)})\ndriver.close()"
+    )
+    for ask, grown in ((driver.get, 20), (driver.list, 40), (lambda _: driver.get_alarm(), 80)):
+        subprocess.run([sys.executable, "-c", code, tmp_path, str(grown)], check=True)
+        assert ask(b"n") in (b"1", [(b"n", b"1")], None)
+    driver.close()
+
+
+READING = """
+import os, sys
+from holdfast.errors import StoreCorrupt
+from holdfast.kv.drivers.lmdb import LMDBDriver
+path = sys.argv[1] + "/data.mdb"
+whole = open(path, "rb").read()
+for page in range(2, len(whole) // 4096):
+    if os.fork():
+        os.wait()
+        continue
+    with open(path, "r+b") as file:
+        file.write(whole)
+        file.seek(page * 4096 + 10)
+        file.write(b"\\1")  # a page of another kind
+    driver = LMDBDriver(sys.argv[1])
+    try:
+        driver.list(b"")
+    except StoreCorrupt as error:
+        print("named" if "restore" in str(error) else error, flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+    os._exit(0)
+"""
+
+
+def test_an_lmdb_page_that_is_damaged_is_refused_by_name(tmp_path):
+    """Where LMDB itself notices it; some damage ends the process."""
+    driver = LMDBDriver(tmp_path)
+    for number in range(300):
+        driver.batch({b"k%03d" % number: b"v" * 200})
+    driver.close()
+    done = subprocess.run([sys.executable, "-c", READING, tmp_path], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"named"}
 
 
 @pytest.fixture

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from holdfast.clock import from_datetime, to_datetime
-from holdfast.errors import CannotOpen, MissingExtra, NotAsExpected, OutcomeUnknown, StoreClosed, StoreError, StoreFull
+from holdfast.errors import (
+    CannotOpen,
+    MissingExtra,
+    NotAsExpected,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+)
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 
 _ALARM = b"alarm"
@@ -93,14 +103,21 @@ class LMDBDriver(Driver):
         return self._read(b"k" + key)
 
     def _read(self, key: bytes) -> bytes | None:
-        with self._begun(write=False) as transaction:
+        with self._reading(), self._begun(write=False) as transaction:
             found: bytes | None = transaction.get(key, db=self._space)
             return found
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except self._lmdb.Error as error:
+            raise StoreCorrupt(f"{self.path}: cannot be read: {error}; restore it from a backup") from error
 
     def list(self, prefix: bytes) -> Sequence[Pair]:
         found: list[Pair] = []
         start = b"k" + prefix
-        with self._begun(write=False) as transaction, transaction.cursor(db=self._space) as cursor:
+        with self._reading(), self._begun(write=False) as transaction, transaction.cursor(db=self._space) as cursor:
             if cursor.set_range(start):
                 for key, value in cursor:
                     if not key.startswith(start):
@@ -133,8 +150,6 @@ class LMDBDriver(Driver):
                 return
             except self._lmdb.MapFullError as error:
                 self._grow(error)
-            except self._lmdb.MapResizedError:
-                self._environment.set_mapsize(0)
 
     def _transact(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes], expect: Expected) -> None:
         transaction = self._begun(write=True)
@@ -148,7 +163,7 @@ class LMDBDriver(Driver):
                 transaction.delete(key, db=self._space)
             for key, value in puts.items():
                 transaction.put(key, value, db=self._space)
-        except (self._lmdb.MapFullError, self._lmdb.MapResizedError, NotAsExpected):
+        except (self._lmdb.MapFullError, NotAsExpected):
             transaction.abort()
             raise
         except self._lmdb.Error as error:
@@ -173,7 +188,11 @@ class LMDBDriver(Driver):
     def _begun(self, write: bool) -> Any:
         if self._environment is None:
             raise StoreClosed(f"{self.path}: the driver is closed")
-        return self._environment.begin(write=write)
+        while True:
+            try:
+                return self._environment.begin(write=write)
+            except self._lmdb.MapResizedError:  # by another process
+                self._environment.set_mapsize(0)
 
     def close(self) -> None:
         if self._environment is not None:
