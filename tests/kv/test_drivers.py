@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -267,3 +270,124 @@ def test_a_crash_in_a_compaction_loses_nothing(tmp_path, moment):
         driver.batch({b"more": b"1"})
         kept[b"more"] = b"1"
         driver.close()
+
+
+KILLED_ANYWHERE = """
+import os, pathlib, shutil, sys
+from holdfast.kv import DirectoryDriver
+from holdfast.kv.drivers import directory
+
+directory._WASTE = 500
+
+def write(folder, told):
+    driver = DirectoryDriver(folder)
+    start = int(driver.get(b"n") or b"0")
+    for number in range(start + 1, start + 13):
+        driver.batch({b"n": b"%d" % number, b"m": b"%d" % number * 100})
+        told(number)
+    driver.close()
+
+def kill_at(wanted):
+    left = wanted
+    def counted(call):
+        def counting(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os._exit(9)
+            return call(*args, **kwargs)
+        return counting
+    for name in ("open", "pwrite", "fsync", "ftruncate", "close", "fstat"):
+        setattr(os, name, counted(getattr(os, name)))
+    directory._sync = counted(directory._sync)
+    for name in ("rename", "unlink"):
+        setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
+
+kills, segments = 0, set()
+folder = pathlib.Path(sys.argv[1], "space")
+for again in (False, True):
+    for at in range(1000):
+        shutil.rmtree(folder, ignore_errors=True)
+        if again:
+            write(folder, lambda number: None)
+        pipe = os.pipe()
+        child = os.fork()
+        if not child:
+            kill_at(at)
+            write(folder, lambda number: os.write(pipe[1], bytes([number])))
+            os._exit(0)
+        os.close(pipe[1])
+        killed = os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        told = max(os.read(pipe[0], 100), default=12 if again else 0)
+        os.close(pipe[0])
+        for _ in range(2):
+            driver = DirectoryDriver(folder)
+            found, other = int(driver.get(b"n") or b"0"), driver.get(b"m")
+            driver.close()
+            assert told <= found <= told + 1, (at, told, found)
+            assert other == (b"%d" % found * 100 if found else None), (at, other)
+        segments |= {path.name for path in folder.iterdir()}
+        kills += killed
+        if not killed:
+            break
+print(kills, len(segments))
+"""
+
+
+def test_a_process_that_is_killed_at_any_call_of_the_system_leaves_what_it_acknowledged(tmp_path):
+    """S1-7 G1 While it makes a folder, writes, compacts several times, and closes; and when it is opened again."""
+    done = subprocess.run([sys.executable, "-c", KILLED_ANYWHERE, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kills, segments = map(int, done.stdout.split())
+    assert kills > 100
+    assert segments > 5, "there were compactions"
+
+
+@pytest.mark.parametrize("call", ["rename", "close", "_sync_folder"])
+def test_a_compaction_that_is_interrupted_loses_no_batch_that_comes_after_it(tmp_path, monkeypatch, call):
+    """G1 An interrupt may come when the new segment has its name, and the driver still has the old one."""
+    driver = DirectoryDriver(tmp_path)
+    driver.batch({b"k": b"1"})
+    where = {"rename": directory.Path, "close": os, "_sync_folder": directory}[call]
+    made = getattr(where, call)
+
+    def interrupted(*args):
+        patch.undo()
+        made(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(where, call, interrupted)
+        driver.compact()
+    acknowledged = b"1"
+    with contextlib.suppress(StoreClosed):
+        driver.batch({b"k": b"2"})
+        acknowledged = b"2"
+    driver.close()
+    driver = DirectoryDriver(tmp_path)
+    assert driver.get(b"k") == acknowledged
+    driver.close()
+
+
+def test_a_compaction_for_which_there_is_no_room_is_not_tried_at_every_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_WASTE", 10_000)
+    tried, fsync = [], os.fsync
+
+    def full(file):
+        tried.append(file)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    driver = DirectoryDriver(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    for number in range(100):
+        driver.batch({b"large": b"%02d" % number * 500})
+    assert 2 <= len(tried) <= 12
+    assert not list(tmp_path.glob("*.new"))
+    monkeypatch.setattr(os, "fsync", fsync)
+    for number in range(30):
+        driver.batch({b"large": b"%02d" % number * 500})
+    assert sum(path.stat().st_size for _, path in segments.segments(tmp_path)) < 90_000
+    driver.close()
+    driver = DirectoryDriver(tmp_path)
+    assert driver.get(b"large") == b"29" * 500
+    driver.close()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -28,9 +29,10 @@ from holdfast.errors import (
     StoreError,
     StoreReplaced,
 )
-from holdfast.kv import MemoryDriver, drive
+from holdfast.kv import DirectoryDriver, MemoryDriver, drive
 from holdfast.stores.keyvalue import KeyValueStore, space
 from holdfast.stores.keyvalue import store as key_value_store
+from holdfast.stores.keyvalue.looking import DirectoryLook
 from holdfast.stores.keyvalue.rows import ChangedRows, everything, tables_of
 from holdfast.stores.keyvalue.space import ABOUT, COMPLETE, OWNER
 from holdfast.stores.sql.files import migrations
@@ -492,4 +494,46 @@ async def test_when_a_worker_last_said_that_it_lives_is_stored(monkeypatch):
     [(until, load)] = store._connections.writer.execute("SELECT lease_until, load FROM workers").fetchall()
     assert (until, load) == (later + micros(LEASE), '{"running":3}')
     assert until > before
+    await store.close()
+
+
+# While it is only looked at.
+
+
+def test_a_file_that_is_written_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    """A page was read before one batch was in it and the next page after another was: that is no damage."""
+    driver = DirectoryDriver(tmp_path)
+    for number in range(3):
+        driver.batch({b"k%d" % number: b"v" * 5000})
+    looking, whole, reads = DirectoryLook(tmp_path), Path.read_bytes, []
+
+    def while_it_is_written(path: Path) -> bytes:
+        reads.append(path)
+        data = whole(path)
+        return data[:5100] + bytes(4000) + data[9100:] if len(reads) == 1 else data
+
+    monkeypatch.setattr(Path, "read_bytes", while_it_is_written)
+    assert [key for key, _ in looking.list(b"k")] == [b"k0", b"k1", b"k2"]
+    assert len(reads) == 2
+    monkeypatch.setattr(Path, "read_bytes", lambda path: whole(path)[:5100] + bytes(4000) + whole(path)[9100:])
+    with pytest.raises(StoreCorrupt):
+        looking.list(b"k")
+    driver.close()
+
+
+class SlowlyListed(FaultyDriver):
+    async def list(self, prefix: bytes) -> Any:
+        await asyncio.sleep(0)
+        return await super().list(prefix)
+
+
+async def test_those_who_look_at_the_same_time_have_it_read_once(monkeypatch):
+    driver = SlowlyListed(MemoryDriver())
+    await (await opened(driver)).close()
+    store = KeyValueStore(driver)
+    await store.open(look_only=True)
+    monkeypatch.setattr(store._connections, "_again", 0.0)
+    before = driver.reads
+    assert await asyncio.gather(*(store.get("a") for _ in range(5))) == [None] * 5
+    assert driver.reads - before == 1
     await store.close()

@@ -46,6 +46,8 @@ class DirectoryDriver(Driver):
         self.path: Path = Path(path)
         self._file = self._lock = -1
         self._keys = SortedKeys()
+        self._again = 0
+        """Up to where the file may grow before a compaction is tried again that failed."""
         try:
             _make_folder(self.path)
             self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -78,7 +80,7 @@ class DirectoryDriver(Driver):
             os.ftruncate(self._file, self._end)
         self._size = os.fstat(self._file).st_size
         os.fsync(self._file)  # the last batch may be one of a process that was killed before it had synced it
-        for path in space.superseded:
+        for path in [*space.superseded, *self.path.glob("*.new")]:
             path.unlink()
         if not self._end:  # a segment that was only begun
             self.compact()
@@ -128,8 +130,9 @@ class DirectoryDriver(Driver):
         old = sum(len(key) + len(self._keys.values[key]) for key in {*puts, *deletes} if key in self._keys.values)
         self._live += sum(len(key) + len(value) for key, value in puts.items()) - old
         self._keys.apply(puts, deletes)
-        if self._end > 2 * self._live + _WASTE:
-            with contextlib.suppress(StoreError):  # the batch is durable; the next one tries again
+        if self._end > max(2 * self._live + _WASTE, self._again):
+            self._again = self._end + _WASTE
+            with contextlib.suppress(StoreError):  # the batch is durable; it is tried again when there is more
                 self.compact()
 
     def _make_room(self, end: int) -> None:
@@ -154,37 +157,45 @@ class DirectoryDriver(Driver):
 
     def compact(self) -> int:
         """Write all that there is to a new segment and remove the others; return how many bytes that gave back."""
-        before, segment = self._end, self._segment + 1
-        path = segments.segment_path(self.path, segment)
+        path = segments.segment_path(self.path, self._segment + 1)
         begun = path.with_suffix(".new")
         data = segments.BASE + segments.packed(self._number, self._keys.values, ())
+        file = -1
         try:
             file = os.open(begun, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                _write(file, data, 0)
-                os.fsync(file)
-                begun.rename(path)
-            except BaseException:
-                os.close(file)
-                raise
+            _write(file, data, 0)
+            os.fsync(file)
+            begun.rename(path)
+            before = self._replace(file, len(data))
         except OSError as error:
+            if file >= 0:
+                os.close(file)
             with contextlib.suppress(OSError):
                 begun.unlink()
-            raise (StoreFull if error.errno == errno.ENOSPC else StoreError)(f"{path}: {error}") from error
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._segment, self._end = file, segment, len(data)
-        self._size = self._end
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (StoreFull if full else StoreError)(f"{path}: {error}") from error
+        except BaseException:
+            if file not in (-1, self._file):
+                os.close(file)
+            self._let_go()  # what is appended to the old segment now is lost if there is a new one
+            raise
+        for _, old in segments.segments(self.path)[:-1]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+        return before - len(data)
+
+    def _replace(self, file: int, end: int) -> int:
+        """Append to a new segment from now on; return how long the old one was."""
+        old, before = self._file, self._end
+        self._file, self._segment, self._end, self._size, self._again = file, self._segment + 1, end, end, 0
         try:
+            if old >= 0:
+                os.close(old)
             _sync_folder(self.path)
         except OSError as error:
-            self._let_go()  # what is appended now may be in a file that a crash takes back
+            # What is appended now may be in a file that a crash takes back.
             raise OutcomeUnknown(f"{self.path}: could not be synced: {error}; open the directory again") from error
-        for _, old in segments.segments(self.path):
-            if old != path:
-                with contextlib.suppress(OSError):
-                    old.unlink()
-        return before - len(data)
+        return before
 
     def close(self) -> None:
         if self._file >= 0:

@@ -232,8 +232,9 @@ class KeyValueLook(KeyValueConnections):
             async with self._turn:
                 self.ready()
                 before = self.writer
-                await self._read_back()
-                before.close()
+                if time.monotonic() > self._again:  # else another look has just read it
+                    await self._read_back()
+                    before.close()
         return await super().read(work)
 
     @property

@@ -12,7 +12,7 @@ from holdfast.kv.driver import Driver, Expected, Pair
 from holdfast.kv.drivers import segments
 
 _TRIES = 20
-"""A compaction may take files away while they are read; so many in a row do not happen."""
+"""Files may be written, or taken away by a compaction, while they are read; so often in a row that does not happen."""
 
 
 class DirectoryLook(Driver):
@@ -34,14 +34,16 @@ class DirectoryLook(Driver):
         return sorted(pair for pair in self._read().items() if pair[0] and pair[0].startswith(prefix))
 
     def _read(self) -> dict[bytes, bytes]:
+        failed: Sequence[object] = ()
         for _ in range(_TRIES):
-            before = segments.segments(self.path)
             try:
+                before = self._files()
                 batches = segments.read_all(self.path).batches
             except FileNotFoundError:
                 continue
             except Exception:
-                if segments.segments(self.path) != before:
+                if failed != before:  # a file that is written meanwhile is not read as it was at one moment
+                    failed = before
                     continue
                 raise
             found: dict[bytes, bytes] = {}
@@ -51,6 +53,10 @@ class DirectoryLook(Driver):
                 found.update(batch.puts)
             return found
         raise CannotOpen(f"{self.path}: its files change faster than they can be read; try again")
+
+    def _files(self) -> Sequence[object]:
+        found = [(path, path.stat()) for _, path in segments.segments(self.path)]
+        return [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
 
     def batch(
         self, puts: Mapping[bytes, bytes], deletes: Collection[bytes] = (), expect: Expected | None = None
