@@ -181,3 +181,36 @@ async def test_compaction_counts_the_parts_of_values_too():
     before = len(driver.list(b""))
     removed = await compact(driver, clock)
     assert removed == before - len(driver.list(b"")) > len("abc")
+
+
+@workflow
+async def noting(ctx: Context) -> None:
+    ctx.set_attributes(city="Berlin")
+    ctx.evidence("seen", 1)
+    await ctx.sleep(HOUR)
+    ctx.set_attributes(city="Bonn")
+    ctx.evidence("seen", 2)
+    raise ValueError("in vain")
+
+
+@pytest.mark.parametrize("damaged", [keys.INPUT, keys.ATTRIBUTES, keys.numbered(keys.TRAIL, 1), keys.ERROR])
+async def test_what_is_read_late_of_a_run_is_named_too_when_it_cannot_be_read(damaged):
+    """S1-14 What code goes on from, and how a run ended: nothing is written upon it."""
+    driver, clock = MemoryDriver(), JumpingClock()
+    await drive(driver, noting, clock=clock)
+    clock.advance(HOUR)
+    if damaged == keys.ERROR:
+        assert (await drive(driver, noting, clock=clock)).state == "failed"
+    driver.batch({damaged: b'{"cut'} if damaged != keys.INPUT else {}, [damaged] if damaged == keys.INPUT else [])
+    before = driver.list(b"")
+    with pytest.raises(StoreCorrupt, match="restore"):
+        await drive(driver, noting, clock=clock)
+    assert driver.list(b"") == before
+
+
+async def test_a_number_that_cannot_be_read_is_named_when_a_driver_is_evicted():
+    driver = MemoryDriver()
+    await drive(driver, sleeper)
+    driver.batch({keys.EPOCH: b"many"})
+    with pytest.raises(StoreCorrupt, match="epoch"):
+        await deliver(driver, kind="evict")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,10 +17,14 @@ from tests.support.redis_server import missing, redis_server
 from tests.support.scripts import crash_everywhere
 from tests.support.scripts.kv_everywhere import recorded
 
-from holdfast.errors import CannotOpen, OutcomeUnknown, StoreClosed, StoreError, StoreFull
+from holdfast.contract.operations import Started
+from holdfast.contract.turns import StartRun
+from holdfast.errors import CannotOpen, OutcomeUnknown, StoreClosed, StoreError, StoreFull, StoreUnreachable
 from holdfast.kv import MemoryDriver, deliver, drive
 from holdfast.kv.drivers.lmdb import LMDBDriver
 from holdfast.kv.drivers.redis import RedisDriver
+from holdfast.stores.keyvalue import KeyValueStore
+from holdfast.testing.conformance import new_run, one
 from holdfast.testing.drivers import DriverConformance, FaultyDriver
 
 lmdb = pytest.importorskip("lmdb", reason="the package lmdb is not installed")
@@ -208,6 +213,51 @@ async def test_a_batch_that_a_client_asks_for_again_is_made_once(server, tmp_pat
         assert await consumer.list(b"") == [(b"message", b"2")]
         await client.aclose()
     await direct.aclose()
+
+
+def take_the_place_of(server, kept):
+    """Have another server in its place, to which the last batches had not come."""
+    server.kill()
+    shutil.rmtree(server.folder / "appendonlydir")
+    shutil.copytree(kept, server.folder / "appendonlydir")
+    server.start()
+
+
+async def test_a_server_that_took_the_place_of_one_without_its_last_batches_is_found_out(server, tmp_path):
+    """S1-7 Nothing is written upon what is not there; who is told of it goes on from what is."""
+    client = server.client()
+    driver = RedisDriver(client, "space")
+    await driver.batch({b"a": b"1"})
+    shutil.copytree(server.folder / "appendonlydir", tmp_path / "kept")
+    await driver.batch({b"b": b"1"})
+    take_the_place_of(server, tmp_path / "kept")
+    await client.connection_pool.disconnect()
+    with pytest.raises(OutcomeUnknown, match="does not know the batches before this one"):
+        await driver.batch({b"c": b"1"})
+    assert await driver.list(b"") == [(b"a", b"1")]
+    await driver.batch({b"d": b"1"})
+    assert await driver.list(b"") == [(b"a", b"1"), (b"d", b"1")]
+    await client.aclose()
+
+
+async def test_an_engine_whose_server_lost_what_it_had_said_goes_on_from_what_is_left(server, tmp_path):
+    """S0-40 What it holds in memory is read back before anything is written again."""
+    store = KeyValueStore(lambda: RedisDriver.connect(f"unix://{server.socket}", "engine"))
+    await store.open()
+    await one(store, StartRun(run=new_run("a")), Started)
+    shutil.copytree(server.folder / "appendonlydir", tmp_path / "kept")
+    await one(store, StartRun(run=new_run("b")), Started)
+    take_the_place_of(server, tmp_path / "kept")
+    with pytest.raises(StoreUnreachable):  # the connection broke while nothing was being written
+        await store._connections.check_owner()
+    with pytest.raises(OutcomeUnknown):
+        await store.apply([StartRun(run=new_run("c"))])
+    assert [await store.get(id) is not None for id in ("a", "b", "c")] == [True, False, False]
+    await one(store, StartRun(run=new_run("c")), Started)
+    await store.close()
+    await store.open()
+    assert [await store.get(id) is not None for id in ("a", "b", "c")] == [True, False, True]
+    await store.close()
 
 
 class OddClient:

@@ -18,13 +18,14 @@ from holdfast.kv.alarms import wake_at, wake_by
 from holdfast.kv.driver import Driver, answer
 from holdfast.kv.options import DriveOptions
 from holdfast.kv.run import DrivenRun, ended_standing
-from holdfast.kv.space import Changes, Space
+from holdfast.kv.space import Changes, Space, read_value
 from holdfast.kv.standing import ENDED, About, Standing, StoredMessage, is_paused
 from holdfast.limits import Limit, Limits
 from holdfast.payloads.codec import ErrorData, error_to_data
 
 R = TypeVar("R")
 Context = Callable[[], Mapping[str, Any]]
+_error = msgspec.json.Decoder(ErrorData)
 _OTHER_CODE = micros(timedelta(minutes=1))
 """After how many microseconds a run that is blocked is tried again."""
 
@@ -140,7 +141,7 @@ async def _stands(space: Space, about: About, workflow: Workflow[..., R], now: I
 
 def _stored_end(space: Space, about: About, workflow: Workflow[..., R], state: str) -> Standing[R]:
     error = space.stored.get(keys.ERROR)
-    data = msgspec.json.decode(error, type=ErrorData) if error is not None else None
+    data = read_value(_error, keys.ERROR, error) if error is not None else None
     return ended_standing(about, workflow, state, space.stored.get(keys.OUTPUT), data)
 
 

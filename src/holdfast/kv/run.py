@@ -26,7 +26,7 @@ from holdfast.errors import NotAsExpected, RunBlocked, StoreError
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
-from holdfast.kv.space import Changes, Space, read_text
+from holdfast.kv.space import Changes, Space, read_text, read_value
 from holdfast.kv.standing import EVICTED, About, Standing, StoredMessage, StoredState, encoded, is_paused
 from holdfast.kv.steps import AttemptEnd, DrivenSteps
 from holdfast.payloads import codec
@@ -40,6 +40,7 @@ from holdfast.replay.turn import Ending, Outcome, Turn
 _logger = logging.getLogger("holdfast.kv")
 R = TypeVar("R")
 T = TypeVar("T")
+_attributes = msgspec.json.Decoder(dict[str, Any])
 _evidence = msgspec.json.Decoder(EvidenceRow)
 
 
@@ -266,7 +267,7 @@ class DrivenRun(Generic[R]):
         assert effects is not None
         if effects.attributes:
             stored = changes.puts.get(keys.ATTRIBUTES) or space.stored.get(keys.ATTRIBUTES) or b"{}"
-            attributes: dict[str, Any] = msgspec.json.decode(stored)
+            attributes = read_value(_attributes, keys.ATTRIBUTES, stored)
             for name, value in effects.attributes.items():
                 attributes.pop(name, None)
                 if value is not None:
@@ -275,7 +276,7 @@ class DrivenRun(Generic[R]):
         count = space.count(keys.TRAIL) + sum(key.startswith(keys.TRAIL) for key in changes.puts)
         for item in effects.evidence:
             before = changes.puts.get(keys.numbered(keys.TRAIL, count)) or space.last(keys.TRAIL)
-            previous = _evidence.decode(before).hash if before is not None else ""
+            previous = read_value(_evidence, keys.TRAIL, before).hash if before is not None else ""
             count += 1
             fields = (self._about.id, count, item.id, item.kind, item.data, item.at)
             row = EvidenceRow(

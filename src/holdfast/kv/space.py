@@ -25,7 +25,12 @@ _rows = msgspec.json.Decoder(list[EntryRow])
 T = TypeVar("T")
 
 
-def _read(decoder: msgspec.json.Decoder[T], key: bytes, value: bytes) -> T:
+def read_value(decoder: msgspec.json.Decoder[T], key: bytes, value: bytes) -> T:
+    """Return what a key holds.
+
+    Raises:
+        StoreCorrupt: it cannot be read.
+    """
     try:
         return decoder.decode(value)
     except ValueError as error:  # also where text is no UTF-8
@@ -50,7 +55,7 @@ def read_number(key: bytes, value: bytes) -> int:
     Raises:
         StoreCorrupt: it is none.
     """
-    return _read(_number, key, value)
+    return read_value(_number, key, value)
 
 
 def read_state(stored: bytes | None) -> StoredState | None:
@@ -59,7 +64,7 @@ def read_state(stored: bytes | None) -> StoredState | None:
     Raises:
         StoreCorrupt: it cannot be read.
     """
-    return _read(_state, keys.STATE, stored) if stored is not None else None
+    return read_value(_state, keys.STATE, stored) if stored is not None else None
 
 
 class Changes:
@@ -111,24 +116,26 @@ class Space:
         for key, value in found.items():
             if key.startswith(keys.ENTRY):
                 location, seq = keys.entry_of(key)
-                kind, at, data = _read(_entry, key, value)
+                kind, at, data = read_value(_entry, key, value)
                 rows.append(EntryRow(location, seq, kind, at, read_text(key, data)))
                 self.history.setdefault(location, []).append(seq)
             else:
                 self.stored[key] = value
         rows.sort(key=attrgetter("seq"))
         if keys.RENEWED in self.stored:
-            rows = _read(_rows, keys.RENEWED, self.stored[keys.RENEWED])
+            rows = read_value(_rows, keys.RENEWED, self.stored[keys.RENEWED])
         self.epoch = read_number(keys.EPOCH, self.stored.get(keys.EPOCH, b"0"))
         if rows and keys.ABOUT not in self.stored:
-            raise StoreCorrupt("the key space has a history and does not say of which run")
+            raise StoreCorrupt(f"the key space has a history and does not say of which run; {keys.WAY_OUT}")
+        if keys.ABOUT in self.stored and keys.INPUT not in self.stored:
+            raise StoreCorrupt(f"the key space has a run and not its input; {keys.WAY_OUT}")
         return rows
 
     @property
     def about(self) -> About | None:
         """What is known of the run from its beginning, None if it has not begun."""
         stored = self.stored.get(keys.ABOUT)
-        return _read(_about, keys.ABOUT, stored) if stored is not None else None
+        return read_value(_about, keys.ABOUT, stored) if stored is not None else None
 
     @property
     def state(self) -> StoredState | None:
@@ -137,7 +144,7 @@ class Space:
 
     def messages(self) -> list[tuple[bytes, StoredMessage]]:
         """Return what was delivered and not taken, in order."""
-        return [(key, _read(_message, key, value)) for key, value in self._family(keys.MESSAGE)]
+        return [(key, read_value(_message, key, value)) for key, value in self._family(keys.MESSAGE)]
 
     async def new_messages(self) -> list[tuple[bytes, StoredMessage]]:
         """Return what was delivered since the space was read."""
@@ -145,7 +152,7 @@ class Space:
         fresh = {key: value for key, value in found.items() if key not in self.stored}
         self.stored.update(fresh)
         self._parts.update(parts)
-        return [(key, _read(_message, key, value)) for key, value in sorted(fresh.items())]
+        return [(key, read_value(_message, key, value)) for key, value in sorted(fresh.items())]
 
     async def is_taken(self) -> bool:
         """Tell whether another driver has written since."""
@@ -154,7 +161,7 @@ class Space:
     def result(self, key: bytes, now: Instant) -> StoredResult | None:
         """Return what a step left under an idempotency key, unless it has expired."""
         stored = self.stored.get(key)
-        result = _read(_result, key, stored) if stored is not None else None
+        result = read_value(_result, key, stored) if stored is not None else None
         return result if result is not None and result.expires > now else None
 
     def count(self, family: bytes) -> int:
@@ -195,7 +202,7 @@ class Space:
         """Delete what there still is of the life before this one, if there is; return how many keys."""
         if keys.RENEWED not in self.stored:
             return 0
-        first, deleted, changes = _read(_rows, keys.RENEWED, self.stored[keys.RENEWED]), 0, Changes()
+        first, deleted, changes = read_value(_rows, keys.RENEWED, self.stored[keys.RENEWED]), 0, Changes()
         for location, seqs in list(self.history.items()):
             for seq in seqs:
                 self.delete(changes, keys.entry_key(location, seq))

@@ -26,10 +26,14 @@ return table.concat(found)
 """All in one string: clients take longer to read thousands of answers than a replay takes."""
 _LENGTHS = struct.Struct(">II")
 _BATCH = """
-if tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[1]) then
+local made = tonumber(redis.call('GET', KEYS[3]) or '0')
+if made >= tonumber(ARGV[1]) then
   return false
 end
-local at, expected, puts, deletes = 5, tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+if made < tonumber(ARGV[2]) then
+  return made
+end
+local at, expected, puts, deletes = 6, tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 for _ = 1, expected do
   local value = redis.call('HGET', KEYS[2], ARGV[at])
   if (ARGV[at + 1] == '1') ~= (value ~= false) or (value and value ~= ARGV[at + 2]) then
@@ -51,7 +55,10 @@ redis.call('SET', KEYS[3], ARGV[1], 'EX', 600)
 return false
 """
 """Clients ask again when the answer was lost. So the number of a driver's last batch is remembered for as long as that
-may take, and a batch that was made is not made once more, over what came after it."""
+may take, and a batch that was made is not made once more, over what came after it. A server that does not remember the
+batch before is another one, to which the last batches had not come: nothing is written upon what is not there."""
+_REMEMBERED = 600.0
+"""For how many seconds, as the script says."""
 
 
 class RedisDriver(Driver):
@@ -82,7 +89,8 @@ class RedisDriver(Driver):
         self._order, self._values, self._alarm, self._made = (
             f"{{holdfast:{name}}}:{part}" for part in ("order", "values", "alarm", f"made:{secrets.token_hex(8)}")
         )
-        self._number = 0
+        self._number = self._made_number = 0
+        self._made_at = 0.0
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -91,7 +99,7 @@ class RedisDriver(Driver):
         driver = cls(client, name)
         try:
             settings: Mapping[Any, Any] = await client.config_get("append*")
-        except driver._errors.ConnectionError as error:
+        except (driver._errors.ConnectionError, driver._errors.TimeoutError, OSError) as error:
             raise StoreUnreachable(f"redis: {error}") from error
         except driver._errors.ResponseError:
             return driver  # it does not say
@@ -143,7 +151,7 @@ class RedisDriver(Driver):
     ) -> None:
         check_sizes(self, puts, deletes)
         expect = expect or {}
-        given: list[bytes | int] = [0, len(expect), len(puts), len(deletes)]
+        given: list[bytes | int] = [0, 0, len(expect), len(puts), len(deletes)]
         for key, value in expect.items():
             given += [key, 0 if value is None else 1, value or b""]
         for key, value in puts.items():
@@ -152,8 +160,15 @@ class RedisDriver(Driver):
         async with self._turn:
             self._number += 1
             given[0] = self._number
+            if self._made_at + _REMEMBERED / 2 > asyncio.get_running_loop().time():
+                given[1] = self._made_number
             asked = self._client.eval(_BATCH, 3, self._order, self._values, self._made, *given)
             wrong = await self._ask(asked, writes=True)
+            if wrong is None:
+                self._made_number, self._made_at = self._number, asyncio.get_running_loop().time()
+        if isinstance(wrong, int):
+            self._made_number = 0  # who is told of it goes on from what is there
+            raise OutcomeUnknown("redis: the server does not know the batches before this one: another took its place")
         if wrong is not None:
             raise NotAsExpected(f"key {wrong!r} has another value than the batch expects: another driver wrote it")
 
