@@ -690,3 +690,27 @@ async def test_steps_that_end_together_are_recorded_by_one_batch(driver, clock, 
 
     assert (await drive(driver, wide, clock=clock)).output == 50
     assert driver.batches < 20
+
+
+async def test_what_comes_together_is_spread_over_batches_that_the_driver_takes(clock, calls):
+    """S1-7 S1-18 Many messages at once, and many steps that end in one moment; each batch is within its bound."""
+    work, driver = calls.body("work"), FaultyDriver(MemoryDriver())
+    driver.max_batch = driver._driver.max_batch = 32
+
+    @workflow
+    async def crowded(ctx: Context, lives: int) -> int:
+        total = sum([await ctx.receive("number", int) for _ in range(150)])
+
+        async def branch(inner: Context) -> int:
+            return await inner.step(work, 1) + await inner.step(work, 1)
+
+        found = await ctx.join("all", {f"b{number}": branch for number in range(8)})
+        if lives:
+            ctx.continue_as_new(lives - 1)
+        return total + sum(found.values())
+
+    for number in range(300):
+        await deliver(driver, "number", number, clock=clock)
+    assert (await drive(driver, crowded, 1, clock=clock)).output == sum(range(150, 300)) + 16
+    assert len(calls) == 32
+    assert list(await driver.list(keys.MESSAGE)) == []

@@ -28,7 +28,7 @@ from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
 from holdfast.kv.space import Changes, Space, read_text, read_value
 from holdfast.kv.standing import EVICTED, About, Standing, StoredMessage, StoredState, encoded, is_paused
-from holdfast.kv.steps import AttemptEnd, DrivenSteps
+from holdfast.kv.steps import DrivenSteps
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay import entry as entries
@@ -63,6 +63,10 @@ class DrivenRun(Generic[R]):
         self._changes = Changes()
         self._due = False
         """Whether the alarm is set to now or earlier."""
+        self._later: list[Message] = []
+        """Messages that the code is given when what it made of those before them is durable."""
+        self._most = max(space.driver.max_batch // 8, 1)
+        """How many messages, and ends of attempts, one batch records."""
         self._unbegun: list[StepVerb] = []
         """Steps whose attempts are counted and are not begun any more, since the lifespan is over."""
 
@@ -102,8 +106,8 @@ class DrivenRun(Generic[R]):
     async def _circle(self, rows: Sequence[EntryRow]) -> Standing[R]:
         now = self._clock.now()
         self.steps.open_batch()
-        messages = self._numbered(self._space.messages())
-        turn = await self._call(self._execution.begin, rows, messages, now)
+        self._later = self._numbered(self._space.messages())
+        turn = await self._call(self._execution.begin, rows, self._some(), now)
         evicted = self._space.state == EVICTED
         begin = self.steps.recall(turn, now, "handed back" if evicted else "crash")
         turns, acted = [turn], False
@@ -141,8 +145,9 @@ class DrivenRun(Generic[R]):
                 return await self._evicted(now)
             self._woken.clear()
             if self.steps.ends:
-                ends, self.steps.ends = self.steps.ends, []
-                return await self._call(self._record, ends, now), []
+                return await self._call(self._record, now), []
+            if self._later:
+                return [await self._call(self._execution.deliver, self._some(), now)], []
             due = self._next_due()
             if due is not None and due <= now:
                 return await self._call(self._fire, now)
@@ -152,8 +157,8 @@ class DrivenRun(Generic[R]):
                     return self._parked(due)
                 if (asked := await self._asked_to_stop(found, now)) is not None:
                     return asked
-                messages = self._numbered(found)
-                return [await self._call(self._execution.deliver, messages, self._clock.now())], []
+                self._later = self._numbered(found)
+                return [await self._call(self._execution.deliver, self._some(), self._clock.now())], []
             await self._wait(due, now)
 
     async def _asked_to_stop(self, found: Sequence[tuple[bytes, StoredMessage]], now: Instant) -> Standing[R] | None:
@@ -165,15 +170,22 @@ class DrivenRun(Generic[R]):
             return await self._evicted(now)
         return Standing("paused", self._about.id) if is_paused(found) else None
 
-    def _record(self, ends: Sequence[AttemptEnd], now: Instant) -> list[Turn]:
-        """Record what came of attempts, up to where the code ends or cannot go on."""
+    def _record(self, now: Instant) -> list[Turn]:
+        """Record what came of attempts, up to where the code ends or cannot go on, and what fits into a batch."""
         turns: list[Turn] = []
-        for place, end in enumerate(ends, 1):
-            turns += self.steps.record(end, self._changes, now)
-            if turns and (turns[-1].outcome is not None or self._refused(turns[-1:])):
-                self.steps.ends[:0] = ends[place:]
+        rows, ends = 0, self.steps.ends
+        while ends and rows < 2 * self._most:
+            made = self.steps.record(ends.pop(0), self._changes, now)
+            turns += made
+            rows += sum(len(turn.entries) for turn in made)
+            if made and (made[-1].outcome is not None or self._refused(made[-1:])):
                 break
         return turns
+
+    def _some(self) -> list[Message]:
+        """Take as many messages as one batch records."""
+        some, self._later = self._later[: self._most], self._later[self._most :]
+        return some
 
     def _fire(self, now: Instant) -> tuple[list[Turn], list[StepVerb]]:
         grace = self._grace_ends
@@ -305,12 +317,12 @@ class DrivenRun(Generic[R]):
 
     async def _renewed(self) -> list[Turn]:
         await self._space.finish_renewal()
-        unread = self._execution.unread()
+        self._later = [*self._execution.unread(), *self._later]
         self.steps.drop()
         self._execution.drop()
         self._execution = self._made(self._first[0].at)
         self.steps.open_batch()
-        return [await self._call(self._execution.begin, self._first, unread)]
+        return [await self._call(self._execution.begin, self._first, self._some())]
 
     def _state(self, outcome: Outcome | None, begins: bool) -> StoredState:
         if outcome is not None:
