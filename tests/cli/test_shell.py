@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -15,9 +16,10 @@ from tests.support.json_schema import faults
 from tests.support.paths import ROOT
 
 from holdfast.cli import output
-from holdfast.cli.main import _failed, commands
+from holdfast.cli.main import _failed, commands, main
 from holdfast.cli.shell.schemas import records, schema_of
 from holdfast.errors import BadInput
+from holdfast.looking.views import Count, Head, Help, HouseFinding, Summary, Why
 
 SNAPSHOT = Path(__file__).with_name("schemas.json")
 APP = "tests.support.command_cases:WORKFLOWS"
@@ -248,6 +250,54 @@ def test_a_narrow_terminal_gets_the_last_column_below_the_others(capsys, monkeyp
         assert len(lines[0].split()) == kept
         assert (len(lines) > 2) is below
         assert " ".join(lines).count("word") == 12
+
+
+def test_what_the_doctor_found_is_broken_between_words_whatever_its_subject(capsys, monkeypatch):
+    found = [
+        HouseFinding(level="ok", subject="database", said="a word " * 20),
+        HouseFinding(level="fail", subject=f"queue {'of-a-long-name-' * 4}", said="word " * 20, remedy="do " * 40),
+    ]
+    monkeypatch.setattr("holdfast.cli.house.looking", lambda *_: found)
+    for columns in (200, 80, 60):
+        monkeypatch.setattr("holdfast.cli.output.width", lambda columns=columns, **_: columns)
+        assert main(["doctor"]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert all(len(line) <= max(columns, 73) for line in lines), "a name is never broken"
+        words = " ".join(lines).split()
+        assert (words.count("word"), words.count("do")) == (40, 40)
+
+
+def test_a_remedy_that_is_no_command_is_broken_between_words(capsys, monkeypatch):
+    said = Why(run="r", code="blocked.mismatch", sentence="Blocked", help=[Help(say="put the old code back " * 8)])
+    monkeypatch.setattr("holdfast.cli.look.looking", lambda *_: said)
+    monkeypatch.setattr("holdfast.cli.output.width", lambda **_: 80)
+    assert main(["why", "r"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(lines).split().count("back") == 8
+
+
+def test_what_is_broken_in_the_house_stands_before_the_runs_that_need_attention(capsys, monkeypatch):
+    findings = [
+        HouseFinding(level="warn", subject="worker vm:1", said="dead"),
+        HouseFinding(level="fail", subject="disk", said="is full"),
+    ]
+    none, now = Count(n=0, exact=True), datetime.now(UTC)
+    why = Why(run="order-1", code="running.dead", sentence="Its worker is dead")
+    head = Head(id="order-1", workflow="w", version="1", status="running", why=why, created_at=now, updated_at=now)
+    summary = Summary(
+        kind="sqlite", schema_number=1, durability="power", size=1, runs={}, workers={}, overdue=none, letters=none,
+        attention=[head], findings=findings,
+    )  # fmt: skip
+    monkeypatch.setattr("holdfast.cli.shell.summary.looking", lambda *_: summary)
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///holdfast.db")
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert re.findall("disk|order-1 |worker vm:1", said.partition("Needs attention")[2].partition("Next")[0]) == [
+        "disk",
+        "order-1 ",
+        "worker vm:1",
+    ]
 
 
 def test_a_table_longer_than_the_terminal_goes_through_the_pager(capfd, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
+import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -116,6 +118,18 @@ async def test_a_workflow_that_no_worker_knows_is_found(path):
         assert finding.remedy == "start a worker with Engine(..., workflows=[approval])"
 
 
+async def test_a_workflow_whose_queue_no_worker_serves_is_found(path):
+    house = House(f"sqlite:///{path}", JumpingClock())
+    async with house.engine([approval], queues=["gpu"]) as engine:
+        await engine.start(approval, 1, id="order-1")
+        [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == "workflow approval"]
+        assert (finding.level, finding.said) == (
+            "fail",
+            "1 open run, and no worker that is alive serves its queue default",
+        )
+        assert finding.remedy == "start a worker with Engine(..., queues=['default', ...])"
+
+
 async def test_runs_that_no_worker_takes_though_one_knows_them_are_found(path):
     clock = JumpingClock()
     house = House(f"sqlite:///{path}", clock)
@@ -130,6 +144,24 @@ async def test_runs_that_no_worker_takes_though_one_knows_them_are_found(path):
             [finding] = [each for each in await LocalDesk(client.store).doctor() if each.subject == "workflow sleeper"]
             assert finding.level == "fail"
         held.release()
+
+
+async def test_workers_that_are_gone_are_one_finding_with_the_last_of_them(path):
+    async with House(f"sqlite:///{path}", JumpingClock()).engine() as engine:
+        process = f"{socket.gethostname()}:{os.getpid()}"
+        for number, (subject, begin) in enumerate(
+            ((f"worker {process}", "silent, last"), ("silent workers", "2, the"))
+        ):
+            await engine.store.join(f"worker-{number}", timedelta(milliseconds=1))
+
+            async def told(subject: str = subject) -> bool:
+                return subject in await found(engine)
+
+            await eventually(told)
+            [finding] = [each for each in await LocalDesk(engine.store).doctor() if each.subject == subject]
+            assert finding.level == "warn"
+            assert finding.said.startswith(begin)
+            assert "look at" in finding.remedy
 
 
 async def test_workers_of_other_code_and_other_versions_are_found(path, monkeypatch):

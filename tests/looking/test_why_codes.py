@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl
 import msgspec
 import pytest
 from tests.support.paths import ROOT
-from tests.support.why_cases import CASES, HOUR, House, parent, quick, steps, train, until
+from tests.support.waiting import eventually
+from tests.support.why_cases import BRIEF, CASES, HOUR, House, parent, quick, steps, train, until
 
 from holdfast.contract.heads import RunHead, WorkerAbout
 from holdfast.contract.looking import Looks
@@ -125,6 +126,37 @@ async def test_what_no_worker_serves_is_told_though_some_are_alive(house):
     why = await desk.why("order-2", relative=True)
     begin = "No worker can take it: 1 worker is alive, and none has workflow `quick`; it was due "
     assert (why.code, why.sentence.startswith(begin)) == ("pending.nobody", True), why.sentence
+
+
+async def test_a_run_whose_queue_no_worker_serves_says_which_though_workers_know_its_workflow(house):
+    """A worker that serves other queues alone knows the workflow, and never advances it."""
+    engine = await house.engine([quick], queues=["gpu"])
+    await engine.start(quick, id="order-1")
+    desk = LocalDesk(await house.store())
+    why = await desk.why("order-1", relative=True)
+    begin = "No worker can take it: 1 worker is alive, and none serves queue `default` of workflow `quick`; it was due "
+    assert (why.code, why.sentence.startswith(begin)) == ("pending.nobody", True), why.sentence
+    assert why.help[0].say == "start a worker that serves it: Engine(queues=['default', ...])"
+    [worker] = await desk.workers()
+    assert (worker.workflows, worker.unserved) == ({}, {"quick": "default"})
+    assert [version.workers for version in await desk.versions() if version.workflow == "quick"] == [0]
+
+
+async def test_a_run_that_no_worker_can_take_says_which_had_its_workflow_last(house):
+    client = await house.engine(run_workflows=False)
+    await client.start(quick, id="order-1")
+    about = WorkerAbout(holdfast="1", queues=["default"], workflows={"quick": "1"})
+    await client.store.join("worker-3", BRIEF, msgspec.json.encode(about).decode())
+    other = await house.store()
+    await other.join("worker-4", HOUR, msgspec.json.encode(WorkerAbout(holdfast="1")).decode())
+
+    async def said() -> bool:
+        why = await LocalDesk(other).why("order-1", relative=True)
+        begin = "No worker can take it: 1 worker is alive, and none has workflow `quick`; "
+        last = f"`{socket.gethostname()}:{os.getpid()}` had it, last heard of "
+        return why.sentence.startswith(begin + last)
+
+    await eventually(said)
 
 
 async def test_a_wait_in_a_queue_says_how_many_wait_and_which_worker_took_it(house):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import click
 
+from holdfast.cli import output
 from holdfast.cli.database import NoDatabase, json_option, looking, url_option
 from holdfast.cli.output import emit, hanging, say, status
 from holdfast.errors import CannotOpen, NeedsUpgrade, StoreError
 from holdfast.looking.views import HouseFinding
 from holdfast.texts import printable
+
+_ROOM = 40
+"""How many columns what is said of a subject has at least."""
 
 
 @click.command("doctor", short_help="Say what is wrong with the house, and what to do about it.")
@@ -33,14 +37,25 @@ def doctor_command(as_json: bool, url: str | None) -> int:
     if as_json:
         emit("holdfast.doctor/1", found)
     else:
-        width = max(len(each.subject) for each in found)
-        for each in found:
-            lines = hanging(f"{each.level:<4}  {printable(each.subject):<{width}}  {printable(each.said)}", width + 8)
-            click.echo("\n".join([f"{status(lines[0][:4])}{lines[0][4:]}", *lines[1:]]))
-            if each.remedy:
-                click.echo("\n".join(hanging(f"      {'':<{width}}  {printable(each.remedy)}", width + 8)))
+        _show(found)
         say(f"{len(wrong)} to look at" if wrong else "all is well", err=True)
     return 1 if wrong else 0
+
+
+def _show(found: list[HouseFinding]) -> None:
+    """Write findings in columns; a subject that leaves the others no room stands on a line of its own."""
+    subjects = [printable(each.subject) for each in found]
+    wide, room = max(map(len, subjects)), output.width() - 8 - _ROOM
+    if wide > room:
+        wide = max((len(each) for each in subjects if len(each) <= room), default=0)
+    for each, subject in zip(found, subjects, strict=True):
+        lines = hanging(f"{each.level:<4}  {subject:<{wide}}  {printable(each.said)}", wide + 8)
+        if len(subject) > wide:
+            said = hanging(f"{'':<{wide + 8}}{printable(each.said)}", wide + 8)
+            lines = [f"{each.level:<4}  {subject}", *said]
+        click.echo("\n".join([f"{status(lines[0][:4])}{lines[0][4:]}", *lines[1:]]))
+        if each.remedy:
+            click.echo("\n".join(hanging(f"      {'':<{wide}}  {printable(each.remedy)}", wide + 8)))
 
 
 def _unreadable(error: StoreError) -> HouseFinding:

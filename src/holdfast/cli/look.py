@@ -132,7 +132,11 @@ def _why(why: Why, url: str | None, *, shown: bool = False) -> None:
         if help.command and len(what) + _INDENT > output.width():
             say(f"{'Try:' if number == 0 else '':<{_INDENT}}# {help.say}:")  # a command is never broken
             number, what = 1, command
-        say(f"{'Try:' if number == 0 else '':<{_INDENT}}{what}")
+        line = f"{'Try:' if number == 0 else '':<{_INDENT}}{what}"
+        if help.command:
+            say(line)
+        else:
+            say_wrapped(line, hang=_INDENT)
 
 
 @click.command("show", short_help="Show one run: why it is where it is, its input, its result, its steps.")
@@ -285,4 +289,5 @@ def _serves(worker: WorkerView) -> str:
     """Return the queues and workflows of a worker, in words."""
     queues = f"queue{'s' if len(worker.queues) != 1 else ''} {', '.join(worker.queues)}" if worker.queues else ""
     flows = ", ".join(f"{name} v{version}" for name, version in sorted(worker.workflows.items()))
-    return "; ".join(each for each in (queues, flows) if each)
+    idle = ", ".join(f"not {name}, of queue {queue}" for name, queue in sorted(worker.unserved.items()))
+    return "; ".join(each for each in (queues, flows, idle) if each)

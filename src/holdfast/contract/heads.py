@@ -126,11 +126,17 @@ class WorkerAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     queues: list[str] = []
     workflows: dict[str, str] = {}
     """The newest version of each that it knows, by name."""
+    unserved: dict[str, str] = {}
+    """The queues of those whose runs it does not advance, because it does not serve their queue, by name."""
     fingerprints: dict[str, str] = {}
     """Of the code of each, by name."""
     max_steps: int = 0
     lease: int = 0
     """In microseconds."""
+
+    def advances(self, workflow: str) -> bool:
+        """Whether it advances runs of a workflow."""
+        return workflow in self.workflows and workflow not in self.unserved
 
 
 class CarriedStep(msgspec.Struct, frozen=True, kw_only=True):

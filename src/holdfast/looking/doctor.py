@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Literal
 
+from holdfast.clock import Instant
 from holdfast.contract.heads import HeadFilter, WorkerRow
 from holdfast.contract.rows import TERMINAL, LetterFilter, Status
 from holdfast.contract.store import Store
@@ -86,15 +87,25 @@ async def _workers(store: Store) -> AsyncIterator[HouseFinding]:
         remedy = "start a process with Engine(..., workflows=[...])" if waiting else ""
         said = "none is alive, and runs wait for one" if waiting else "none is alive, and no run waits for one"
         yield HouseFinding(level=level, subject="workers", said=said, remedy=remedy)
-    now = store.clock.now()
-    for worker in workers:
-        if worker.state != "alive":
-            yield HouseFinding(
-                level="warn",
-                subject=f"worker {worker.id}",
-                said=f"{worker.state}, last heard of {span(now - worker.heard)} ago on {worker.host}:{worker.pid}",
-                remedy="look at its log; what it was running goes to another worker",
-            )
+    for state in ("silent", "dead"):
+        lost = sorted((worker for worker in workers if worker.state == state), key=lambda worker: -worker.heard)
+        if lost:
+            yield _lost(lost, store.clock.now())
+
+
+def _lost(workers: Sequence[WorkerRow], now: Instant) -> HouseFinding:
+    """Return the finding about workers that are gone, the last of them first."""
+    last, *others = workers
+    name, ago = f"{last.host}:{last.pid}", f"{span(now - last.heard)} ago"
+    if not others:
+        said, remedy = f"{last.state}, last heard of {ago}", "look at its log; what it was running goes to another"
+        return HouseFinding(level="warn", subject=f"worker {name}", said=said, remedy=remedy)
+    return HouseFinding(
+        level="warn",
+        subject=f"{last.state} workers",
+        said=f"{len(workers):,}, the last of them {name}, heard of {ago}",
+        remedy="look at their logs, what they were running goes to others: holdfast workers",
+    )
 
 
 async def _clocks(store: Store) -> AsyncIterator[HouseFinding]:
@@ -142,22 +153,32 @@ async def _code(store: Store) -> AsyncIterator[HouseFinding]:
                 remedy="finish the rollout, or give the new code a version of its own",
             )
     if alive:
-        async for finding in _unknown(store, {name for name, _ in codes}):
+        async for finding in _unknown(store, alive):
             yield finding
 
 
-async def _unknown(store: Store, known: set[str]) -> AsyncIterator[HouseFinding]:
-    """Find workflows with open runs that no worker knows."""
+async def _unknown(store: Store, alive: Sequence[WorkerRow]) -> AsyncIterator[HouseFinding]:
+    """Find workflows with open runs that no worker knows, or whose queue none serves."""
+    known = _advanced(alive)
+    queues = {name: queue for worker in alive for name, queue in worker.about.unserved.items()}
     for name in [name for name in await store.workflow_names() if name not in known][:_MOST_UNKNOWN]:
         counted = await store.count(HeadFilter(statuses=_OPEN, workflows=(name,)))
         if counted.n:
             runs = f"{counted.n:,}{'' if counted.exact else '+'} open run{'' if counted.n == 1 else 's'}"
+            lacks, given = "knows it", f"workflows=[{name}]"
+            if name in queues:
+                lacks, given = f"serves its queue {queues[name]}", f"queues=[{queues[name]!r}, ...]"
             yield HouseFinding(
                 level="fail",
                 subject=f"workflow {name}",
-                said=f"{runs}, and no worker that is alive knows it",
-                remedy=f"start a worker with Engine(..., workflows=[{name}])",
+                said=f"{runs}, and no worker that is alive {lacks}",
+                remedy=f"start a worker with Engine(..., {given})",
             )
+
+
+def _advanced(alive: Sequence[WorkerRow]) -> set[str]:
+    """Return the workflows that workers advance."""
+    return {name for worker in alive for name in worker.about.workflows if worker.about.advances(name)}
 
 
 async def _leases(store: Store) -> AsyncIterator[HouseFinding]:
@@ -195,7 +216,7 @@ async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
         remedy="holdfast list is:overdue",
     )
     alive = [worker for worker in await store.workers() if worker.state == "alive"]
-    known = {name for worker in alive for name in worker.about.workflows}
+    known = _advanced(alive)
     waiting: dict[str, list[int]] = {}
     for head in (await store.heads(late)).heads if alive else []:
         if head.workflow in known:

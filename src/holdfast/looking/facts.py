@@ -133,9 +133,19 @@ class Facts:
         return sum(queue in worker.about.queues for worker in self.workers.values() if worker.state == "alive")
 
     def none_has(self, workflow: str) -> bool:
-        """Whether every worker that is alive has told what it serves, and none of them this workflow."""
+        """Whether every worker that is alive has told what it serves, and none of them advances this workflow."""
         told = [worker.about for worker in self.workers.values() if worker.state == "alive"]
-        return bool(told) and all(about.holdfast and workflow not in about.workflows for about in told)
+        return bool(told) and all(about.holdfast and not about.advances(workflow) for about in told)
+
+    def unserved_queue(self, workflow: str) -> str | None:
+        """Return the queue of a workflow that a worker which is alive knows and does not serve."""
+        told = [worker.about for worker in self.workers.values() if worker.state == "alive"]
+        return next((about.unserved[workflow] for about in told if workflow in about.unserved), None)
+
+    def last_with(self, workflow: str) -> WorkerRow | None:
+        """Return the worker that was heard of last of those that are gone and advanced a workflow."""
+        gone = (each for each in self.workers.values() if each.state != "alive" and each.about.advances(workflow))
+        return max(gone, key=lambda worker: worker.heard, default=None)
 
     def none_serves(self, queue: str) -> bool:
         """The same of a queue."""

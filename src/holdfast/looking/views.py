@@ -227,6 +227,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[str] = []
     workflows: dict[str, str] = {}
     """What it advances: the newest version that it has of each."""
+    unserved: dict[str, str] = {}
+    """Workflows that it knows and does not advance, because it does not serve their queue, with that queue."""
     max_steps: int = 0
     steps: int = 0
     """How many step bodies ran when it was last heard of, and how many runs it had in memory."""

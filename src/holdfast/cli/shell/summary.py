@@ -92,9 +92,10 @@ def _show(where: str, summary: Summary, url: str | None) -> None:
     click.echo("   ".join(counts) if counts else "there are no runs yet", color=output.coloured())
     if summary.attention or summary.findings:
         say("Needs attention")
-        rows = [(f"  {head.id}", head.status, printable(head.why.sentence)) for head in summary.attention]
-        rows += [(f"  {finding.subject}", finding.level, finding.said) for finding in summary.findings[:_SHOWN]]
-        table(("", "", ""), rows)
+        runs = [(f"  {head.id}", head.status, printable(head.why.sentence)) for head in summary.attention]
+        found = [(f"  {each.subject}", each.level, each.said) for each in summary.findings[:_SHOWN]]
+        broken = [row for row in found if row[1] == "fail"]  # which may be why runs need it
+        table(("", "", ""), [*broken, *runs, *(row for row in found if row not in broken)])
     asks = ["holdfast list"]
     if summary.attention:
         asks = [f"holdfast why {summary.attention[0].id}", "holdfast list is:attention"]

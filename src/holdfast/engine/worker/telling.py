@@ -28,6 +28,7 @@ def about_worker(registry: Registry, settings: Settings, queues: Queues) -> str:
         python=platform.python_version(),
         queues=list(queues.names),
         workflows={workflow.name: workflow.version for workflow in registry.all()},
+        unserved={flow.name: flow.queue for flow in registry.all() if flow.queue not in queues.names},
         fingerprints={workflow.name: workflow.fingerprint for workflow in registry.all()},
         max_steps=settings.max_steps,
         lease=micros(settings.lease),

@@ -35,6 +35,8 @@ async def version_views(store: Store) -> list[VersionView]:
     for worker in await store.workers():
         if worker.state == "alive":
             for workflow, version in worker.about.workflows.items():
+                if not worker.about.advances(workflow):
+                    continue
                 served[workflow, version] = served.get((workflow, version), 0) + 1
                 if fingerprint := worker.about.fingerprints.get(workflow):
                     codes.setdefault((workflow, version), set()).add(fingerprint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.clock import Instant
 from holdfast.contract.heads import RunHead
 from holdfast.contract.rows import RunPlace, Status
 from holdfast.looking.facts import Facts
@@ -63,9 +64,7 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
         return Say(code="pending.nobody", text=f"No worker can take it: none is alive{last}", since=due, help=help)
     workers = f"{len(facts.alive)} worker{'s are' if len(facts.alive) != 1 else ' is'} alive"
     if facts.none_has(head.workflow):
-        help = (Help(say=f"start a worker with it: Engine(workflows=[{head.workflow}, ...])"), WORKERS)
-        text = f"No worker can take it: {workers}, and none has workflow `{head.workflow}`; it {late}"
-        return Say(code="pending.nobody", text=text, since=due, subject={"workflow": head.workflow}, help=help)
+        return _not_served(head, facts, times, workers, f"it {late}", due)
     if times.now - due > MINUTE:
         help = (helping(f"see whether a worker knows workflow `{head.workflow}`", "workers"),)
         text = f"It {late} and no worker took it; {workers}: does one know workflow `{head.workflow}`?"
@@ -74,6 +73,19 @@ def unclaimed(head: RunHead, facts: Facts, times: Times) -> Say:
     others = f", {ahead} pending before it" if ahead else ""
     text = f"Waits for a worker: it {late}{others}, and {workers}{_rate(facts.taken)}"
     return Say(code="pending.busy", text=text, since=due, help=(WORKERS,))
+
+
+def _not_served(head: RunHead, facts: Facts, times: Times, workers: str, late: str, due: Instant) -> Say:
+    """Say that no worker which is alive advances a workflow: none knows it, or none serves its queue."""
+    queue, subject, lacks = facts.unserved_queue(head.workflow), {"workflow": head.workflow}, "has"
+    start = f"start a worker with it: Engine(workflows=[{head.workflow}, ...])"
+    if queue is not None:
+        lacks, subject = f"serves queue `{queue}` of", subject | {"queue": queue}
+        start = f"start a worker that serves it: Engine(queues=[{queue!r}, ...])"
+    gone = facts.last_with(head.workflow)
+    last = f"`{facts.worker(gone.id)}` had it, last heard of {times.back(gone.heard)}" if gone is not None else late
+    text = f"No worker can take it: {workers}, and none {lacks} workflow `{head.workflow}`; {last}"
+    return Say(code="pending.nobody", text=text, since=due, subject=subject, help=(Help(say=start), WORKERS))
 
 
 def _rate(taken: float | None) -> str:
