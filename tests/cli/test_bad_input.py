@@ -88,6 +88,48 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
         "Mars/Base",
     ),
     (("result", "done", "--timeout", "soon"), 2, "write a number and s, min, h or d"),
+    # What a command must never take for something else.
+    (("list", "quiet:..-2d"), 2, "nothing happened since one time, as in quiet:-2d"),
+    (("cancel", "--where", "is:open quiet:..-2d", "--dry-run"), 2, "nothing happened since one time"),
+    (("list", "created:.."), 2, "created:.. names no time"),
+    (("list", "created:2026-11-03..2026-11-01"), 2, "ends before it begins"),
+    (("list", "id:*"), 2, "id:* is every run: write how its id begins"),
+    (("terminate", "sleeps", "--reason", "   "), 2, "terminate needs --reason"),
+    (("set", "sleeps", "a=1", "a=2"), 2, "a is given twice"),
+    (("start", "sleeper", "-i", "days=1", "-i", "days=2"), 2, "days is given twice"),
+    (("cancel", "-", "sleeps"), 2, "- takes ids from stdin: leave out the others"),
+    (
+        ("schedules", "backfill", "nightly", "--from", "2026-11-04", "--until", "2026-11-01", "--dry-run"),
+        2,
+        "--until 2026-11-01 00:00 is not after --from 2026-11-04 00:00",
+    ),
+    # What has no place, no state and no name for it.
+    (("send", "done", "approval", "1"), 6, "run 'done' has ended (completed)"),
+    (("ask", "done", "add", "1"), 6, "run 'done' has ended (completed)"),
+    (("pause", "--limit", "opnai"), 2, "no engine on this database declares the limit 'opnai'"),
+    (("cancel", "done", "--url", "missing.db"), 4, "missing.db: there is no such database"),
+    (("db", "backup", "new.db", "--url", "missing.db"), 4, "missing.db: there is no such database"),
+    (("evidence", "nobody"), 3, "there is no run 'nobody', and nothing of one is on record"),
+    (("audit", "verify", "--run", "nobody"), 3, "there is no run 'nobody', and nothing of one is on record"),
+    (("audit", "export", "-o", "none/audit.ndjson"), 2, "none/audit.ndjson: cannot be written: No such file"),
+    # What is too large, too deep, or no text.
+    (("list", "\udcff"), 2, "\\udcff: is no text in UTF-8"),
+    (("history", "done", "--after", "9" * 30), 2, "after must be between 0 and"),
+    (("history", "done", "--after", "-1"), 2, "after must be between 0 and"),
+    (("inbox", "waits", "--after", "9" * 30), 2, "after must be between 0 and"),
+    (("evidence", "account", "--after", "9" * 30), 2, "after must be between 0 and"),
+    (("events", "stock", "--after", "9" * 30), 2, "after must be between 0 and"),
+    (("audit", "list", "--before", "9" * 30), 2, "before must be between 0 and"),
+    (("tail", "--for", f"{'9' * 20}d"), 2, "is longer than 36,500 days"),
+    (("pause", "sleeps", "--for", f"{'9' * 5_000}d"), 2, "is longer than 36,500 days"),
+    (("token", "create", "--expires", f"{'9' * 20}h"), 2, "is longer than 36,500 days"),
+    (("send", "waits", "approval", "[" * 100_000), 2, "the payload is nested too deep"),
+    (("send", "waits", "approval", "9" * 6_000), 2, "the payload has a number that is too long"),
+    (
+        ("schedules", "backfill", "nightly", "--from", "0001-01-01", "--until", "9999-12-31", "--dry-run"),
+        2,
+        "0001-01-01 is no time that runs have: write a year from 1970 to 9000",
+    ),
 ]
 
 

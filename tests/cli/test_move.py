@@ -47,7 +47,7 @@ def standing(database: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        (["no.db", "temporal://127.0.0.1:1/default"], 2, "there is no such database"),
+        (["no.db", "temporal://127.0.0.1:1/default"], 4, "there is no such database"),
         (["{db}", "postgresql://elsewhere/x"], 2, "is no address of a Temporal server: write temporal://host:7233"),
         (["{db}", "temporal://127.0.0.1:1/default"], 4, "no Temporal server answers at 127.0.0.1:1"),
         (["{db}", "temporal://127.0.0.1:1/default", "--app", "nothing"], 2, "write module:attribute"),

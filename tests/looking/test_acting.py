@@ -22,6 +22,7 @@ from holdfast.errors import (
 from holdfast.limits import Limit
 from holdfast.looking import LocalDesk
 from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest
+from holdfast.looking.acting.revealing import value_at
 from holdfast.testing import JumpingClock, TestEngine
 
 DAY = timedelta(days=1)
@@ -281,7 +282,9 @@ async def test_evidence_is_paged_and_exported(desk, engine):
     verdict = await desk.verify_audit("root", told=told.append)
     assert verdict.last == page.items[-1].hash
     assert told == [*range(1, verdict.checked + 1)]
-    assert (await desk.evidence("nobody")).items == []
+    for asked in (desk.evidence("nobody"), desk.verify_audit("nobody"), anext(desk.export_audit("nobody"))):
+        with pytest.raises(NoSuchRun, match="and nothing of one is on record"):
+            await asked
 
 
 async def test_versions_say_which_workers_have_them_and_how_many_runs_are_open(desk, engine):
@@ -304,3 +307,9 @@ async def test_a_result_is_waited_for_no_longer_than_asked(desk, engine):
     ended = await desk.result("a-1", wait=DAY)
     assert (ended.ended, ended.output) == (True, "yes")
     assert (await desk.steps("a-1")).items == []
+
+
+def test_a_pointer_with_a_very_long_number_points_at_nothing():
+    assert value_at([1, 2], "/1") == 2
+    with pytest.raises(BadInput, match="nothing stands at"):
+        value_at([1, 2], f"/{'9' * 5_000}")

@@ -15,7 +15,7 @@ from holdfast.clock import from_datetime
 from holdfast.contract.heads import HeadFilter
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.errors import BadFilter, BadInput
-from holdfast.looking.query import Query, parse
+from holdfast.looking.query import BadCursor, Query, cursor_at, parse, read_cursor
 
 NOW = from_datetime(datetime(2026, 11, 16, 12, tzinfo=UTC))
 
@@ -96,3 +96,14 @@ def test_what_cannot_be_read_is_named_with_what_was_probably_meant(text, said):
 def test_no_text_makes_it_fail_otherwise(text):
     with suppress(BadInput):
         parse(text, NOW)
+
+
+def test_a_cursor_names_a_key_that_a_run_can_have():
+    which = "status:failed"
+    assert read_cursor(cursor_at(7, which), which) == 7
+    for cursor, said in (
+        (cursor_at(10**30, which), "not one that holdfast gave|belongs to another filter"),
+        (cursor_at(7, "status:paused"), "belongs to another filter"),
+    ):
+        with pytest.raises(BadCursor, match=said):
+            read_cursor(cursor, which)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from holdfast.cli.runs.many import PAST, act_on_many
 from holdfast.cli.shell.names import FILTER, RUN
 from holdfast.errors import BadInput, CannotReopen
 from holdfast.looking.views import Acted
+from holdfast.texts import shortened
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
@@ -27,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)min)?(?:(\d+)s)?")
 _UNITS = ("days", "hours", "minutes", "seconds")
+_LONGEST = timedelta(days=36_500)
 
 
 def shared(command: F) -> F:
@@ -143,7 +145,7 @@ def terminate_command(**given: Any) -> int:
     \b
     Example: holdfast terminate order-88405 --reason "the customer is gone, INC-9"
     """
-    if not given["reason"] and not given["dry_run"]:
+    if not given["reason"].strip() and not given["dry_run"]:
         raise click.UsageError("terminate needs --reason")
     return _act("terminate", given)
 
@@ -235,6 +237,10 @@ def json_of(text: str | None) -> Any:
         raise BadInput(
             f"the payload is no JSON: {error.msg} at position {error.pos}; a text is written '\"so\"'"
         ) from None
+    except RecursionError:
+        raise BadInput("the payload is nested too deep") from None
+    except ValueError:  # what Python says of it advises to lift its limit
+        raise BadInput("the payload has a number that is too long") from None
 
 
 def duration_of(option: str, text: str | None) -> timedelta | None:
@@ -244,7 +250,13 @@ def duration_of(option: str, text: str | None) -> timedelta | None:
     found = _DURATION.fullmatch(text) if text else None
     if found is None:
         raise BadInput(f"{option} {text}: write a number and s, min, h or d, as in 30min or 1h30min")
-    return timedelta(**{unit: int(each or 0) for unit, each in zip(_UNITS, found.groups(), strict=True)})
+    try:
+        lasts = timedelta(**{unit: int(each or 0) for unit, each in zip(_UNITS, found.groups(), strict=True)})
+    except (OverflowError, ValueError):
+        lasts = timedelta.max
+    if lasts > _LONGEST:
+        raise BadInput(f"{option} {shortened(text, 40)}: is longer than {_LONGEST.days:,} days")
+    return lasts
 
 
 def _hold_back(given: dict[str, Any], paused: bool, workflow: str | None, queue: str | None, limit: str | None) -> int:
@@ -270,13 +282,25 @@ def _hold_back(given: dict[str, Any], paused: bool, workflow: str | None, queue:
 def _act(action: str, given: dict[str, Any], **more: Any) -> int:
     from holdfast.looking.acts import Options
 
-    ids = [line.strip() for line in sys.stdin if line.strip()] if given["run_ids"] == ("-",) else [*given["run_ids"]]
+    ids = given_ids(given["run_ids"])
     if bool(ids) == bool(given["where"]):
         raise click.UsageError("name runs by their ids, or with --where FILTER, one of the two")
     options = Options(by=who(given["by"]), reason=given["reason"], dry_run=given["dry_run"], **more)
     if len(ids) == 1:
         return _one(action, ids[0], options, given)
     return act_on_many(action, ids, options, given)
+
+
+def given_ids(run_ids: Sequence[str]) -> list[str]:
+    """Return ids as they were given, or those of stdin where - is."""
+    if "-" not in run_ids:
+        return [*run_ids]
+    if len(run_ids) > 1:
+        raise click.UsageError("- takes ids from stdin: leave out the others")
+    try:
+        return [line.strip() for line in sys.stdin if line.strip()]
+    except UnicodeDecodeError:
+        raise BadInput("what stdin has is no text in UTF-8") from None
 
 
 def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:

@@ -258,7 +258,7 @@ def open_existing(where: str) -> Store:
     store = careful_store(where)
     path = getattr(store, "path", None)
     if path is not None and "://" not in path and not os.path.exists(path):
-        raise BadInput(f"{path}: there is no such database")
+        raise CannotOpen(f"{path}: there is no such database")
     return store
 
 

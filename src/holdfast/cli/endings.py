@@ -15,15 +15,18 @@ from holdfast.errors import (
     NoSuchRun,
     NoSuchSchedule,
     RunError,
+    RunTerminal,
     StoreUnreachable,
+    UnknownLimit,
 )
 
 NOTHING_CHANGED, IN_PART = 6, 7
 _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((NoSuchRun, NoSuchLetter, NoSuchSchedule), 3),
+    ((RunTerminal,), NOTHING_CHANGED),
     ((CannotMove,), 2),
     ((CannotOpen, StoreUnreachable), 4),
-    ((BadInput, RunError), 2),
+    ((BadInput, RunError, UnknownLimit), 2),
 )
 
 

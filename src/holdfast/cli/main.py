@@ -152,6 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     database, or no right; 5 the code does not fit; 6 nothing was in a state for it; 7 done in part; 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    unreadable = next((word for word in given if not word.isprintable() and not _is_text(word)), None)
+    if unreadable is not None:
+        return _failed(f"{unreadable}: is no text in UTF-8", given, 2)
     try:
         if not given and "_HOLDFAST_COMPLETE" not in os.environ:
             return _summary()
@@ -178,6 +181,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         code, message = ending_of(error)
         return _failed(f"{message}{_named(given)}" if message.endswith("holdfast db upgrade") else message, given, code)
+
+
+def _is_text(word: str) -> bool:
+    """Whether bytes that a shell handed over could be read."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _named(given: Sequence[str]) -> str:

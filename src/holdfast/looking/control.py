@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from holdfast.clock import Instant, to_datetime
 from holdfast.contract.rows import AuditRow, EvidenceRow, ScheduleRow
 from holdfast.contract.store import Store
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoSuchRun
 from holdfast.events import Event
 from holdfast.looking.facts import limit_words
 from holdfast.looking.times import span
@@ -141,6 +141,16 @@ async def verdict_view(store: Store, run_id: str | None, told: Callable[[int], N
     return VerdictView(ok=True, checked=checked, last=last)
 
 
+async def check_known(store: Store, run_id: str) -> None:
+    """Refuse a run of which nothing is on record if there is none: what it put there may outlive it.
+
+    Raises:
+        NoSuchRun: there is no run with that id.
+    """
+    if not await store.heads_of([run_id]):
+        raise NoSuchRun(run_id, ", and nothing of one is on record")
+
+
 async def chain_rows(store: Store, run_id: str | None) -> AsyncGenerator[AuditRow | EvidenceRow, None]:
     """Yield the rows of the audit trail, or of what one run put on record, in their order."""
     after = 0
@@ -149,6 +159,8 @@ async def chain_rows(store: Store, run_id: str | None) -> AsyncGenerator[AuditRo
         rows = await (store.audit(None, after, _PAGE) if run_id is None else store.evidence(run_id, after, _PAGE))
         for row in rows:
             yield row
+        if not rows and not after and run_id is not None:
+            await check_known(store, run_id)
         if len(rows) < _PAGE:
             return
         after = rows[-1].n

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.schedules.preview import TickPreview
 
 _MOST = 1_000
+_LAST = 2**63 - 1
 _WAITERS = 50
 _COUNTED_EVERY = 10_000_000
 
@@ -113,7 +114,7 @@ class LocalHouse(Desk):
     ) -> list[LetterView]:
         from holdfast.looking.letters import letter_view
 
-        _check_limit(limit)
+        check_limit(limit)
         which = LetterFilter(acknowledged=seen, limit=limit, workflow=workflow, before=before)
         return [letter_view(row) for row in await self._store.letters(which)]
 
@@ -238,7 +239,8 @@ class LocalHouse(Desk):
         ]
 
     async def events(self, name: str, *, after: int = 0, limit: int = 50) -> EventPage:
-        _check_limit(limit)
+        check_limit(limit)
+        check_place("after", after)
         rows = await self._store.events(name, after, limit + 1)
         queued = [
             EventView(n=row.n, name=row.name, id=row.id, payload=codec.decode(row.payload), at=to_datetime(row.at))
@@ -291,8 +293,8 @@ class LocalHouse(Desk):
     async def chain(self, run_id: str | None = None, *, after: int = 0, limit: int = 100) -> ChainPage:
         from holdfast.looking.about.chain import chain_page
 
-        if not 1 <= limit <= _MOST:
-            raise BadInput(f"limit must be between 1 and {_MOST:,}, not {limit}")
+        check_limit(limit)
+        check_place("after", after)
         return await chain_page(self._store, run_id, after, limit)
 
     async def export_audit(self, run_id: str | None = None) -> AsyncGenerator[bytes, None]:
@@ -336,7 +338,8 @@ class LocalHouse(Desk):
     async def audit(self, **which: Unpack[AuditAsked]) -> AuditPageView:
         since, until = which.get("since"), which.get("until")
         others: Any = {name: value for name, value in which.items() if name not in ("since", "until")}
-        _check_limit(which.get("limit", 50))
+        check_limit(which.get("limit", 50))
+        check_place("before", which.get("before"))
         page = await self._store.acts(
             AuditFilter(
                 at_from=from_datetime(since) if since is not None else None,
@@ -363,9 +366,16 @@ def moment(at: Instant | None) -> datetime | None:
     return to_datetime(at) if at is not None else None
 
 
-def _check_limit(limit: int) -> None:
+def check_limit(limit: int) -> None:
+    """Refuse a number of rows that no page has."""
     if not 1 <= limit <= _MOST:
         raise BadInput(f"limit must be between 1 and {_MOST:,}, not {limit}")
+
+
+def check_place(name: str, number: int | None) -> None:
+    """Refuse a number after or before which no row can be."""
+    if number is not None and not 0 <= number <= _LAST:
+        raise BadInput(f"{name} must be between 0 and {_LAST}, not {number}")
 
 
 def _written(value: str) -> str:

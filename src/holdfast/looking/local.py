@@ -15,6 +15,7 @@ from holdfast.contract.waits import notes_of, words_of
 from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, gather, gather_one
+from holdfast.looking.house import check_limit, check_place
 from holdfast.looking.query import OPEN, OVERDUE, Query, cursor_at, meets, parse, read_cursor
 from holdfast.looking.times import Times
 from holdfast.looking.views import (
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 MOST = 200
 """How many runs a page may have."""
-_MOST_ENTRIES = 1_000
 MOST_FACTS = 10_000
 """How many facts of a run are looked at, the newest, to show it with its steps."""
 _MANY_FACTS = 300
@@ -247,13 +247,15 @@ class LocalDesk(LocalActs):
     async def inbox(self, run_id: str, *, after: int = 0, limit: int = 100) -> InboxPage:
         from holdfast.looking.about.runs import inbox_page
 
-        _check_limit(limit)
+        check_limit(limit)
+        check_place("after", after)
         return await inbox_page(self._store, await self._head(run_id), after, limit)
 
     async def evidence(self, run_id: str, *, after: int = 0, limit: int = 100) -> EvidencePage:
         from holdfast.looking.about.runs import evidence_page
 
-        _check_limit(limit)
+        check_limit(limit)
+        check_place("after", after)
         return await evidence_page(self._store, run_id, after, limit)
 
     async def history(
@@ -261,7 +263,8 @@ class LocalDesk(LocalActs):
     ) -> HistoryPage:
         from holdfast.looking.about.timeline import entry_views
 
-        _check_limit(limit)
+        check_limit(limit)
+        check_place("after", after)
         head = await self._head(run_id)
         if archived:
             rows = await self._store.history(head.key, archived=True)
@@ -441,11 +444,6 @@ def head_view(head: RunHead, why: Why, facts: Facts) -> Head:
         reopened=head.reopens,
         generation=head.generation,
     )
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= _MOST_ENTRIES:
-        raise BadInput(f"limit must be between 1 and {_MOST_ENTRIES:,}, not {limit}")
 
 
 def _moment(at: Instant | None) -> Any:

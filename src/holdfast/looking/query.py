@@ -131,7 +131,8 @@ class _Reading:
         given = set()
         for each in value.split(","):
             if each not in list(Status):
-                hint = f"; did you mean {_SYNONYMS[each]}?" if each in _SYNONYMS else _nearest(each, list(Status))
+                near = [_SYNONYMS[each]] if each in _SYNONYMS else _near(each, list(Status))
+                hint = f"; did you mean {near[0]}?" if near else ""
                 raise BadFilter(f"status {shown(each)} is none of {', '.join(Status)}{hint}")
             given.add(Status(each))
         self._narrow(set(Status) - given if negated else given)
@@ -150,7 +151,10 @@ class _Reading:
         if not value.endswith("*"):
             self._word = _unquoted(value)
             return
-        self._once(name, "id_prefix", _unquoted(value[:-1]))
+        begins = _unquoted(value[:-1])
+        if not begins:
+            raise BadFilter(f"id:{value} is every run: write how its id begins, as in {EXAMPLES[name]}")
+        self._once(name, "id_prefix", begins)
 
     def what(self, name: str, value: str, negated: bool) -> None:
         if value not in IS:
@@ -164,6 +168,10 @@ class _Reading:
 
     def moment(self, name: str, value: str, negated: bool) -> None:
         begin, dots, end = value.partition("..")
+        if not begin and not end:
+            raise BadFilter(f"{name}:{value} names no time, as in {EXAMPLES[name]}")
+        if name == "quiet" and dots:
+            raise BadFilter(f"quiet:{value}: nothing happened since one time, as in {EXAMPLES[name]}")
         first: Instant | None = None
         last: Instant | None = None
         if begin:
@@ -175,6 +183,8 @@ class _Reading:
         if name == "quiet":
             self._once(name, "quiet_since", first)
             return
+        if first is not None and last is not None and last <= first:
+            raise BadFilter(f"{name}:{value} ends before it begins")
         self._once(name, f"{name}_from", first)
         self._once(name, f"{name}_until", last)
 
@@ -231,8 +241,12 @@ EXAMPLES = {
 """How each word of the language is written."""
 
 
+def _near(word: str, known: Any) -> list[str]:
+    return get_close_matches(word.lower(), [str(each) for each in known], n=1, cutoff=0.5)
+
+
 def _nearest(word: str, known: Any) -> str:
-    found = get_close_matches(word.lower(), [str(each) for each in known], n=1, cutoff=0.5)
+    found = _near(word, known)
     return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(map(str, known))}"
 
 
@@ -313,6 +327,6 @@ def read_cursor(cursor: str, which: str) -> int:
         version, key, digest = msgspec.json.decode(text, type=tuple[int, int, str])
     except ValueError:
         raise BadCursor("the cursor is not one that holdfast gave; begin without it") from None
-    if version != 1 or digest != _digest(which):
+    if version != 1 or digest != _digest(which) or abs(key) >= 2**63:
         raise BadCursor("the cursor belongs to another filter; begin without it, or repeat the filter it came with")
     return key

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, aclosing
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from holdfast.cli.output import emit, harmless, listed, payload, say, say_wrappe
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
 from holdfast.cli.shell.times import MOMENT
+from holdfast.errors import BadInput
 from holdfast.looking.views import AuditPageView
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def export_audit(run_id: str | None, file: str | None, url: str | None) -> None:
 
     async def work(desk: Desk) -> int:
         progress, rows = ProgressLine("exporting", None, "rows"), 0
-        with click.open_file(file or "-", "wb") as out:
+        with _writing(file) as out:
             async with aclosing(desk.export_audit(run_id)) as lines:
                 async for line in lines:
                     out.write(line if file is not None else harmless(line).encode())  # it says the same
@@ -108,6 +109,13 @@ def export_audit(run_id: str | None, file: str | None, url: str | None) -> None:
     rows = looking(url, work)
     if file is not None:
         say(f"exported {rows:,} row{'' if rows == 1 else 's'} to {file}", err=True)
+
+
+def _writing(file: str | None) -> AbstractContextManager[IO[Any]]:
+    try:
+        return click.open_file(file or "-", "wb")
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be written: {error.strerror}") from None
 
 
 @click.command("evidence", short_help="Show what a run put on record.")

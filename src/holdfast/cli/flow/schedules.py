@@ -226,6 +226,8 @@ def backfill_schedule(schedule_id: str, start: datetime, end: datetime, limit: i
     \b
     Example: holdfast schedules backfill nightly --from 2026-11-01 --until 2026-11-04 --app shop.main:engine
     """
+    if end <= start:
+        raise click.UsageError(f"--until {end:%Y-%m-%d %H:%M} is not after --from {start:%Y-%m-%d %H:%M}")
     if dry_run:
         return _show_past(schedule_id, start, end, limit, given)
     actor, code, reason = who(given["by"]), code_at_hand(given["app"]), given["reason"]

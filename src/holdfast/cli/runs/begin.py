@@ -103,9 +103,11 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise BadInput(f"{option} {each}: write name=value")
+        if name in found:
+            raise BadInput(f"{option} {each}: {name} is given twice")
         try:
             found[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             found[name] = value
     return found
 

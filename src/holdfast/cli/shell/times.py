@@ -9,6 +9,9 @@ import click
 from holdfast.cli.database import zone
 from holdfast.errors import BadInput
 
+_FIRST, _LAST = 1970, 9000
+"""The years of moments: what databases and calendars have in common, with room for time zones."""
+
 
 class Moments(click.ParamType[datetime]):
     """A date, or a date and a time, in the zone of the person unless it says its own."""
@@ -22,6 +25,8 @@ class Moments(click.ParamType[datetime]):
             raise BadInput(
                 f"{value} is no time; write 2026-11-01, 2026-11-01T09:30 or 2026-11-01T09:30+01:00"
             ) from None
+        if not _FIRST <= moment.year <= _LAST:
+            raise BadInput(f"{value} is no time that runs have: write a year from {_FIRST} to {_LAST}")
         if moment.tzinfo is not None:
             return moment
         own = zone()

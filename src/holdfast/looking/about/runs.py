@@ -12,6 +12,7 @@ from holdfast.contract.heads import HeadFilter, RunHead
 from holdfast.contract.store import Store
 from holdfast.engine.views.messages import unread
 from holdfast.errors import BadInput
+from holdfast.looking.control import check_known
 from holdfast.looking.views import Head
 from holdfast.payloads import codec
 
@@ -112,6 +113,8 @@ async def inbox_page(store: Store, head: RunHead, after: int, limit: int) -> Inb
 async def evidence_page(store: Store, run_id: str, after: int, limit: int) -> EvidencePage:
     """Return what a run put on record, that after a number."""
     rows = await store.evidence(run_id, after, limit + 1)
+    if not rows and not after:
+        await check_known(store, run_id)
     items = [
         EvidenceView(
             n=row.n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.looking.desk import Desk
     from holdfast.looking.views import StepView
+
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 async def reveal(desk: Desk, engine: Engine, run_id: str, request: RevealRequest, by: str, reason: str) -> RevealedView:
@@ -69,7 +72,7 @@ def value_at(payload: Any, pointer: str) -> Any:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(payload, dict) and name in payload:
             payload = payload[name]
-        elif isinstance(payload, list) and name.isascii() and name.isdigit() and int(name) < len(payload):
+        elif isinstance(payload, list) and _NUMBER.fullmatch(name) and int(name) < len(payload):
             payload = payload[int(name)]
         else:
             there = f"; there are: {', '.join(map(str, list(payload)[:20]))}" if isinstance(payload, dict) else ""
