@@ -83,6 +83,27 @@ def test_a_file_of_an_older_schema_is_named_with_the_command_that_upgrades_it(sh
         assert (code, "holdfast db upgrade" in said) == (4, True), command
 
 
+ACTING = (
+    ("cancel", "sleeps"), ("cancel", "--where", "is:open", "--dry-run"), ("send", "waits", "approval", "1"),
+    ("publish", "stock"), ("start", "sleeper", "-i", "days=1"), ("set", "sleeps", "size=3"),
+    ("pause", "--workflow", "sleeper"), ("letters", "ack", "L"), ("schedules", "pause", "nightly"),
+    ("purge", "completed", "--older-than", "1d", "--dry-run"), ("token", "create"),
+)  # fmt: skip
+
+
+def test_an_act_neither_brings_a_file_up_to_date_nor_makes_a_database_of_an_empty_one(shop, capsys):
+    """Workers of an older holdfast may be at work on it: only `db upgrade`, and engines, change tables."""
+    for data, words in (
+        (gzip.decompress((ROOT / "tests/golden/schema_10/sqlite.db.gz").read_bytes()), "holdfast db upgrade"),
+        (b"", "is not an SQLite database"),
+    ):
+        FILE.write_bytes(data)
+        for command in ACTING:
+            code, said = told(capsys, *command)
+            assert (code, words in said) == (4, True), (command, said)
+            assert FILE.read_bytes() == data, command
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

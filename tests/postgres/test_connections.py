@@ -17,7 +17,7 @@ from holdfast.contract.operations import (
     Delivered,
     Pause,
 )
-from holdfast.errors import AuthFailed, BadInput, CannotOpen, StoreError
+from holdfast.errors import AuthFailed, BadInput, CannotOpen, StoreError, StoreUnreachable
 from holdfast.stores.postgres.connections import ANSWER
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.conformance.samples import (
@@ -174,3 +174,39 @@ async def test_loading_a_run_comes_to_an_end(
         await settled(loading)
         await far.close()
     assert done
+
+
+async def test_what_a_new_connection_does_not_answer_is_not_asked_again(store: PostgresStore) -> None:
+    """Only a connection that was there before may be the one that is silent."""
+    asked: list[Any] = []
+
+    async def ask(connection: Any) -> None:
+        asked.append(connection)
+        await connection.execute("SELECT pg_sleep(600)")
+
+    async def answered(connection: Any) -> None:
+        await connection.execute("SELECT 1")
+
+    connections = store._connections
+    for was_there, times in ((False, 1), (True, 2)):
+        await connections.reader.drop()
+        if was_there:
+            await connections.read(answered)
+        asked.clear()
+        with pytest.raises(StoreUnreachable, match=r"no answer within 0\.2 s"):
+            await connections.read(ask, 0.2)
+        assert len(asked) == times
+
+
+async def test_a_user_without_rights_is_told_so(
+    database: str, store: PostgresStore, side: psycopg.Connection[Any]
+) -> None:
+    """Looking does not speak of writing."""
+    name = f"looker_{os.getpid()}"
+    side.execute(f"CREATE ROLE {name} LOGIN")
+    try:
+        for look_only in (True, False):
+            with pytest.raises(CannotOpen, match="this user has no right to what was asked"):
+                await PostgresStore(database.replace("postgres@", f"{name}@")).open(look_only=look_only)
+    finally:
+        side.execute(f"DROP ROLE {name}")

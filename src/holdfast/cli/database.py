@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -241,6 +242,7 @@ def careful_store(where: str) -> Store:
     """
     from holdfast.stores import open_store
 
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # what it warns of is told by the error of the command
     store = open_store(where)
     if str(getattr(store, "path", "")).startswith((":memory:", "kv+memory:")):
         raise BadInput("a database in memory cannot be seen by another process; name a file")
@@ -312,8 +314,20 @@ async def desk_to_act(where: str, workflows: Sequence[Any] = ()) -> AsyncIterato
         yield remote(where)
         return
     store = open_existing(where)
+    await _see_that_it_is_ours(where)
     async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
         yield LocalDesk(store, zone=zone(), engine=engine)
+
+
+async def _see_that_it_is_ours(where: str) -> None:
+    """Refuse a database that an engine would make tables in, or bring up to date: an act on a run does neither.
+
+    Raises:
+        CannotOpen, NeedsUpgrade: it is empty, or of an older holdfast.
+    """
+    store = careful_store(where)
+    await store.open(look_only=True)
+    await store.close()
 
 
 def who(given: str | None) -> str:

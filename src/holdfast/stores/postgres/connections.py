@@ -68,6 +68,10 @@ class DatabaseClock(Clock):
         self._offset = least if first else min(max(self._offset, least), most)
 
 
+class NoAnswer(psycopg.OperationalError):
+    """A statement took longer than it may, and its connection was given up."""
+
+
 class ReconnectingConnection:
     """One connection that is opened when it is needed, used by one at a time, and opened again after it broke."""
 
@@ -96,7 +100,7 @@ class ReconnectingConnection:
                     return await work(connection)
             except TimeoutError as error:
                 await self.drop()
-                raise psycopg.OperationalError(f"no answer within {answer} s") from error
+                raise NoAnswer(f"no answer within {answer} s") from error
             except asyncio.CancelledError:
                 await self.drop()  # what is still on its way is not known
                 raise
@@ -262,11 +266,17 @@ class PostgresConnections:
         _logger.warning("%s is a pooler: going on as with dialect='pooler'; say so to silence this", self.where)
 
     async def read(self, work: Work[T], answer: float | None = ANSWER) -> T:
-        """Do something that may be done twice: once more, on a new connection, if the one there was has broken."""
+        """Do something that may be done twice: once more, on a new connection, if the one there was has broken.
+
+        What a new connection had no answer to is not asked again: it is not the connection that is slow.
+        """
+        begun = time.monotonic()
         try:
             return await self.reader.use(work, answer)
         except psycopg.Error as error:
-            if self.reader.connection is not None and not isinstance(error, UNPREPARED):
+            new = self.reader.opened >= begun
+            lost = self.reader.connection is None and not (new and isinstance(error, NoAnswer))
+            if not lost and not isinstance(error, UNPREPARED):
                 raise translate(error, self.where) from error
         try:
             return await self.reader.use(work, answer)

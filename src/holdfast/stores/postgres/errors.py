@@ -59,7 +59,9 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
         return refusal
     if isinstance(error, errors.DiskFull | errors.OutOfMemory):
         return StoreFull(f"{where}: the server has no space left ({said})")
-    if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
+    if isinstance(error, errors.InsufficientPrivilege):
+        return ReadOnly(f"{where}: this user has no right to what was asked ({said})")
+    if isinstance(error, errors.ReadOnlySqlTransaction):
         return ReadOnly(f"{where}: the database cannot be written by this user ({said})")
     if isinstance(error, errors.LockNotAvailable | errors.UniqueViolation):
         return Contended(f"{where}: a transaction that is still open holds what was needed ({said})")
