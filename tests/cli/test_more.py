@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 from tests.support.transfer_cases import approval
 
+from holdfast.cli.endings import ending_of
 from holdfast.cli.runs.family import _tail
+from holdfast.errors import MissingExtra
 from holdfast.looking import LocalDesk
 from holdfast.looking.about.graph import GraphNode, GraphView, mermaid
 from holdfast.testing import TestEngine
@@ -174,7 +176,15 @@ def test_a_drawing_escapes_what_its_language_would_obey():
     assert mermaid(made) == 'flowchart TD\n    n0["a&quot;]&lt;b&gt;"]\n'
 
 
-def test_this_machine_is_measured_on_a_database_that_is_gone_afterwards(run, tmp_path):
+def test_this_machine_is_measured_on_a_database_that_is_gone_afterwards(run, tmp_path, caplog):
     measured = run("bench", "--runs", "2", "--steps", "2", "--dir", str(tmp_path))
     assert (measured.code, "steps a second: 2 runs of 2 steps" in measured.out) == (0, True)
     assert list(tmp_path.iterdir()) == []
+    assert caplog.text == "", "it speaks of what was measured alone"
+
+
+def test_what_needs_packages_that_are_not_there_is_refused():
+    assert ending_of(MissingExtra("the dashboard", "web")) == (
+        2,
+        'the dashboard needs more packages: pip install "holdfast[web]"',
+    )

@@ -11,6 +11,7 @@ from holdfast.errors import (
     CannotMove,
     CannotOpen,
     HoldfastError,
+    MissingExtra,
     NoSuchLetter,
     NoSuchRun,
     NoSuchSchedule,
@@ -26,7 +27,7 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((RunTerminal,), NOTHING_CHANGED),
     ((CannotMove,), 2),
     ((CannotOpen, StoreUnreachable), 4),
-    ((BadInput, RunError, UnknownLimit), 2),
+    ((BadInput, RunError, UnknownLimit, MissingExtra), 2),
 )
 
 

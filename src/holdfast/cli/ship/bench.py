@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast import Context, Engine, activity, workflow  # at hand where annotations are looked up
 from holdfast.cli.database import json_option
 from holdfast.cli.output import emit, say
 from holdfast.cli.progress import ProgressLine
@@ -52,8 +53,6 @@ def bench_command(runs: int, steps: int, folder: str | None, as_json: bool) -> N
 
 
 async def _measured(file: Path, runs: int, steps: int) -> BenchView:
-    from holdfast import Context, Engine, activity, workflow
-
     @activity
     async def empty(number: int) -> int:
         return number
