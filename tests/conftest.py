@@ -44,16 +44,21 @@ _NOT_QUICK = (
     "test_crashing_steps.py",
     "test_described.py",
     "test_docs.py",
+    "test_examples.py",
     "test_isolated_steps.py",
+    "test_kills.py",
     "test_lifespan.py",
     "test_mounts.py",
+    "test_servers.py",
     "test_small.py",
+    "test_time_skipping.py",
 )
 _SEEDS = 10
 """How many of the random worlds, workflows and races of a test are tried in quick runs."""
 _SERVERS = {"postgres", "oldest_postgres", "newest_server", "server", "looker", "python"}
 """The fixtures that start one, or another process."""
-_PROCESSES = {"subprocess", "SCRIPT", "SCRIPTS", "in_process", "isolated"}
+_KILLS = "test_a_killed_process_leaves_whole_batches_and_all_that_it_was_told_of"
+_PROCESSES = {"subprocess", "SCRIPT", "SCRIPTS", "executable", "in_process", "isolate", "isolated", _KILLS}
 """What tests that start processes name: the module, the programs, and steps with a child process of their own."""
 
 leftovers.watch_tasks()
@@ -141,6 +146,8 @@ def _names(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names(inner)
+        elif isinstance(inner, tuple):
+            yield from (word for word in inner if isinstance(word, str))  # the names of arguments
 
 
 def _is_left_out(path: Path) -> bool:

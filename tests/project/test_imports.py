@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -218,8 +219,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): ast.parse(path.read_text(), str(path)) for path in sorted(SOURCE.rglob("*.py"))}
+NAMES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 PACKAGES = {module_name(path) for path in SOURCE.rglob("__init__.py")}
+
+
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """Return the tree of each module; made when a test asks, for every process of the tests reads this file."""
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in NAMES.items()}
 
 
 def imports(module: str, root: ast.AST) -> Iterator[tuple[str, str]]:
@@ -240,7 +247,7 @@ def own_imports(module: str, root: ast.AST) -> Iterator[str]:
     for origin, name in imports(module, root):
         if f"{origin}.".startswith("holdfast."):
             inner = name.removeprefix("holdfast.")
-            yield inner if inner in MODULES else origin.removeprefix("holdfast").removeprefix(".")
+            yield inner if inner in NAMES else origin.removeprefix("holdfast").removeprefix(".")
 
 
 def packages_imported(module: str, root: ast.AST) -> set[str]:
@@ -314,8 +321,8 @@ CHECKS = [wrong_direction, foreign_packages, impurities, forbidden_anywhere, clo
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_no_module_breaks_the_rule(check):
-    assert MODULES
-    assert [problem for module, tree in MODULES.items() for problem in check(module, tree)] == []
+    assert NAMES
+    assert [problem for module, tree in modules().items() for problem in check(module, tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -399,7 +406,7 @@ CIRCLES: dict[frozenset[str], str] = {
 
 def circles() -> list[frozenset[str]]:
     """Return the sets of modules that import each other in a circle, imports for type checkers included."""
-    graph = {module: set(own_imports(module, tree)) - {module} for module, tree in MODULES.items()}
+    graph = {module: set(own_imports(module, tree)) - {module} for module, tree in modules().items()}
     reach: dict[str, set[str]] = {}
     for module in graph:
         seen: set[str] = set()
@@ -444,7 +451,7 @@ def test_every_extra_is_used():
     """An extra brings packages that some module imports."""
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
     packages = {"opentelemetry-api": "opentelemetry"}
-    imported = {package for module, tree in MODULES.items() for package in packages_imported(module, tree)}
+    imported = {package for module, tree in modules().items() for package in packages_imported(module, tree)}
     for extra, requirements in project["optional-dependencies"].items():
         names = [re.split(r"[\[<>=~]", requirement)[0] for requirement in requirements if extra != "dev"]
         assert {packages.get(name, name.replace("-", "_")) for name in names} <= imported, extra
