@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.command_cases import APP, furnished
+import pytest
+from tests.support.command_cases import APP, Answer, furnished
 
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("lst",), 2, "there is no command 'lst'; did you mean list?"),
@@ -137,6 +139,20 @@ def test_mistakes_are_refused_with_words_and_codes_and_change_nothing(run, tmp_p
     """FACES 10, line 24."""
     monkeypatch.chdir(tmp_path)
     furnished("sqlite:///holdfast.db")
+    refuses_all(run)
+
+
+@pytest.mark.slow
+def test_mistakes_are_refused_with_the_same_words_and_codes_on_a_server(empty_database, tmp_path, monkeypatch, capsys):
+    """FACES 10, line 24."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_URL", empty_database)
+    furnished(empty_database)
+    refuses_all(lambda *arguments: Answer(capsys, *arguments))
+
+
+def refuses_all(run: Callable[..., Answer]) -> None:
+    """Make every mistake on the database that is here."""
     runs = run("list", "--json", "--fields", "id,status,updated_at").out
     cursor = json.loads(run("list", "--json", "--limit", "1").out)["next"]
     for words, code, said in REFUSED:

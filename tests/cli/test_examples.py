@@ -80,7 +80,34 @@ def test_examples_do_what_they_say(shops, place, tmp_path, capsys, monkeypatch):
         _run(example, words, capsys)
 
 
-def _run(example: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_examples_do_on_a_server_what_they_say(kept_schema, tmp_path, capsys, monkeypatch):
+    """FACES 10, line 8: but for those that name a file."""
+    monkeypatch.setenv("HOLDFAST_ACTOR", "kim")
+    monkeypatch.setenv("HOLDFAST_URL", kept_schema.address)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "main.py").write_text("from tests.support.example_shop import WORKFLOWS as engine\n")
+    monkeypatch.chdir(tmp_path)
+    every = dict.fromkeys([*examples_of_help(), *examples_of_the_page()])
+    examples = [each for each in every if each not in RUN_ELSEWHERE and ".db" not in each]
+    assert len(examples) >= 90
+    for example in examples:
+        for name in ("shop.main", "shop"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        words = shlex.split(example)[1:]
+        asyncio.run(furnish(kept_schema.address, FOR.get(words[0], "failed")))
+        try:
+            _run(example, words, capsys, kept_schema.address)
+        finally:
+            kept_schema.empty()
+
+
+def _run(
+    example: str, words: list[str], capsys: pytest.CaptureFixture[str], database: str = "sqlite:///holdfast.db"
+) -> None:
     if "restore" in words or words[0] == "import":
         before = ["db", "backup", "monday.db"] if "restore" in words else ["export", "holdfast.db", "monday.json"]
         assert Answer(capsys, *before).code == 0
@@ -92,7 +119,7 @@ def _run(example: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> 
     if words[0] == "tail":
         words = [*words, "--for", "0s"]  # as a person who stops it
     if words[0] == "ask":
-        with working("sqlite:///holdfast.db"):
+        with working(database):
             ended = Answer(capsys, *words)
     else:
         ended = Answer(capsys, *words)

@@ -83,6 +83,24 @@ def test_no_text_steers_a_terminal(loud_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copyfile(loud_file, "holdfast.db")
+    steers_nothing(capsys)
+
+
+@pytest.mark.slow
+def test_no_text_of_a_database_on_a_server_steers_a_terminal(empty_database, tmp_path, capsys, monkeypatch):
+    """FACES 10, line 14."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("HOLDFAST_URL", empty_database)
+    furnished(empty_database)
+    asyncio.run(_fill(empty_database))
+    steers_nothing(capsys)
+
+
+def steers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Give every command that looks, and see what it writes."""
     chosen = [("loud-18", "quiet-18"), ("loud-27", "quiet-27"), ("loud-31", "quiet-31"), ("loud-39", "quiet-39")]
     every = [command for pair in chosen for command in looks(*pair) if command[0] != "check"]
     commands = dict.fromkeys(tuple(CODE if word == APP else word for word in command) for command in every)
