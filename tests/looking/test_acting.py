@@ -282,7 +282,8 @@ async def test_evidence_is_paged_and_exported(desk, engine):
     verdict = await desk.verify_audit("root", told=told.append)
     assert verdict.last == page.items[-1].hash
     assert told == [*range(1, verdict.checked + 1)]
-    for asked in (desk.evidence("nobody"), desk.verify_audit("nobody"), anext(desk.export_audit("nobody"))):
+    unknown = (desk.evidence("nobody"), desk.verify_audit("nobody"), desk.chain("nobody"))
+    for asked in (*unknown, anext(desk.export_audit("nobody"))):
         with pytest.raises(NoSuchRun, match="and nothing of one is on record"):
             await asked
 

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.contract.rows import AuditRow, EvidenceRow
 from holdfast.contract.store import Store
+from holdfast.looking.control import check_known
 
 
 class ChainRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ async def chain_page(store: Store, run_id: str | None, after: int, limit: int) -
     """Return rows of the audit trail, or of what a run put on record, those after a number."""
     rows: list[AuditRow] | list[EvidenceRow]
     rows = await (store.audit(None, after, limit + 1) if run_id is None else store.evidence(run_id, after, limit + 1))
+    if not rows and not after and run_id is not None:
+        await check_known(store, run_id)
     items = [
         ChainRow(
             n=row.n,

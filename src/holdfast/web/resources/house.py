@@ -221,6 +221,8 @@ async def chain(call: ApiCall) -> ApiAnswer:
 
 
 async def export_audit(call: ApiCall) -> ApiAnswer:
+    if call.query.run is not None:
+        await call.desk.evidence(call.query.run, limit=1)  # that there is no such run is said before the first row
     return ApiAnswer(call.desk.export_audit(call.query.run))
 
 

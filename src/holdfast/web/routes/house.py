@@ -79,7 +79,12 @@ ROUTES = [
     ),
     get("/audit", house.audit, AuditPageView, "List what was done, newest first", query=house.AuditQuery),
     get(
-        "/audit/verify", house.verify_audit, VerdictView, "Check that the audit trail is whole", query=house.VerifyQuery
+        "/audit/verify",
+        house.verify_audit,
+        VerdictView,
+        "Check that the audit trail is whole",
+        query=house.VerifyQuery,
+        problems=(404,),
     ),
     get(
         "/audit/chain",
@@ -88,6 +93,7 @@ ROUTES = [
         "List the rows of a chain as they are stored, to be checked",
         role="admin",
         query=house.ChainQuery,
+        problems=(404,),
     ),
     get(
         "/audit/export",
@@ -95,6 +101,7 @@ ROUTES = [
         str,
         "Return all that was done, or what a run put on record, to be checked by others",
         query=house.VerifyQuery,
+        problems=(404,),
         role="admin",
     ),
     get("/database", house.database, DatabaseView, "Say how the database is"),

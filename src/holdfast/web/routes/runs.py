@@ -145,7 +145,14 @@ ROUTES = [
         "Tell how many steps of runs are done",
         query=runs.ProgressQuery,
     ),
-    get("/runs/{id}/evidence", runs.evidence, EvidencePage, "List what a run put on record", query=runs.AfterQuery),
+    get(
+        "/runs/{id}/evidence",
+        runs.evidence,
+        EvidencePage,
+        "List what a run put on record",
+        query=runs.AfterQuery,
+        problems=(404,),
+    ),
     get(
         "/runs/{id}/audit",
         runs.audit,
