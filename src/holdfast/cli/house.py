@@ -1,4 +1,4 @@
-"""`holdfast doctor`: the house as a whole."""
+"""`holdfast doctor`: the database and its workers as a whole."""
 
 from __future__ import annotations
 

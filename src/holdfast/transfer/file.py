@@ -1,4 +1,4 @@
-"""The file of a move: JSON lines, first a header, then a line per row, last a footer with the hash of all before it."""
+"""The file of an export: JSON lines, a header, a line per row, and a footer with the hash of all before it."""
 
 from __future__ import annotations
 

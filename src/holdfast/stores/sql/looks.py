@@ -1,4 +1,4 @@
-"""What every SQL store answers to faces: searches that are bounded, and the state of all but runs."""
+"""What every SQL store answers to faces: searches that are bounded, and the state of what is beside runs."""
 
 from __future__ import annotations
 

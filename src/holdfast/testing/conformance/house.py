@@ -1,4 +1,4 @@
-"""Looking at all but runs: queues, events, names, the audit trail from its end, dead letters by their cause."""
+"""Looking at what is beside runs: queues, events, names, the audit trail from its end, dead letters by their cause."""
 
 from __future__ import annotations
 
