@@ -7,12 +7,15 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.web.browser import shop as shops
 from tests.web.browser.looking import Looker, Site
+
+from holdfast.clock import to_datetime
 
 PATIENCE = 180_000
 """Milliseconds that a browser waits for what takes a few: a machine may be busy, and only a failure takes as long."""
@@ -64,7 +67,10 @@ async def site(shop: shops.Shop) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def served(shop: Any, port: int = 0, hosts: list[str] | None = None) -> AsyncIterator[Site]:
+async def served(
+    shop: Any, port: int = 0, hosts: list[str] | None = None, now: int | None = None
+) -> AsyncIterator[Site]:
+    """Serve a shop; `now` is the time that pages are told, if it is not that of this machine."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -78,8 +84,12 @@ async def served(shop: Any, port: int = 0, hosts: list[str] | None = None) -> As
     listening = listen(f"127.0.0.1:{port}")
     listening.listen()
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False)
-    )
+        uvicorn.Config(
+            app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False,
+            date_header=now is None,
+            headers=[("Date", format_datetime(to_datetime(now), usegmt=True))] if now is not None else [],
+        )
+    )  # fmt: skip
     site.port = listening.getsockname()[1]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
 

@@ -61,7 +61,7 @@ async def main(folder: Path, wanted: list[str] | None, part: str) -> None:
         async with AsyncExitStack() as stack:
             shop = await shops.block(stack, f"sqlite:///{place}/shop.db")
             await furnish(shop)
-            site = await stack.enter_async_context(served(shop))
+            site = await stack.enter_async_context(served(shop, now=shop.clock.now()))
             playwright = await stack.enter_async_context(async_playwright())
             browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             for look, (width, media) in LOOKS.items():
@@ -91,6 +91,14 @@ async def furnish(shop: shops.Shop) -> None:
         busy = 22 + 16 * (1 - abs(slot - 62) / 72) + slot * 7 % 5
         bad = max(0, 9 - abs(slot - 100)) * 1.4 if 92 < slot < 108 else 0.5
         await shops.count(shop, timedelta(minutes=10 * (144 - slot)), round(busy - bad), round(bad + slot % 3 / 4))
+    for slot in range(0, 144, 3):
+        for name, done, retried in (
+            ("charge", 9, 2),
+            ("book_carrier", 6, slot % 5),
+            ("reserve_stock", 14, slot // 141),
+        ):
+            await shops.count_step(shop, timedelta(minutes=10 * (144 - slot)), name, done, retried)
+    await shop.engine._working().runner.figures.add()
 
 
 async def opened(browser: Browser, root: str, width: int, media: dict[str, Any]) -> Page:

@@ -380,6 +380,19 @@ async def count(shop: Shop, ago: timedelta, completed: int, failed: int) -> None
     )
 
 
+async def count_step(shop: Shop, ago: timedelta, step: str, completed: int, retried: int) -> None:
+    """Put into the figures how often a step completed, and how often it was tried again, so long ago."""
+    start = (shop.clock.now() - ago // timedelta(microseconds=1)) // MINUTE_FIGURES * MINUTE_FIGURES
+    took = (0,) * 5 + (1,) + (0,) * 8
+    await shop.engine.store.add_figures(
+        [
+            Figure(start, "fulfil", step, outcome, n, n * 600_000, tuple(n * each for each in took))
+            for outcome, n in (("completed", completed), ("retried", retried))
+            if n
+        ]
+    )
+
+
 async def block(stack: AsyncExitStack, database: str) -> Shop:
     """Open a shop whose database has a run that was begun with other code."""
     clock = JumpingClock(BEGIN)

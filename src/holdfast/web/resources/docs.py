@@ -23,10 +23,9 @@ def docs_page(routes: Sequence[Route], root: str) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
 <title>holdfast: the HTTP API</title>
 <link rel="stylesheet" href="{static}/css/tokens.css">
-<link rel="stylesheet" href="{static}/css/docs.css">
+<link rel="stylesheet" href="{static}/css/shell.css">
 </head>
 <body>
 <main>
@@ -34,14 +33,14 @@ def docs_page(routes: Sequence[Route], root: str) -> str:
 <p>holdfast {escape(__version__)}. Paths are below <code>{escape(root)}/api/v1</code>; requests bring
 <code>Authorization: Bearer hf_...</code>. Answers are JSON in UTF-8, times are UTC.
 <a href="{escape(root, quote=True)}/api/v1/openapi.json">openapi.json</a> describes all of it in OpenAPI 3.1.</p>
-<table>
+<table class="tbl panel">
 <thead><tr><th>Request</th><th>What it does</th><th>Role</th><th>Parameters</th><th>Body</th><th>Status</th></tr>
 </thead>
 <tbody>{rows}</tbody>
 </table>
 <h2>Problems</h2>
 <p>An error is a problem of RFC 9457; its <code>type</code> ends with one of these.</p>
-<table><thead><tr><th>Code</th><th>What it means</th></tr></thead><tbody>{problems}</tbody></table>
+<table class="tbl panel"><thead><tr><th>Code</th><th>What it means</th></tr></thead><tbody>{problems}</tbody></table>
 </main>
 </body>
 </html>
@@ -52,7 +51,7 @@ def _row(route: Route) -> str:
     cells = (
         f"<code>{route.method} {escape(route.path)}</code>",
         escape(route.summary),
-        route.role,
+        f'<span class="st">{route.role}</span>',
         _fields(route.query),
         _fields(route.body),
         ", ".join(str(status) for status in (*route.statuses, *route.problems)),

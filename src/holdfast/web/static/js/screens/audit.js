@@ -10,7 +10,7 @@ import { instantOf } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { changed } from "../parts/sheet.js";
-import { copy, Time, Wide } from "../parts/show.js";
+import { copy, plain, Time, Wide } from "../parts/show.js";
 import { checkedHere } from "../run/chain.js";
 import { Part, Seal } from "../run/tabs.js";
 
@@ -39,6 +39,8 @@ function Chain() {
   return html`<${Seal} verdict=${verdict} of="the audit trail" /><button class="btn small quiet" onClick=${() => check()}>Check again</button>`;
 }
 
+const shortened = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+
 const Target = ({ row }) => (/^(run\.|start$|send$|cancel$|pause$|resume$|retry$|rerun$|recover$|nudge$|terminate$|attributes$|set_attributes$)/.test(row.action) && row.target ? html`<a href=${runHref(row.target)}><code>${row.target}</code></a>` : html`<code>${row.target}</code>`);
 
 export function Audit({ params }) {
@@ -64,12 +66,12 @@ export function Audit({ params }) {
   useKeys({ c: () => copy(command, "Command") });
   const items = page.data?.items ?? [];
   return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="down" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="down" />Export</button>`}<${Copies} command=${command} path="/audit" params=${asked} /></div></div>
+    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="save" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="save" />Export</button>`}<${Copies} command=${command} path="/audit" params=${asked} /></div></div>
     <${Away} of=${gone} />
     <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
       <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} /></label>`)}${[["since", "From"], ["until", "Before"]].map(([name, word]) => html`<label class=${"field short" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" placeholder=${name === "since" ? "-24h, or a date" : "now"} aria-invalid=${Boolean(wrong(name))} value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value.trim() })} />${wrong(name) && html`<span class="wrong">as -24h, -7d, 2026-11-01</span>`}</label>`)}<button class="btn">Find</button>${(some || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
       <${Part} picture=${page} empty=${!items.length && (some ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
-        ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small"><code>${JSON.stringify(rest).slice(0, 240)}</code></span>`}</td></tr>`; })}</tbody></table><//><//>
+        ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small pairs">${Object.entries(rest).slice(0, 12).map(([name, value]) => html`<span>${name} <code>${shortened(plain(value), 120)}</code></span> `)}</span>`}</td></tr>`; })}</tbody></table><//><//>
       ${page.data?.next && html`<div class="older"><a class="btn small" href=${here({ before: page.data.next })}>Older <${Icon} name="right" /></a></div>`}</section>
     <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;

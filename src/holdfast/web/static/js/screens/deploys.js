@@ -26,17 +26,21 @@ function grouped(heads) {
 /** The code in what helps, to be pasted. */
 const pasted = (say) => say.match(/`((?:if|await|ctx)\b[^`]*)`/)?.[1];
 
-const called = (call) => (call ? html`<code>${call.path}</code> <span class="dim">${call.kind}</span>` : html`<span class="dim">–</span>`);
+/** A call: its path has the kind in it, if the code gave it no name. */
+const called = (call) => (call ? html`<code>${call.path}</code>${!call.path.startsWith(call.kind) && html` <span class="dim">${call.kind}</span>`}` : html`<span class="dim">not reached</span>`);
+
+/** What the server says, as a sentence. */
+const sentence = (said) => said[0].toUpperCase() + said.slice(1) + (/[.:`]$/.test(said) ? "" : ".");
 
 /** The calls of a run's history beside those of the code at hand, and the lines where they part. */
 function Parted({ id }) {
   const page = usePicture("misfit " + id, (signal) => get(`/runs/${encodeURIComponent(id)}/misfit`, { signal }), { once: true });
   const { misfit, lines = [], said } = page.data ?? {};
   const many = Math.max(misfit?.recorded.length ?? 0, misfit?.present.length ?? 0);
-  return html`<${Part} picture=${page} empty=${!misfit && said && said[0].toUpperCase() + said.slice(1) + "."}>${misfit && html`
-    ${many > 0 && html`<${Wide}><table class="tbl parted"><caption class="vh">Calls of its history beside those of the code</caption><thead><tr><th scope="col">Recorded</th><th scope="col">Now</th><th scope="col">Where</th></tr></thead><tbody>${Array.from({ length: many }, (_, i) => { const [was, is] = [misfit.recorded[i], misfit.present[i]]; const differs = !was || !is || was.path !== is.path || was.kind !== is.kind; return html`<tr class=${differs ? "differs" : ""}><td>${called(was)}</td><td>${called(is)}</td><td class="dim">${differs && html`<span class="vh">differs, </span>`}${is?.file && `${is.file.split("/").pop()}:${is.line}`}</td></tr>`; })}</tbody></table><//>`}
+  return html`<${Part} picture=${page} empty=${!misfit && said && sentence(said)}>${misfit && html`
+    ${many > 0 && html`<${Wide}><table class="tbl parted"><caption class="vh">Calls of its history beside those of the code</caption><thead><tr><th scope="col">Recorded</th><th scope="col">Now</th><th scope="col">Where</th></tr></thead><tbody>${Array.from({ length: many }, (_, i) => { const [was, is] = [misfit.recorded[i], misfit.present[i]]; const differs = !was || (is && (was.path !== is.path || was.kind !== is.kind)); return html`<tr class=${differs ? "differs" : is ? "" : "unreached"}><td>${called(was)}</td><td>${called(is)}</td><td class="dim">${differs && html`<span class="vh">differs, </span>`}${is?.file && `${is.file.split("/").pop()}:${is.line}`}</td></tr>`; })}</tbody></table><//>`}
     ${lines.length > 0 && html`<${Code} place=${{ file: misfit.file, line: misfit.line, name: "", lines }} />`}
-    ${misfit.trial && html`<p class="dim">${misfit.trial.fits ? "With the line above it fits: that was tried." : misfit.trial.tried ? "With the line above it still does not fit." : `What to paste was not tried: ${misfit.trial.said}.`}</p>`}`}<//>`;
+    ${misfit.trial && html`<p class="dim">${misfit.trial.fits ? "Pasted around this line, it fits: that was tried." : misfit.trial.tried ? html`Pasted around this line, it still does not fit: <span>${misfit.trial.said}</span>` : `What to paste was not tried: ${misfit.trial.said}.`}</p>`}`}<//>`;
 }
 
 function Blocked({ page }) {
@@ -45,7 +49,7 @@ function Blocked({ page }) {
   const groups = grouped(items);
   return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${all.length > items.length && !page.data?.next ? { ids: items.map((each) => each.id) } : { q: "status:blocked" }} label=${`Recover all ${number(items.length)}${page.data?.next ? "+" : ""} after the deploy…`} small />`}</span></div>
     <${Part} picture=${page} empty=${!all.length && "No run is blocked. holdfast check says before a deploy which runs would be."}>${groups.map((group) => { const first = group[0]; return html`<div class="blockedgroup"><p class="why"><b>${plural(group.length, "run")}</b> of <code>${first.workflow}</code>, first <${RunLink} id=${group.at(-1).id} />: <${Sentence} why=${first.why} live=${false} /></p>
-      ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(each.say, "h")}</span>${pasted(each.say) && html` <${Copy} text=${pasted(each.say)} what="Code">copy<//>`}${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
+      ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(sentence(each.say), "h")}</span>${pasted(each.say) && html` <${Copy} text=${pasted(each.say)} what="Code">copy<//>`}${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
       ${may("reader") && html`<${Parted} key=${group.at(-1).id} id=${group.at(-1).id} />`}
       <p><${ActButton} action="recover" on=${{ ids: group.map((each) => each.id) }} label=${`Recover ${plural(group.length, "run")} after the deploy…`} small /></p></div>`; })}
       ${all.length > items.length && html`<p class="empty"><a href=${href("/runs", { q: "status:blocked" })}>${plural(all.length - items.length, "run")}</a> ${all.length - items.length === 1 ? "is" : "are"} blocked for another reason.</p>`}${page.data?.next && html`<p class="empty">The newest 200 are shown.</p>`}<//></section>`;
