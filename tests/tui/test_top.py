@@ -239,6 +239,13 @@ async def test_an_empty_house_says_what_would_be_here():
         await seen(app, "No dead letter is unseen")
         await press(pilot, ["g", "w"])
         await seen(app, "bodies running")
+        for place, said in (
+            ("s", "There is no schedule"),
+            ("e", "No event is queued"),
+            ("d", "no check before a deploy"),
+        ):
+            await press(pilot, ["g", place])
+            await seen(app, said)
         await press(pilot, ["?"])
         await seen(app, "copy as a command")
         await press(pilot, ["escape", "escape"])
@@ -304,3 +311,43 @@ async def test_a_look_costs_a_bounded_number_of_statements(tmp_path):
             assert 0 < min(counted) <= LOOK
             assert sorted(counted)[7] == min(counted), f"more than every fifth look counts: {counted}"
             assert max(counted) <= LOOK + COUNT
+
+
+async def test_schedules_events_deploys_and_what_was_done_are_shown_by_the_keys_of_the_dashboard():
+    """FACES 8: the same keys as in the browser; a schedule is paused and triggered from here."""
+    async with TestEngine(workflows=WORKFLOWS) as engine:
+        await engine.schedules.put("nightly", order, "lamp", cron="30 2 * * *", by="lena")
+        await engine.start(order, "lamp", id="order-1")
+        await engine.publish("parcel", {"id": 7}, by="kim")
+        with pytest.raises(Exception, match="503"):
+            await engine.execute(failing, "x", id="bad")
+        await engine.settle()
+        async with screen(engine) as (app, pilot):
+            await seen(app, "order-1")
+            await press(pilot, ["g", "o"])
+            await eventually(lambda: "bad" in picture(app) and "order-1" not in picture(app))
+            await press(pilot, ["g", "s"])
+            await seen(app, "it has started no run yet")
+            await press(pilot, ["p", *"late", "enter"])
+            await seen(app, "nightly is paused")
+            await seen(app, "‖ paused")
+            await press(pilot, ["a", "t"])
+            await seen(app, "holdfast schedules trigger nightly")
+            await press(pilot, ["enter"])
+            await seen(app, "is started")
+            await press(pilot, ["g", "e"])
+            await seen(app, "parcel")
+            await press(pilot, ["j"])
+            app.look_now()
+            await seen(app, '{"id":7}')
+            await press(pilot, ["g", "d"])
+            await seen(app, "no check before a deploy is on record")
+            assert order.fingerprint[:10] in picture(app)
+            await press(pilot, ["enter"])
+            await seen(app, "is:open")
+            await press(pilot, ["g", "a"])
+            await seen(app, "schedule.trigger")
+            assert "schedule.pause" in picture(app)
+            await seen(app, "late")
+        done = [row.action for row in (await LocalDesk(engine.store).audit(actor="kim")).items]
+        assert {"schedule.pause", "schedule.trigger"} <= {*done}

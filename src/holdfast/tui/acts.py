@@ -78,9 +78,30 @@ LETTER_ACTS = {
         "The letters are removed. Their runs stay as they are.",
     ),
 }  # fmt: skip
+_HELD_ACTS = {
+    "pause": ("paused", "No step of it begins until it is resumed."),
+    "resume": ("resumed", "Steps that wait begin again."),
+}
+_SCHEDULE_ACTS = {
+    "pause": ("paused", "It starts nothing until it is resumed. What it started goes on."),
+    "resume": ("resumed", "It goes on with its next tick; missed ticks are caught up on as it says itself."),
+    "trigger": ("started", "A run of it is started now, beside its timetable."),
+}
 _NAMED = 3
 MANY_AT_ONCE = 100
 """Terminating more than so many asks for their number."""
+
+
+def held_act(verb: str, kind: str) -> tuple[str, str]:
+    """Return how an act on a queue, a limit or a schedule is said when it is done, and what it does."""
+    return (_SCHEDULE_ACTS if kind == "schedule" else _HELD_ACTS)[verb]
+
+
+def held_acts(kind: str, paused: bool) -> dict[str, str]:
+    """Return the acts that fit, each with what it does."""
+    every = _SCHEDULE_ACTS if kind == "schedule" else _HELD_ACTS
+    other = "pause" if paused else "resume"
+    return {verb: f"{verb.capitalize()}: {does}" for verb, (_, does) in every.items() if verb != other}
 
 
 def planned(plan: SelectionView) -> str:

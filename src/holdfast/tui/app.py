@@ -16,9 +16,10 @@ from holdfast.errors import BadInput, HoldfastError, NoSuchRun
 from holdfast.looking.acts import FITS
 from holdfast.looking.desk import Desk
 from holdfast.texts import printable
-from holdfast.tui.acts import ACTS, LETTER_ACTS
+from holdfast.tui.acts import ACTS, LETTER_ACTS, held_acts
 from holdfast.tui.house import House
 from holdfast.tui.lines import folded, in_columns, joined, said
+from holdfast.tui.listings import Acts, Events, Schedules, Versions
 from holdfast.tui.pulse import Pulse
 from holdfast.tui.run import TABS, RunScreen
 from holdfast.tui.runs import RunList
@@ -39,9 +40,12 @@ _ACT_KEYS = {
     "pause": "p", "resume": "u", "cancel": "c", "retry": "r", "rerun": "e", "recover": "b", "nudge": "n",
     "terminate": "t",
 }  # fmt: skip
+_VIEWS: dict[str, type[View]] = {
+    "r": RunList, "l": Letters, "s": Schedules, "w": Workers, "e": Events, "d": Versions, "a": Acts,
+}  # fmt: skip
 _KEYS = (
     ("/", "filter"),
-    ("g r, g l, g w", "runs, dead letters, workers"),
+    ("g", "then o r l s w e d a: what needs attention, runs, dead letters, schedules, workers, events, deploys, audit"),
     ("j k", "move (also arrows, page up and down, home, end)"),
     ("enter", "open"),
     ("esc", "close, or back"),
@@ -183,7 +187,7 @@ class Top(App[None]):
         if rows and view.cursor is not None:
             widget.show(lines, keys.index(view.cursor))
         else:
-            widget.show([said(line) for line in view.empty().split("\n")], None)
+            widget.show([] if self._wrong else [said(line) for line in view.empty().split("\n")], None)
         self._lines("above").show(view.above(width))
         self._lines("titles").show([titles] if rows else [])
         self._lines("below").show(view.below(width))
@@ -245,11 +249,8 @@ class Top(App[None]):
 
     def _places(self) -> dict[str, Callable[[], None]]:
         zone = self.house.zone
-        return {
-            "r": lambda: self._go(RunList(zone)),
-            "l": lambda: self._go(Letters(zone)),
-            "w": lambda: self._go(Workers(zone)),
-        }
+        views = {letter: partial(self._go, view(zone)) for letter, view in _VIEWS.items()}
+        return {"o": lambda: self._go(RunList(zone, "is:attention")), **views}
 
     def _acts(self) -> dict[str, Callable[[], None]]:
         page = max(self.screen_stack[0].query_one("#rows", Rows).size.height - 1, 1)
@@ -292,7 +293,7 @@ class Top(App[None]):
 
     def _begin_going(self) -> None:
         self._going = True
-        self._notice = said("g: r runs  l dead letters  w workers", "bold")
+        self._notice = said("g: o attention r runs l letters s schedules w workers e events d deploys a audit", "bold")
 
     def _go(self, view: View) -> None:
         self._views.clear()
@@ -394,9 +395,9 @@ class Top(App[None]):
     # Acting.
 
     def _pause(self) -> None:
-        held = self.view.held() if isinstance(self.view, Workers) else None
+        held = self.view.held()
         if held is not None:
-            self.push_screen(HoldSheet(self.house, *held), self._sent)
+            self._hold("resume" if held[2] else "pause", *held[:2])
             return
         target = self.view.target()
         if target.letters or not target:
@@ -406,8 +407,17 @@ class Top(App[None]):
             head = next((head for head in self.view.heads if head.id == target.ids[0]), None)
         self.act("resume" if head is not None and head.status == "paused" else "pause", target)
 
+    def _hold(self, verb: str | None, kind: str, name: str) -> None:
+        if verb is not None:
+            self.push_screen(HoldSheet(self.house, verb, kind, name), self._sent)
+
     def _choose_act(self) -> None:
-        target = self.view.target()
+        target, held = self.view.target(), self.view.held()
+        if held is not None:
+            kind, name, paused = held
+            acts = [(verb[0], verb, words) for verb, words in held_acts(kind, paused).items()]
+            self.push_screen(Choice(self.house, "Which act?", acts), lambda verb: self._hold(verb, kind, name))
+            return
         if not target:
             return
         statuses = self._statuses(target)

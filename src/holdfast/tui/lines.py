@@ -30,6 +30,7 @@ MARKS = {
     "skipped": ("◷", "blue"), "lost": ("░", "magenta"), "alive": ("✓", "green"), "silent": ("‖", "yellow"),
     "dead": ("✗", "red"), "moving": ("→", "yellow"), "moved": ("→", "blue"),
 }  # fmt: skip
+_SHORT_WORDS = {"compensating": "undoing", "cancelling": "stopping"}
 _WORDS = {"suspended": "waiting", "skipped": "put off"}
 STATUSES = (
     "pending", "running", "suspended", "paused", "compensating", "cancelling", "blocked", "failed", "completed",
@@ -50,10 +51,11 @@ def said(text: str, style: str = "") -> Text:
     return Text(printable(text), style, no_wrap=True, overflow="ellipsis", end="")
 
 
-def status(word: str) -> Text:
+def status(word: str, short: bool = False) -> Text:
     """Return a status: mark, word and colour together."""
     mark, colour = MARKS.get(word, ("·", ""))
-    return said(f"{mark} {_WORDS.get(word, word)}", colour)
+    words = _WORDS | _SHORT_WORDS if short else _WORDS
+    return said(f"{mark} {words.get(word, word)}", colour)
 
 
 def joined(*parts: str | Text, gap: str = " · ") -> Text:

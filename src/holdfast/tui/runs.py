@@ -13,6 +13,8 @@ from holdfast.tui.run import RunScreen
 from holdfast.tui.view import Target, View, command_line
 
 PAGE = 50
+_WIDE = 100
+"""From how many columns on no word is shortened."""
 _MOST = 200
 _NO_RUNS = (
     "There are no runs yet. They appear here as soon as a program starts one:\n"
@@ -107,14 +109,14 @@ class RunList(View):
         return [joined(*said_so)] if said_so else []
 
     def rows(self, width: int) -> list[Row]:
-        return [self._row(head) for head in self.heads]
+        return [self._row(head, width < _WIDE) for head in self.heads]
 
-    def _row(self, head: Head) -> Row:
+    def _row(self, head: Head, short: bool) -> Row:
         chosen = self.all_selected or head.id in self.selected
         return Row(
             head.id,
             (
-                joined("x" if chosen else " ", status(head.status), gap=" "),
+                joined("x" if chosen else " ", status(head.status, short), gap=" "),
                 said(head.id, "bold" if chosen else ""),
                 said(head.workflow),
                 clock(head.created_at, self.as_of, self.zone),

@@ -21,7 +21,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.looking.acts import Options
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import Acted, BulkProgress, SelectionView
-from holdfast.tui.acts import ACTS, LETTER_ACTS, MANY_AT_ONCE, planned, typed
+from holdfast.tui.acts import ACTS, LETTER_ACTS, MANY_AT_ONCE, held_act, planned, typed
 from holdfast.tui.house import House
 from holdfast.tui.lines import folded, said
 from holdfast.tui.view import Target, command_line
@@ -306,23 +306,19 @@ class SendSheet(Sheet):
 
 
 class HoldSheet(Sheet):
-    """Pause a queue or a limit as a whole, or let it go on."""
+    """Pause a queue, a limit or a schedule as a whole, or let it go on; trigger a schedule."""
 
-    def __init__(self, house: House, kind: str, name: str, paused: bool) -> None:
+    def __init__(self, house: House, verb: str, kind: str, name: str) -> None:
         super().__init__(house)
+        self._verb = verb
         self._kind: Any = kind
         self._about = name
-        self._paused = paused
+        self._past, self._means = held_act(verb, kind)
 
     def compose(self) -> ComposeResult:
-        verb, means = (
-            ("Resume", "Steps that wait begin again.")
-            if self._paused
-            else ("Pause", "No step of it begins until it is resumed.")
-        )
         with VerticalScroll():
-            yield TextLines([said(f"{verb} {self._kind} {self._about}", "bold")])
-            yield TextLines([said(means)])
+            yield TextLines([said(f"{self._verb.capitalize()} {self._kind} {self._about}", "bold")])
+            yield TextLines(folded(self._means, self.width(), 3))
             yield TextLines([said("reason, for the audit trail:", "dim")])
             yield Input(self.house.reason, id="reason", select_on_focus=False)
             yield TextLines(id="command")
@@ -340,7 +336,9 @@ class HoldSheet(Sheet):
 
     def _write_command(self) -> None:
         reason = self.query_one("#reason", Input).value.strip()
-        words = ["resume" if self._paused else "pause", f"--{self._kind}", self._about]
+        words = [self._verb, f"--{self._kind}", self._about]
+        if self._kind == "schedule":
+            words = ["schedules", self._verb, self._about]
         self.lines("command", command_line("holdfast", *words, *(["--reason", reason] if reason else [])), "cyan", 2)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -352,8 +350,14 @@ class HoldSheet(Sheet):
 
     async def _do(self) -> None:
         async def act(desk: Desk) -> Acted:
-            do = desk.resume_work if self._paused else desk.pause_work
-            return await do(self._kind, self._about, by=self.house.by, reason=self.house.reason)
+            why = {"by": self.house.by, "reason": self.house.reason}
+            if self._kind == "schedule":
+                on_schedule = {
+                    "pause": desk.pause_schedule, "resume": desk.resume_schedule, "trigger": desk.trigger_schedule,
+                }  # fmt: skip
+                return await on_schedule[self._verb](self._about, **why)
+            do = desk.resume_work if self._verb == "resume" else desk.pause_work
+            return await do(self._kind, self._about, **why)
 
         try:
             acted = await self.house.act(act)
@@ -361,8 +365,7 @@ class HoldSheet(Sheet):
             self.busy = False
             self.lines("outcome", str(error), "red")
             return
-        word = "resumed" if self._paused else "paused"
-        self.end(f"{acted.run} is {word}" if acted.changed else f"{acted.run}: {acted.said}")
+        self.end(f"{acted.run} is {self._past}" if acted.changed else f"{acted.run}: {acted.said}")
 
 
 class Choice(Sheet):

@@ -197,7 +197,6 @@ class Workers(View):
         return [said(f"  key {key.key or '(none)'}: {key.used:,} used, {key.waiting:,} wait") for key in keys]
 
     def held(self) -> tuple[str, str, bool] | None:
-        """Return the queue or limit under the cursor, and whether it is paused."""
         for queue in self.queues:
             if f"queue {queue.queue}\n{queue.activity}" == self.cursor:
                 return "queue", queue.queue, queue.paused

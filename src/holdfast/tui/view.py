@@ -82,6 +82,10 @@ class View(ABC):
         """Return what an act would be about."""
         return Target()
 
+    def held(self) -> tuple[str, str, bool] | None:
+        """Return what is paused and resumed as a whole: its kind, its name, and whether it is paused."""
+        return None
+
     def command(self) -> str:
         """Return the same as a command line."""
         return "holdfast"

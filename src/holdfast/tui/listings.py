@@ -1,0 +1,290 @@
+"""What else there is of a house: schedules, events, versions of workflows, and what was done."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, tzinfo
+
+from rich.text import Text
+
+from holdfast.looking.about.checks import CheckView
+from holdfast.looking.about.versions import VersionView
+from holdfast.looking.desk import Desk
+from holdfast.looking.views import AuditView, EventNameView, EventPage, ScheduleView
+from holdfast.tui.house import House
+from holdfast.tui.lines import Row, clock, counted, folded, joined, payload, said, status
+from holdfast.tui.run import RunScreen
+from holdfast.tui.runs import RunList
+from holdfast.tui.view import Target, View, command_line
+
+_ACTS = 100
+_WAITERS = 3
+_ABOUT_RUNS = frozenset(
+    {"start", "send", "cancel", "pause", "resume", "retry", "rerun", "recover", "nudge", "terminate", "set attributes"}
+)
+
+
+class Listing(View):
+    """A list that is read as a whole."""
+
+    hint = "enter open  y id  c copy  g go  ? keys  q quit"
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        super().__init__(zone)
+        self._known = False
+
+    async def look(self, house: House) -> None:
+        async def ask(desk: Desk) -> None:
+            self.as_of = (await desk.heads(limit=1)).as_of
+            await self._ask(desk)
+
+        await house.ask(ask)
+        self._known = True
+
+    async def _ask(self, desk: Desk) -> None:
+        raise NotImplementedError
+
+    def empty(self) -> str:
+        return self._nothing if self._known else "looking ..."
+
+    _nothing = ""
+
+    def _at(self, moment: datetime | None) -> Text:
+        return clock(moment, self.as_of, self.zone)
+
+
+class Schedules(Listing):
+    """What the clock starts."""
+
+    title = "Schedules"
+    titles = ("STATE", "SCHEDULE", "NEXT", "WORKFLOW", "LAST RUN", "WHEN")
+    spare = (4, 3)
+    wants = 20
+    hint = "enter last run  p pause or resume  a acts  y id  c copy  g go  ? keys"
+    _nothing = 'There is no schedule. await engine.schedules.put("nightly", workflow, cron="30 2 * * *") makes one.'
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        super().__init__(zone)
+        self.schedules: list[ScheduleView] = []
+
+    async def _ask(self, desk: Desk) -> None:
+        self.schedules = await desk.schedules()
+
+    def rows(self, width: int) -> list[Row]:
+        return [
+            Row(
+                each.id,
+                (
+                    status("paused") if each.paused else said("✗ wrong", "red") if each.wrong else said("· waits"),
+                    said(each.id),
+                    said("") if each.paused else self._at(each.next_at) if each.next_at else said("never again", "dim"),
+                    said(each.workflow),
+                    status(each.last_status) if each.last_status else said("none yet", "dim"),
+                    said(each.when),
+                ),
+            )
+            for each in self.schedules
+        ]
+
+    def _under_cursor(self) -> ScheduleView | None:
+        return next((each for each in self.schedules if each.id == self.cursor), None)
+
+    def below(self, width: int) -> list[Text]:
+        each = self._under_cursor()
+        if each is None:
+            return []
+        told = joined(
+            f"last {each.last_run}" if each.last_run else "it has started no run yet",
+            f"if that is open: {each.overlap}" if each.overlap else "",
+            f"missed ticks: {each.catch_up}" if each.catch_up else "",
+            joined("until ", self._at(each.until), gap="") if each.until else "",
+        )
+        return [told, *(folded(each.wrong, width, 3, "red") if each.wrong else [])]
+
+    def held(self) -> tuple[str, str, bool] | None:
+        each = self._under_cursor()
+        return ("schedule", each.id, each.paused) if each is not None else None
+
+    def opened(self) -> View | None:
+        each = self._under_cursor()
+        return RunScreen(self.zone, each.last_run) if each is not None and each.last_run else None
+
+    def command(self) -> str:
+        return "holdfast schedules list"
+
+
+class Events(Listing):
+    """Events by name: what is queued, and which runs wait."""
+
+    title = "Events"
+    titles = ("NAME", "QUEUED", "OLDEST", "RUNS WAIT", "SINCE", "EACH IS GIVEN")
+    spare = (2, 4)
+    _nothing = "No event is queued, and no run waits for one. ctx.receive_event(name) waits."
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        super().__init__(zone)
+        self.names: list[EventNameView] = []
+        self._of: tuple[str, EventPage] | None = None
+
+    async def _ask(self, desk: Desk) -> None:
+        self.names = await desk.event_names()
+        name = self.cursor or next((each.name for each in self.names), "")
+        self._of = (name, await desk.events(name, limit=_WAITERS)) if name else None
+
+    def rows(self, width: int) -> list[Row]:
+        return [
+            Row(
+                each.name,
+                (
+                    said(each.name),
+                    said(f"{each.queued:,}"),
+                    self._at(each.oldest),
+                    said(f"{each.waiting:,}"),
+                    self._at(each.since),
+                    said(each.rule or "by default to the run that waits longest"),
+                ),
+            )
+            for each in self.names
+        ]
+
+    def below(self, width: int) -> list[Text]:
+        if self._of is None or self._of[0] != self.cursor:
+            return []
+        page = self._of[1]
+        waits = [joined(f"{each.run} waits since ", self._at(each.since), gap="") for each in page.waiting[:_WAITERS]]
+        queued = [joined(self._at(each.at), payload(each.payload, 200)) for each in page.queued[:_WAITERS]]
+        return [*waits, *queued]
+
+    def opened(self) -> View | None:
+        waiting = self._of[1].waiting if self._of is not None and self._of[0] == self.cursor else []
+        return RunScreen(self.zone, waiting[0].run, [each.run for each in waiting]) if waiting else None
+
+    def command(self) -> str:
+        return "holdfast events"
+
+
+class Versions(Listing):
+    """Versions of workflows: open runs, and who has the code."""
+
+    title = "Deploys"
+    titles = ("WORKFLOW", "VERSION", "OPEN RUNS", "WORKERS", "CODE")
+    wants = 10
+    _nothing = "No workflow has runs, and no worker has one."
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        super().__init__(zone)
+        self.versions: list[VersionView] = []
+        self.checks: list[CheckView] = []
+
+    async def _ask(self, desk: Desk) -> None:
+        self.versions = await desk.versions()
+        self.checks = await desk.checks(limit=1)
+
+    def above(self, width: int) -> list[Text]:
+        if not self.checks:
+            return (
+                [said("no check before a deploy is on record: holdfast check --record", "dim")] if self._known else []
+            )
+        last = self.checks[0]
+        bad = last.runs - last.fit
+        said_so = said(f"{bad:,} would be blocked" if bad else "all fit", "red" if bad else "green")
+        return [joined("last check ", self._at(last.at), f" by {last.by}: {last.runs:,} open runs, ", said_so, gap="")]
+
+    def rows(self, width: int) -> list[Row]:
+        return [
+            Row(
+                f"{each.workflow}\n{each.version}",
+                (
+                    said(each.workflow),
+                    said(each.version or "not known yet"),
+                    said(counted(each.open)),
+                    said(f"{each.workers:,}") if each.workers or not each.open.n else said("■ none", "bold red"),
+                    said(" ".join(print[:10] for print in each.fingerprints)),
+                ),
+            )
+            for each in self.versions
+        ]
+
+    def below(self, width: int) -> list[Text]:
+        each = self._under_cursor()
+        if each is None or len(each.fingerprints) < 2:
+            return []
+        words = "Workers have different code of it: a rollout is under way, or it changed without a version."
+        return folded(words, width, 2, "yellow")
+
+    def _under_cursor(self) -> VersionView | None:
+        return next((each for each in self.versions if f"{each.workflow}\n{each.version}" == self.cursor), None)
+
+    def opened(self) -> View | None:
+        each = self._under_cursor()
+        if each is None:
+            return None
+        words = [f"workflow:{json.dumps(each.workflow)}", "is:open"]
+        return RunList(
+            self.zone, " ".join([*words, *([f"version:{json.dumps(each.version)}"] if each.version else [])])
+        )
+
+    def command(self) -> str:
+        return "holdfast check"
+
+    def to_copy(self) -> str:
+        return (self.cursor or "").partition("\n")[0]
+
+
+class Acts(Listing):
+    """What was done, and by whom, newest first."""
+
+    title = "Audit"
+    titles = ("AT", "WHO", "WHAT", "TO WHAT", "WHY, AND MORE")
+    wants = 24
+    _nothing = "Nothing was done by a person yet."
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        super().__init__(zone)
+        self.acts: list[AuditView] = []
+
+    async def _ask(self, desk: Desk) -> None:
+        self.acts = (await desk.audit(limit=_ACTS)).items
+
+    def rows(self, width: int) -> list[Row]:
+        return [
+            Row(
+                str(act.n),
+                (self._at(act.at), said(act.actor), said(act.action), said(act.target), said(_told(act))),
+            )
+            for act in self.acts
+        ]
+
+    def _under_cursor(self) -> AuditView | None:
+        return next((act for act in self.acts if str(act.n) == self.cursor), None)
+
+    def below(self, width: int) -> list[Text]:
+        act = self._under_cursor()
+        return folded(_told(act), width, 4) if act is not None else []
+
+    def opened(self) -> View | None:
+        act = self._under_cursor()
+        about_run = act is not None and act.action in _ABOUT_RUNS and act.target
+        return RunScreen(self.zone, act.target) if act is not None and about_run else None
+
+    def target(self) -> Target:
+        return Target()
+
+    def command(self) -> str:
+        return command_line("holdfast", "audit", "list")
+
+    def to_copy(self) -> str:
+        act = self._under_cursor()
+        return act.target if act is not None else ""
+
+
+def _told(act: AuditView) -> str:
+    """Return why something was done, and what else is known of it."""
+    detail = act.detail if isinstance(act.detail, dict) else {"more": act.detail} if act.detail else {}
+    more = {name: value for name, value in detail.items() if name != "reason" and value not in (None, "")}
+    return " · ".join(
+        [
+            *([str(detail["reason"])] if detail.get("reason") else []),
+            *(f"{name} {value if isinstance(value, str) else payload(value, 200)}" for name, value in more.items()),
+        ]
+    )
