@@ -54,6 +54,8 @@ async def test_what_waits_without_a_worker_is_found(path):
         said = await found(client)
         assert said["workers"] == ("fail", "start a process with Engine(..., workflows=[...])")
         assert said["overdue"] == ("fail", "holdfast list is:overdue")
+        [late] = [each for each in await LocalDesk(client.store).doctor() if each.subject == "overdue"]
+        assert late.said == "1 run wants a worker for more than a minute, the oldest for 5 min"
 
 
 async def test_pauses_and_failed_work_are_found_with_the_command_that_helps(path):

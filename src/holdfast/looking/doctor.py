@@ -209,10 +209,13 @@ async def _overdue(store: Store) -> AsyncIterator[HouseFinding]:
     if not counted.n:
         yield HouseFinding(level="ok", subject="overdue", said="no run waits for a worker for more than a minute")
         return
+    oldest = await store.next_due()
+    since = f", the oldest for {span(now - oldest)}" if oldest is not None and oldest < now else ""
+    runs = "1 run wants" if counted.n == 1 else f"{counted.n:,}{'' if counted.exact else '+'} runs want"
     yield HouseFinding(
         level="fail",
         subject="overdue",
-        said=f"{counted.n:,}{'' if counted.exact else '+'} runs want a worker for more than a minute",
+        said=f"{runs} a worker for more than a minute{since}",
         remedy="holdfast list is:overdue",
     )
     alive = [worker for worker in await store.workers() if worker.state == "alive"]

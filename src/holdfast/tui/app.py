@@ -19,7 +19,7 @@ from holdfast.texts import printable
 from holdfast.tui.acts import ACTS, LETTER_ACTS, held_acts
 from holdfast.tui.house import House
 from holdfast.tui.lines import folded, in_columns, joined, said
-from holdfast.tui.listings import Acts, Events, Schedules, Versions
+from holdfast.tui.listings import AuditList, EventList, ScheduleList, VersionList
 from holdfast.tui.pulse import Pulse
 from holdfast.tui.run import TABS, RunScreen
 from holdfast.tui.runs import RunList
@@ -41,7 +41,8 @@ _ACT_KEYS = {
     "terminate": "t",
 }  # fmt: skip
 _VIEWS: dict[str, type[View]] = {
-    "r": RunList, "l": Letters, "s": Schedules, "w": Workers, "e": Events, "d": Versions, "a": Acts,
+    "r": RunList, "l": Letters, "s": ScheduleList, "w": Workers, "e": EventList, "d": VersionList,
+    "a": AuditList,
 }  # fmt: skip
 _KEYS = (
     ("/", "filter"),

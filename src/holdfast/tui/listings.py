@@ -53,7 +53,7 @@ class Listing(View):
         return clock(moment, self.as_of, self.zone)
 
 
-class Schedules(Listing):
+class ScheduleList(Listing):
     """What the clock starts."""
 
     title = "Schedules"
@@ -113,7 +113,7 @@ class Schedules(Listing):
         return "holdfast schedules list"
 
 
-class Events(Listing):
+class EventList(Listing):
     """Events by name: what is queued, and which runs wait."""
 
     title = "Events"
@@ -163,7 +163,7 @@ class Events(Listing):
         return "holdfast events"
 
 
-class Versions(Listing):
+class VersionList(Listing):
     """Versions of workflows: open runs, and who has the code."""
 
     title = "Deploys"
@@ -231,7 +231,7 @@ class Versions(Listing):
         return (self.cursor or "").partition("\n")[0]
 
 
-class Acts(Listing):
+class AuditList(Listing):
     """What was done, and by whom, newest first."""
 
     title = "Audit"

@@ -118,7 +118,15 @@ async def test_a_tab_asks_once_for_what_it_shows(shop, site, looker):
     await looker.sees('.step [aria-label="Arguments"]')
     await looker.sees('[data-live="live"]')
     await looker.page.wait_for_load_state("networkidle")
-    for tab, most in (("Steps", 0), ("History", 1), ("Messages", 1), ("Children", 1), ("Timeline", 0)):
+    for tab, most in (
+        ("Steps", 0),
+        ("History", 1),
+        ("Messages", 1),
+        ("Children", 1),
+        ("Graph", 1),
+        ("State", 1),
+        ("Timeline", 0),
+    ):
         before = len(looker.asked)
         await looker.page.get_by_role("tab", name=tab).click()
         await expect(looker.page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import expect
@@ -20,8 +21,8 @@ SCREENS = [
     "/",
     "/letters",
     "/workers",
-    "/schedules?id=%3Cb%3E",
-    "/events?name=%3Cb%3Eapproved",
+    f"/schedules?id={quote(HOSTILE[0])}",
+    "/events?name=%3Cb%3Eparcel",
     "/deploys",
     "/audit",
     "/start?workflow=%3Csvg+onload%3E",
@@ -53,6 +54,9 @@ async def fill(shop: shops.Shop) -> None:
         except BadInput:
             pass  # NUL cannot be stored
         await engine.get("all").send("<script>", text[:1_000])
+    await engine.schedules.put(SHORT[0], shops.talkative, SHORT[1], cron="30 2 * * *", by=SHORT[2], reason=SHORT[3])
+    for text in HOSTILE:
+        await engine.publish("<b>parcel", {"said": text[:4_000]}, by=SHORT[4])
     await shop.settle()
 
 

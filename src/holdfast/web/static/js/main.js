@@ -97,7 +97,7 @@ function Help() {
   };
   return html`<${Frame} title="Keys and settings" confirm=${save} confirmWord="Save">
     <dl class="keys">${KEYS.map(([key, does]) => html`<dt>${key.split(/,? /).map((each) => html`<kbd>${each}</kbd> `)}</dt><dd>${does}</dd>`)}</dl>
-    <label class="field"><span>Time zone: local, UTC, or a name as Europe/Berlin</span><input type="text" value=${wanted} onInput=${(e) => want(e.target.value.trim())} /></label>
+    <label class="field"><span>Time zone: local, UTC, or a name as Europe/Berlin</span><input type="text" defaultValue=${wanted} onInput=${(e) => want(e.target.value.trim())} /></label>
     <label class="field check"><input type="checkbox" checked=${letters.value} onChange=${(e) => setLetters(e.target.checked)} /><span>Single letters act</span></label>
   <//>`;
 }

@@ -64,7 +64,7 @@ export function Reason({ value, set, required }) {
 
 function Options({ action, given, set, steps }) {
   if (action === "cancel") return html`<label class="field check"><input type="checkbox" checked=${given.compensate} onChange=${(e) => set({ compensate: e.target.checked })} /><span>Undo what it has done, too</span></label>`;
-  if (action === "pause") return html`<label class=${"field" + (given.duration && !durationOf(given.duration) ? " bad" : "")}><span>Goes on by itself after</span><input type="text" placeholder="only when it is resumed; or 30min, 2h, 1d" autocomplete="off" value=${given.duration ?? ""} onInput=${(e) => set({ duration: e.target.value.trim() })} /></label>`;
+  if (action === "pause") return html`<label class=${"field" + (given.duration && !durationOf(given.duration) ? " bad" : "")}><span>Goes on by itself after</span><input type="text" placeholder="only when it is resumed; or 30min, 2h, 1d" autocomplete="off" defaultValue=${given.duration ?? ""} onInput=${(e) => set({ duration: e.target.value.trim() })} /></label>`;
   if (action === "rerun" && steps) return html`<label class="field"><span>From</span><select value=${given.from_step ?? ""} onChange=${(e) => set({ from_step: e.target.value })}><option value="">its beginning</option>${steps.map((path) => html`<option value=${path}>${path}</option>`)}</select></label>`;
   return null;
 }

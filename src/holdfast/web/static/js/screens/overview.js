@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect } from "../base.js";
 import { get, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
 import { go, here, href, settled } from "../url.js";
-import { bytes, coarse, counted, now, number, span, zoneName } from "../format.js";
+import { bytes, counted, number, span, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
 import { away, Away } from "../parts/away.js";
 import { Bars, figuresView, SPANS, written } from "../parts/chart.js";
@@ -57,11 +57,10 @@ function OpenRuns({ counts }) {
   return html`<section class="panel" aria-label="Open runs"><div class="ptitle"><h2>Open runs</h2></div><${Part} picture=${counts}><ul class="lines">${STATUSES.filter((each) => !TERMINAL.includes(each) && (!RARE.includes(each) || by[each]?.n)).map((each) => html`<li><a href=${href("/runs", { q: "status:" + each })}><${Status} status=${each} /></a><b class="num">${counted(by[each] ?? { n: 0, exact: true })}</b></li>`)}</ul><//></section>`;
 }
 
-function Hands({ workers, due }) {
+function Hands({ workers }) {
   const items = workers.data?.items ?? [];
   const of = (state) => items.filter((each) => each.state === state);
-  const oldest = due.data?.items?.[0];
-  return html`<section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2><span class="end"><a class="btn small quiet" href=${href("/workers")}>All</a></span></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive: async with Engine(database, workflows=[...]) is one."}><ul class="lines"><li><span class="st s-completed"><${Icon} name="completed" />alive</span><b class="num">${number(of("alive").length)}</b></li>${of("silent").length > 0 && html`<li><span class="st s-paused"><${Icon} name="paused" />silent</span><b class="num">${number(of("silent").length)}</b></li>`}${of("dead").length > 0 && html`<li><span class="st s-failed"><${Icon} name="failed" />dead, of the last day</span><b class="num">${number(of("dead").length)}</b></li>`}<li><span>step bodies running</span><b class="num">${number(of("alive").reduce((n, each) => n + each.steps, 0))}</b></li><li><span>runs in memory</span><b class="num">${number(of("alive").reduce((n, each) => n + each.runs, 0))}</b></li>${oldest?.due_at && html`<li><span>overdue longest</span><b class="num">${coarse(now.value - Date.parse(oldest.due_at))}</b></li>`}</ul><//></section>`;
+  return html`<section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2><span class="end"><a class="btn small quiet" href=${href("/workers")}>All</a></span></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive: async with Engine(database, workflows=[...]) is one."}><ul class="lines"><li><span class="st s-completed"><${Icon} name="completed" />alive</span><b class="num">${number(of("alive").length)}</b></li>${of("silent").length > 0 && html`<li><span class="st s-paused"><${Icon} name="paused" />silent</span><b class="num">${number(of("silent").length)}</b></li>`}${of("dead").length > 0 && html`<li><span class="st s-failed"><${Icon} name="failed" />dead, of the last day</span><b class="num">${number(of("dead").length)}</b></li>`}<li><span>step bodies running</span><b class="num">${number(of("alive").reduce((n, each) => n + each.steps, 0))}</b></li><li><span>runs in memory</span><b class="num">${number(of("alive").reduce((n, each) => n + each.runs, 0))}</b></li></ul><//></section>`;
 }
 
 function Given({ groups }) {
@@ -107,7 +106,6 @@ export function Overview({ params }) {
   useEffect(() => { document.title = "overview - holdfast"; }, []);
   useLayoutEffect(() => { if (attention.data) settled(); }, [Boolean(attention.data)]);
   useKeys({});
-  const late2 = attention.data?.items?.filter((each) => each.due_at && each.why.code === "overdue").sort((a, b) => Date.parse(a.due_at) - Date.parse(b.due_at));
   const gone = away(all);
   if (counts.data && !counts.data.items.some((each) => each.n)) return html`<main id="main" tabindex="-1" class="s-overview"><div class="phead"><h1>Overview</h1></div><section class="panel" aria-label="First steps"><${Empty} q="" /></section></main>`;
   return html`<main id="main" tabindex="-1" class=${"s-overview stack" + (gone ? " stale" : "")}>
@@ -115,7 +113,7 @@ export function Overview({ params }) {
     <${Attention} page=${attention} doctor=${doctor} />
     <${Course} figures=${course} spanName=${spanName} />
     <div class="tiled"><${Failing} steps=${steps} /><${OpenRuns} counts=${counts} /></div>
-    <div class="tiled four"><${Hands} workers=${workers} due=${{ data: { items: late2 } }} /><${Given} groups=${groups} /><${Ticks} schedules=${schedules} /><${Store} database=${database} /></div>
+    <div class="tiled four"><${Hands} workers=${workers} /><${Given} groups=${groups} /><${Ticks} schedules=${schedules} /><${Store} database=${database} /></div>
     <footer class="foot"><span><kbd>g</kbd><kbd>r</kbd> runs</span><span><kbd>/</kbd> search</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }

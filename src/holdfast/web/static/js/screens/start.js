@@ -113,7 +113,7 @@ function Form({ about }) {
     setBusy(false);
   };
   const command = ["holdfast start", quoted(about.workflow), quoted(JSON.stringify(args)), given.id && "--id " + quoted(given.id)].filter(Boolean).join(" ");
-  const option = (name, word, hint) => html`<label class=${"field" + (wrong[name] ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" placeholder=${hint} value=${given[name]} onInput=${(e) => set({ [name]: e.target.value.trim() })} />${wrong[name] && html`<span class="wrong">${wrong[name]}</span>`}</label>`;
+  const option = (name, word, hint) => html`<label class=${"field" + (wrong[name] ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" placeholder=${hint} defaultValue=${given[name]} onInput=${(e) => set({ [name]: e.target.value.trim() })} />${wrong[name] && html`<span class="wrong">${wrong[name]}</span>`}</label>`;
   return html`<form class="startform" onSubmit=${submit}>
     <div><div class="ptitle flat"><h2>Arguments</h2>${properties.length > 0 && html`<span class="end"><button type="button" class="linklike" aria-pressed=${raw} onClick=${() => { if (!raw && !some) setJson(JSON.stringify(args, null, 2)); setRaw(!raw); }}>${raw ? "as a form" : "as JSON"}</button></span>`}</div>
       ${raw ? html`<label class=${"field" + (wrong.json ? " bad" : "")}><span>Arguments by name, JSON</span><textarea rows="8" spellcheck="false" aria-invalid=${Boolean(wrong.json)} value=${json} onInput=${(e) => setJson(e.target.value)} />${wrong.json && html`<span class="wrong">${wrong.json}</span>`}</label>`
