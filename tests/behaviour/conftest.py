@@ -55,10 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         on_temporal.select(config, items)
         return
     if config.getoption("--key-value"):
-        left_out = [item for item in items if _needs_sql(item)]
+        left_out = [item for item in items if item.path.parent != FOLDER or _mode(item) in ("", "postgres")]
         config.hook.pytest_deselected(items=left_out)
         gone = {*map(id, left_out)}
         items[:] = [item for item in items if id(item) not in gone]
+        for item in items:
+            if needed := _needs_sql(item):
+                item.add_marker(pytest.mark.skip(reason=f"a key-value store has not: {needed}"))
         return
     if config.getoption("--all-modes") or config.getoption("--quick"):
         return
@@ -77,12 +80,15 @@ def _adds_nothing(item: pytest.Item, also_run: set[tuple[Path, str]]) -> bool:
     return not _shows_something(_mode(item), *_function(item))
 
 
-def _needs_sql(item: pytest.Item) -> bool:
-    """Whether a test is about what key-value stores have not: a server, a file of SQLite, transactions of users."""
-    if item.path.parent != FOLDER or _mode(item) in ("", "postgres"):
-        return True
-    needed = NEED_SQL.get(item.path.stem.removeprefix("test_"), ())
-    return "*" in needed or _function(item)[1] in needed or "[transaction" in item.name
+def _needs_sql(item: pytest.Item) -> str:
+    """Return what a test is about that key-value stores have not, empty if nothing."""
+    if "[transaction" in item.name:
+        return "transactions of users"
+    for what, files in NEED_SQL.items():
+        named = files.get(item.path.stem.removeprefix("test_"), ())
+        if "*" in named or _function(item)[1] in named:
+            return what
+    return ""
 
 
 def _shows_something(mode: str, file: Path, function: str) -> bool:

@@ -421,26 +421,31 @@ RUN_IN: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-NEED_SQL: dict[str, tuple[str, ...]] = {
-    "clients": ("test_a_client_leaves_no_trace_when_it_goes",),
-    "idempotency": ("test_the_holder_is_killed_while_another_engine_waits",),
-    "pauses_under_way": (
-        "test_a_run_is_let_go_whose_worker_saw_the_end_of_its_body_before_it_was_told",
-        "test_a_run_of_a_paused_workflow_is_let_go_whose_worker_saw_the_end_of_its_body_early",
-        "test_a_timed_pause_ends_by_itself_though_the_end_of_the_body_was_seen_early",
-    ),
-    "queue_workers": (
-        "test_a_step_that_takes_its_workers_with_it_is_failed",
-        "test_a_suspect_runs_alone_on_the_worker_that_takes_it",
-        "test_an_attempt_whose_worker_died_is_made_again",
-        "test_what_a_worker_says_after_its_lease_lapsed_is_refused",
-    ),
-    "recovery": ("test_a_corrupt_history_blocks_that_run_alone",),
-    "requests_and_queries": ("test_a_query_before_the_first_turn_waits_for_it",),
-    "shared_limits": ("test_only_a_body_of_a_worker_that_was_declared_dead_runs_above_its_limit",),
-    "starting": ("test_a_start_has_returned_only_when_it_is_durable",),
-    "steps": ("test_each_step_is_durable_before_the_next_begins_and_the_last_before_the_end_is_told",),
-    "transactions": ("*",),
+NEED_SQL: dict[str, dict[str, tuple[str, ...]]] = {
+    "transactions of users": {
+        "transactions": ("*",),
+        "pauses_under_way": (
+            "test_a_run_is_let_go_whose_worker_saw_the_end_of_its_body_before_it_was_told",
+            "test_a_run_of_a_paused_workflow_is_let_go_whose_worker_saw_the_end_of_its_body_early",
+            "test_a_timed_pause_ends_by_itself_though_the_end_of_the_body_was_seen_early",
+        ),
+    },
+    "several processes, or engines, at once": {
+        "clients": ("test_a_client_leaves_no_trace_when_it_goes",),
+        "idempotency": ("test_the_holder_is_killed_while_another_engine_waits",),
+        "queue_workers": (
+            "test_a_step_that_takes_its_workers_with_it_is_failed",
+            "test_a_suspect_runs_alone_on_the_worker_that_takes_it",
+            "test_an_attempt_whose_worker_died_is_made_again",
+            "test_what_a_worker_says_after_its_lease_lapsed_is_refused",
+        ),
+        "requests_and_queries": ("test_a_query_before_the_first_turn_waits_for_it",),
+        "shared_limits": ("test_only_a_body_of_a_worker_that_was_declared_dead_runs_above_its_limit",),
+    },
+    "a file that another program reads, or damages, meanwhile": {
+        "recovery": ("test_a_corrupt_history_blocks_that_run_alone",),
+        "starting": ("test_a_start_has_returned_only_when_it_is_durable",),
+        "steps": ("test_each_step_is_durable_before_the_next_begins_and_the_last_before_the_end_is_told",),
+    },
 }
-"""Tests of what key-value stores have not, left out with --key-value: transactions of users, several processes at once,
-and stores that are looked at or damaged by another program meanwhile."""
+"""Tests that are skipped with --key-value, by what key-value stores have not."""
