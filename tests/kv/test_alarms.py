@@ -11,7 +11,7 @@ from tests.support.key_spaces import Killed
 
 from holdfast import Context, workflow
 from holdfast.clock import to_datetime
-from holdfast.errors import OutcomeUnknown, StoreError
+from holdfast.errors import OutcomeUnknown, StoreError, UndecodablePayload
 from holdfast.kv import MemoryDriver, deliver, drive, drive_due
 from holdfast.kv.driver import answer
 from holdfast.kv.space import Space
@@ -226,6 +226,32 @@ async def test_a_blocked_run_keeps_an_alarm_for_the_code_that_fits(made):
     assert (store.list(b""), await drive_due({"new": store}, one, clock)) == (before, {})
     clock.advance(MINUTE)
     assert (await drive_due({"old": store}, one, clock))["old"].output == "old"
+
+
+async def test_a_run_whose_arguments_do_not_fit_the_code_is_blocked_until_they_do():
+    """S1-37 As on an engine; arguments that never fitted are refused where they are given."""
+    store, clock = MemoryDriver(), JumpingClock()
+
+    @workflow(name="changing")
+    async def old(ctx: Context, number: int) -> int:
+        await ctx.sleep(HOUR)
+        return number
+
+    @workflow(name="changing")
+    async def new(ctx: Context, number: list[str]) -> int:
+        await ctx.sleep(HOUR)
+        return len(number)
+
+    with pytest.raises(UndecodablePayload):
+        await drive(store, new, 1, clock=clock)
+    assert store.list(b"") == []
+    await drive(store, old, 1, clock=clock)
+    before = store.list(b"")
+    standing = await drive(store, new, clock=clock)
+    assert (standing.state, standing.error.type.endswith("UndecodablePayload")) == ("blocked", True)
+    assert (store.list(b""), store.get_alarm()) == (before, standing.until)
+    clock.advance(HOUR)
+    assert (await drive(store, old, clock=clock)).output == 1
 
 
 async def test_a_driver_that_cannot_compare_gives_the_run_up_when_it_is_asked_to():

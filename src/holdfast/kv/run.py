@@ -22,7 +22,7 @@ from holdfast.context.code import WorkflowCode
 from holdfast.context.steps import StepVerb
 from holdfast.contract.rows import COMPENSATE, EntryRow, EvidenceRow, InboxKind, Message
 from holdfast.definitions import Workflow
-from holdfast.errors import NotAsExpected, RunBlocked, StoreError
+from holdfast.errors import NotAsExpected, RunBlocked, StoreError, UndecodablePayload
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.options import DriveOptions
@@ -73,7 +73,12 @@ class DrivenRun(Generic[R]):
     async def drive(self, rows: Sequence[EntryRow]) -> Standing[R]:
         """Bring the run to where its history ends, and from there as far as it comes."""
         begun = self._about.generation == 0 or not rows
-        self._execution = self._made(self._about.created if begun else rows[0].at)
+        try:
+            self._execution = self._made(self._about.created if begun else rows[0].at)
+        except UndecodablePayload as unfit:
+            if keys.ABOUT not in self._space.stored:
+                raise
+            return Standing("blocked", self._about.id, error=error_to_data(unfit))
         try:
             await self._space.finish_renewal()
             standing = await self._circle(rows)

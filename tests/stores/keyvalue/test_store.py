@@ -286,6 +286,29 @@ async def test_a_process_that_may_still_run_elsewhere_is_fenced(monkeypatch):
     await second.close()
 
 
+async def test_a_process_that_lost_an_answer_does_not_take_the_key_space_back_from_the_next_one(monkeypatch):
+    """G5: it was cut off, another has taken the key space meanwhile, and it is connected again."""
+    driver = OddDriver()
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    first = await opened(driver)
+    driver.do("lose")
+    with pytest.raises(OutcomeUnknown):
+        await first.apply([start("a")])
+    ours = space._ours
+    monkeypatch.setattr(space, "_ours", set())  # as in another process
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    second = await opened(driver)
+    await one(second, start("b"), Started)
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(space, "_ours", ours)
+    for _ in range(2):
+        with pytest.raises(StoreReplaced, match="another process"):
+            await first.apply([start("c")])
+    await first.close()
+    await one(second, start("d"), Started)
+    await second.close()
+
+
 async def test_what_a_killed_process_was_running_is_known_as_lost():
     driver = MemoryDriver()
     store = await opened(driver)

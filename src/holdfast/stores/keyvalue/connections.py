@@ -78,7 +78,7 @@ class KeyValueConnections(SQLiteConnections):
 
     async def _read_back(self) -> None:
         """Make the key space this process's own, and the database in memory what it says."""
-        found = await self.space.take(fences=self._fences)
+        found = await self.space.take(self._fences, again=self._lost)
         schema, newest = self.space.schema, migrations("sqlite")[-1][0]
         db, marks = _database(found, schema, self.path)
         if schema < newest:
@@ -174,7 +174,11 @@ class KeyValueConnections(SQLiteConnections):
             return
         self.writer.close()
         await self._let_go()
-        await self._connect()
+        try:
+            await self._connect()
+        except StoreReplaced as error:
+            self._replaced = error
+            raise
         self._lost = False
 
     async def _through(self, work: Work[T]) -> T:

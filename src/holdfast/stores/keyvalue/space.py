@@ -118,20 +118,25 @@ class EngineSpace:
                     stored.pop(key, None)
         return self._joined(stored)
 
-    async def take(self, fences: bool = True) -> dict[bytes, bytes]:
+    async def take(self, fences: bool = True, again: bool = False) -> dict[bytes, bytes]:
         """Make this process the owner and return all rows and highest numbers.
 
         A process of another machine that may still have it open is fenced, or, unless `fences`, left alone. A change
-        that was complete and not made is made first, one that was not complete is forgotten.
+        that was complete and not made is made first, one that was not complete is forgotten. `again` says that this
+        process had it: if another has taken it meanwhile, that is not undone.
 
         Raises:
+            StoreReplaced: another process has taken it meanwhile.
             StoreBusy: another process of this machine, or another store of this one, has it open.
             SchemaTooNew, NotOurDatabase: as `look`.
         """
         stored = self._checked(await self._list(b""))
         before = stored.get(OWNER)
         if before is not None:
-            self._refuse_owner(self._decoded(_owner, OWNER, before), fences)
+            had = self._decoded(_owner, OWNER, before)
+            if again and (had.host, had.boot, had.pid) != (socket.gethostname(), boot_id(), os.getpid()):
+                raise self._fenced()
+            self._refuse_owner(had, fences)
         owner = Owner(socket.gethostname(), boot_id(), os.getpid(), secrets.token_hex(8))
         mine = _json(owner)
         expect = {OWNER: before} if self.driver.compares else None
