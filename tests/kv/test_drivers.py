@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
@@ -23,6 +24,21 @@ class TestMemoryDriver(DriverConformance):
     def open_driver(self):
         driver = MemoryDriver()
         return lambda: driver
+
+
+def test_what_came_and_went_is_not_remembered_by_a_driver_that_lists_nothing():
+    """An engine writes for weeks and lists its key space when it is opened."""
+    driver = MemoryDriver()
+    driver.batch({b"kept": b"1"})
+    assert driver.list(b"") == [(b"kept", b"1")]
+    tracemalloc.start()
+    for number in range(5_000):
+        driver.batch({b"k%07d" % number: b"v"})
+        driver.batch({}, [b"k%07d" % number])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 50_000
+    assert driver.list(b"") == [(b"kept", b"1")]
 
 
 class TestDirectoryDriver(DriverConformance):

@@ -22,7 +22,8 @@ class SortedKeys:
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
-        self._order: list[bytes] = []
+        self._order: list[bytes] | None = []
+        """The keys in order, as of when they were last listed; None if too many have come and gone since."""
         self._moved: set[bytes] = set()
         """Keys that came or went since."""
 
@@ -39,17 +40,15 @@ class SortedKeys:
         return found
 
     def _ordered(self) -> Sequence[bytes]:
-        if len(self._moved) > _FEW:
+        if self._order is None:
             self._order = sorted(self.values)
-            self._moved = set()
-        else:
-            for key in self._moved:
-                place = bisect_left(self._order, key)
-                there = place < len(self._order) and self._order[place] == key
-                if key in self.values and not there:
-                    self._order.insert(place, key)
-                elif key not in self.values and there:
-                    del self._order[place]
+        for key in self._moved:
+            place = bisect_left(self._order, key)
+            there = place < len(self._order) and self._order[place] == key
+            if key in self.values and not there:
+                self._order.insert(place, key)
+            elif key not in self.values and there:
+                del self._order[place]
         self._moved.clear()
         return self._order
 
@@ -61,10 +60,12 @@ class SortedKeys:
 
     def apply(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes]) -> None:
         """Put and delete."""
-        for key in deletes:
-            if self.values.pop(key, None) is not None:
-                self._moved.add(key)
-        self._moved.update(puts.keys() - self.values.keys())
+        gone = [key for key in deletes if self.values.pop(key, None) is not None]
+        if self._order is not None:
+            self._moved.update(gone, puts.keys() - self.values.keys())
+            if len(self._moved) > _FEW:
+                self._order = None
+                self._moved.clear()
         self.values.update(puts)
 
 
