@@ -116,6 +116,19 @@ def process_exists(pid: int) -> bool:
     return True
 
 
+def process_began(pid: int) -> str | None:
+    """Return what tells a process from earlier ones of its number, empty if nothing does; None if there is none.
+
+    One that was killed and is kept for a parent that does not ask after it is none.
+    """
+    if not process_exists(pid):
+        return None
+    with suppress(OSError, IndexError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if state in (b"Z", b"X") else fields[18].decode()
+    return ""
+
+
 AuditWatch = Callable[[str, tuple[object, ...]], None]
 _audit_watches: dict[str, tuple[AuditWatch, ...]] = {}
 

@@ -82,3 +82,12 @@ def test_what_cannot_be_looked_at_is_said(run, tmp_path, monkeypatch, url):
     assert refused.err
     assert "Traceback" not in refused.err
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("kind", ["dir", "lmdb"])
+def test_a_folder_without_a_key_space_is_no_database_and_untouched(run, tmp_path, kind):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    refused = run("list", "--url", f"kv+{kind}:///{tmp_path}/other")
+    assert "there is no such database" in refused.err
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["file"]

@@ -124,6 +124,19 @@ def test_a_process_is_there_or_not():
     assert not system.process_exists(child.pid)
 
 
+def test_a_process_is_told_from_others_of_its_number_until_it_has_ended():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        began = system.process_began(child.pid)
+        assert began
+        assert began == system.process_began(child.pid)
+    assert system.process_began(child.pid) is None
+
+
+def test_of_a_process_that_nothing_is_told_of_is_known_that_it_is_there(monkeypatch):
+    monkeypatch.setattr(Path, "read_bytes", _too_many_files)
+    assert system.process_began(os.getpid()) == ""
+
+
 def test_no_other_module_asks_the_system_for_these():
     """Each has a fall-back in one place; used in another it would have none."""
     only_here = ("fcntl", "/proc/", "CLOCK_BOOTTIME", 'boot_id"', "clock_gettime_ns")

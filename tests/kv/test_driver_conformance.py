@@ -110,6 +110,10 @@ class WritesBeforeItCompares(MemoryDriver):
         self._keys.apply({}, deletes)
 
 
+class SaysThatItExcludesOthers(MemoryDriver):
+    exclusive = True
+
+
 class ClosesOnce(MemoryDriver):
     closed = False
 
@@ -252,6 +256,7 @@ CAUGHT = [
     (MissesWhatIsNotThere, "test_what_a_batch_put_is_there"),
     (ComparesBeforeItWaits, "test_batches_at_the_same_time_are_made_one_after_another"),
     (WritesBeforeItCompares, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
+    (SaysThatItExcludesOthers, "test_a_driver_that_excludes_others_is_open_once"),
     (ClosesOnce, "test_what_is_durable_is_there_when_it_is_opened_again"),
     (KeepsTheEarlierAlarm, "test_there_is_one_alarm_and_it_is_kept"),
     (DropsPastAlarms, "test_there_is_one_alarm_and_it_is_kept"),

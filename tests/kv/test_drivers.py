@@ -12,7 +12,7 @@ import tracemalloc
 
 import pytest
 
-from holdfast.errors import CannotOpen, SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
+from holdfast.errors import CannotOpen, NotOurDatabase, SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
 from holdfast.kv import DirectoryDriver, MemoryDriver
 from holdfast.kv.drivers import directory, segments
 from holdfast.system import lock
@@ -253,6 +253,33 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(CannotOpen, match="file"):
             DirectoryDriver(path)
+
+
+def test_a_folder_of_another_program_is_refused_by_name_and_untouched(tmp_path):
+    """An LMDB environment for example, which would otherwise be an empty key space."""
+    (tmp_path / "data.mdb").write_text("of another program")
+    with pytest.raises(NotOurDatabase, match=r"data\.mdb"):
+        DirectoryDriver(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.mdb"]
+
+
+def test_a_folder_is_empty_that_has_what_systems_put_there_and_a_beginning(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    for name in (".hidden", "lock", "00000001.new"):  # the process was killed before there was a key space
+        (tmp_path / name).touch()
+    driver = DirectoryDriver(tmp_path)
+    assert driver.list(b"") == []
+    driver.close()
+
+
+def test_files_that_others_put_beside_a_key_space_stay(tmp_path):
+    written(tmp_path)
+    for name in ("settings.new", "00000002.txt"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "00000002.new").write_text("a compaction that was killed")
+    DirectoryDriver(tmp_path).close()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"settings.new", "00000002.txt", "00000001.log", "lock"}
 
 
 def test_a_compaction_gives_back_what_is_superseded_and_nothing_else(tmp_path, monkeypatch):

@@ -19,8 +19,16 @@ from tests.support.scripts.kv_everywhere import recorded
 
 from holdfast.contract.operations import Started
 from holdfast.contract.turns import StartRun
-from holdfast.errors import CannotOpen, OutcomeUnknown, StoreClosed, StoreError, StoreFull, StoreUnreachable
-from holdfast.kv import MemoryDriver, deliver, drive
+from holdfast.errors import (
+    CannotOpen,
+    NotOurDatabase,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+from holdfast.kv import DirectoryDriver, MemoryDriver, deliver, drive
 from holdfast.kv.drivers.lmdb import LMDBDriver
 from holdfast.kv.drivers.redis import RedisDriver
 from holdfast.stores.keyvalue import KeyValueStore
@@ -97,6 +105,15 @@ def test_an_lmdb_path_that_is_a_file_is_refused_by_name(tmp_path):
     (tmp_path / "file").write_text("no environment")
     with pytest.raises(CannotOpen, match="file"):
         LMDBDriver(tmp_path / "file")
+
+
+def test_a_folder_of_another_program_is_not_taken_for_an_empty_lmdb_environment(tmp_path):
+    """That of a directory driver for example."""
+    DirectoryDriver(tmp_path).close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(NotOurDatabase, match=r"00000001\.log"):
+        LMDBDriver(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_many_key_spaces_share_one_lmdb_environment(tmp_path):

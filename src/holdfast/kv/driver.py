@@ -32,6 +32,8 @@ class Driver(ABC):
     """How many keys one batch may put and delete together. A turn of a run that needs more is refused."""
     compares: bool = False
     """Whether `batch` takes `expect`. Without it one driver at a time is a promise of the program's."""
+    exclusive: bool = False
+    """Whether no other process can have the key space open while this driver has: what had it before is gone."""
     durability: Literal["disk", "process"] = "disk"
     """What survives when `batch` has returned: a power cut (`disk`), or only the end of this process (`process`)."""
 

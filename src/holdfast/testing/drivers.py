@@ -93,6 +93,14 @@ class DriverConformance:
         }
         await answer(driver.close())
 
+    async def test_a_driver_that_excludes_others_is_open_once(self, open_driver: Open) -> None:
+        """What it says of that is believed: a process that had the key space before is known to be gone."""
+        driver = open_driver()
+        if driver.exclusive:
+            with pytest.raises(StoreError):
+                await answer(open_driver().close())
+        await answer(driver.close())
+
     # Limits.
 
     async def test_what_is_declared_fits(self, open_driver: Open) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import apsw
 import msgspec
 import pytest
 from tests.support.key_spaces import Killed, OddDriver
+from tests.support.waiting import eventually
 
 from holdfast import Context, workflow
 from holdfast.clock import micros
@@ -30,6 +35,7 @@ from holdfast.errors import (
     StoreReplaced,
 )
 from holdfast.kv import DirectoryDriver, MemoryDriver, drive
+from holdfast.kv.driver import answer
 from holdfast.stores.keyvalue import KeyValueStore, space
 from holdfast.stores.keyvalue import store as key_value_store
 from holdfast.stores.keyvalue.looking import DirectoryLook
@@ -37,7 +43,7 @@ from holdfast.stores.keyvalue.rows import ChangedRows, everything, tables_of
 from holdfast.stores.keyvalue.space import ABOUT, COMPLETE, OWNER
 from holdfast.stores.sql.files import migrations
 from holdfast.stores.sqlite.file import connect_memory
-from holdfast.system import boot_time
+from holdfast.system import boot_time, process_began
 from holdfast.testing import TestEngine
 from holdfast.testing.conformance import LEASE, NOW, new_run, one, row
 from holdfast.testing.drivers import FaultyDriver
@@ -307,6 +313,68 @@ async def test_a_process_that_lost_an_answer_does_not_take_the_key_space_back_fr
     await first.close()
     await one(second, start("d"), Started)
     await second.close()
+
+
+async def owned_by(driver, owner):
+    """Leave a key space as a process does that was killed while a worker of it ran something."""
+    store = await opened(driver)
+    await store.join("w", LEASE)
+    await one(store, start("a", owner="w"), Started)
+    store._connections.space.abandon()
+    stored = dict(await answer(driver.list(b"")))
+    told = {**json.loads(stored[OWNER]), **owner}
+    await answer(driver.batch({OWNER: json.dumps(told).encode()}))
+    await store.close()
+
+
+async def test_a_process_that_has_the_number_of_an_earlier_one_does_not_keep_its_key_space():
+    """S0-41: of the owner its number runs, and began at another time."""
+    driver = MemoryDriver()
+    await owned_by(driver, {"pid": os.getppid(), "began": "1"})
+    store = KeyValueStore(driver)
+    store.fences = False
+    await store.open()
+    [taken] = await store.take_over(NOW)
+    assert (taken.worker, taken.lost) == ("w", "crash")
+    await store.close()
+
+
+async def test_a_killed_process_that_its_parent_does_not_ask_after_does_not_keep_its_key_space():
+    """S0-41: in a container for example, where nothing does."""
+    driver = MemoryDriver()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        await owned_by(driver, {"pid": child.pid, "began": process_began(child.pid)})
+        with pytest.raises(StoreBusy, match=str(child.pid)):
+            await opened(driver)
+        child.kill()
+        await eventually(lambda: process_began(child.pid) is None)
+        assert child.returncode is None
+        await (await opened(driver)).close()
+
+
+async def test_a_process_of_another_container_of_that_name_is_not_taken_for_an_earlier_one():
+    """G5: both have the same number, as containers count their processes each by themselves."""
+    driver = MemoryDriver()
+    await owned_by(driver, {"machine": "another"})
+    careful = KeyValueStore(driver)
+    careful.fences = False
+    with pytest.raises(StoreBusy, match="as far as is known"):
+        await careful.open()
+    store = await opened(driver)
+    [taken] = await store.take_over(NOW)
+    assert (taken.worker, taken.lost) == ("w", "lapse")  # it may have been alive: no step is blamed
+    await store.close()
+
+
+async def test_whoever_had_a_directory_is_gone_when_it_can_be_opened(tmp_path):
+    """S0-41: wherever that was; so an operator's command is not refused after a crash."""
+    await owned_by(DirectoryDriver(tmp_path), {"host": "elsewhere"})
+    store = KeyValueStore(lambda: DirectoryDriver(tmp_path))
+    store.fences = False
+    await store.open()
+    [taken] = await store.take_over(NOW)
+    assert (taken.worker, taken.lost) == ("w", "crash")
+    await store.close()
 
 
 async def test_what_a_killed_process_was_running_is_known_as_lost():

@@ -14,6 +14,7 @@ from holdfast.clock import from_datetime, to_datetime
 from holdfast.errors import CannotOpen, OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 from holdfast.kv.drivers import segments
+from holdfast.kv.drivers.folders import refuse_foreign_folder
 from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.system import lock
 
@@ -35,12 +36,14 @@ class DirectoryDriver(Driver):
 
     Raises:
         CannotOpen: the path is not one of a folder.
+        NotOurDatabase: the folder has files of another program, and no key space.
         StoreBusy: another process, or another driver of this one, has the directory open.
         StoreCorrupt: a batch that was acknowledged is missing or damaged.
         SchemaTooNew: a newer holdfast wrote it.
     """
 
     compares = True
+    exclusive = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path)
@@ -50,6 +53,8 @@ class DirectoryDriver(Driver):
         """Up to where the file may grow before a compaction is tried again that failed."""
         try:
             _make_folder(self.path)
+            if not segments.segments(self.path):
+                refuse_foreign_folder(self.path, {"lock", *(path.name for path in segments.begun(self.path))})
             self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise ReadOnly(f"{self.path}: {error}") from error
@@ -80,7 +85,7 @@ class DirectoryDriver(Driver):
             os.ftruncate(self._file, self._end)
         self._size = os.fstat(self._file).st_size
         os.fsync(self._file)  # the last batch may be one of a process that was killed before it had synced it
-        for path in [*space.superseded, *self.path.glob("*.new")]:
+        for path in [*space.superseded, *segments.begun(self.path)]:
             path.unlink()
         if not self._end:  # a segment that was only begun
             self.compact()
@@ -158,7 +163,7 @@ class DirectoryDriver(Driver):
     def compact(self) -> int:
         """Write all that there is to a new segment and remove the others; return how many bytes that gave back."""
         path = segments.segment_path(self.path, self._segment + 1)
-        begun = path.with_suffix(".new")
+        begun = path.with_suffix(segments.BEGUN)
         data = segments.BASE + segments.packed(self._number, self._keys.values, ())
         file = -1
         try:

@@ -21,6 +21,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
+from holdfast.kv.drivers.folders import refuse_foreign_folder
 
 _ALARM = b"alarm"
 _SPACE = b"space "
@@ -65,6 +66,11 @@ class _Environments:
 _environments = _Environments()
 
 
+def is_environment(path: str) -> bool:
+    """Tell whether a folder has an environment of LMDB."""
+    return os.path.exists(os.path.join(path, "data.mdb"))
+
+
 class LMDBDriver(Driver):
     """One key space in an LMDB environment, of its own or, by `name`, one of many in an environment that is shared.
 
@@ -76,6 +82,7 @@ class LMDBDriver(Driver):
     Raises:
         MissingExtra: the package lmdb is not installed.
         CannotOpen: the path is not one of an environment, or cannot be written.
+        NotOurDatabase: the folder has files of another program, and no environment.
     """
 
     max_key = 510
@@ -93,8 +100,12 @@ class LMDBDriver(Driver):
         self._environment: Any = None
         try:
             os.makedirs(self.path, exist_ok=True)
+            if not is_environment(self.path):
+                refuse_foreign_folder(self.path, {"lock.mdb"})
             self._environment = _environments.open(lmdb, self.path)
             self._space = self._environment.open_db(_SPACE + name.encode()) if name else None
+        except CannotOpen:
+            raise
         except (lmdb.Error, OSError) as error:
             self.close()
             raise CannotOpen(f"{self.path}: {error}") from error

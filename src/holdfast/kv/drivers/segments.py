@@ -27,6 +27,8 @@ NEXT = b"holdfast key space 1 next\n"
 _ANY = re.compile(rb"holdfast key space (\d+) ")
 _HEAD = struct.Struct(">QQQ")
 _NAME = re.compile(r"\d{8}\.log")
+BEGUN = ".new"
+"""How a segment is called while it is written, in place of `.log`."""
 
 Body = tuple[dict[bytes, bytes], list[bytes]]
 _decoder = msgspec.msgpack.Decoder(Body)
@@ -71,6 +73,11 @@ def segment_path(folder: Path, number: int) -> Path:
 def segments(folder: Path) -> list[tuple[int, Path]]:
     """Return the segments of a folder in their order."""
     return [(int(path.stem), path) for path in sorted(folder.iterdir()) if _NAME.fullmatch(path.name)]
+
+
+def begun(folder: Path) -> list[Path]:
+    """Return the segments that a process was writing when it ended: nothing of them was ever read."""
+    return [path for path in folder.iterdir() if path.suffix == BEGUN and _NAME.fullmatch(f"{path.stem}.log")]
 
 
 def read_all(folder: Path) -> SegmentsRead:

@@ -52,7 +52,9 @@ def _lmdb(rest: str) -> KeyValueStore:
         return LMDBDriver(path)
 
     def open_to_look() -> Driver:
-        if not os.path.isdir(path):
+        from holdfast.kv.drivers.lmdb import is_environment
+
+        if not is_environment(path):
             raise CannotOpen(f"{path}: there is no such database")
         return open_driver()
 

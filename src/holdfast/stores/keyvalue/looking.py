@@ -24,7 +24,7 @@ class DirectoryLook(Driver):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path)
-        if not self.path.is_dir():
+        if not (self.path.is_dir() and segments.segments(self.path)):
             raise CannotOpen(f"{self.path}: there is no such database")
 
     def get(self, key: bytes) -> bytes | None:

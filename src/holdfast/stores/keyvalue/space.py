@@ -14,6 +14,7 @@ A value that is longer than the driver takes goes on under the same key and two 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import secrets
@@ -39,7 +40,7 @@ from holdfast.errors import (
 from holdfast.kv.driver import Driver, Pair, answer
 from holdfast.stores.keyvalue.rows import DIGEST, MARK, ROW, WAY_OUT
 from holdfast.stores.sql.files import check_version
-from holdfast.system import boot_id
+from holdfast.system import boot_id, machine, process_began
 
 ABOUT, OWNER, PIECE, COMPLETE = b"Ea", b"Eo", b"Ej", b"Ec"
 FORMAT = 1
@@ -69,15 +70,34 @@ class Owner(msgspec.Struct, frozen=True):
     boot: str
     pid: int
     token: str
+    machine: str = ""
+    """What tells whether its number means the same process here; unknown of one that an earlier holdfast wrote."""
+    began: str = ""
+    """What tells it from other processes that have its number."""
+
+    @property
+    def place(self) -> tuple[str, str, int, str, str]:
+        """All that tells one process from another."""
+        return self.host, self.boot, self.pid, self.machine, self.began
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process is known to have ended."""
+        return self._is_near and process_is_gone(self.host, self.boot, self.pid, self.began)
 
     @property
     def is_here(self) -> bool:
         """Whether its process is known to be on this machine and to run."""
-        if self.token in _ours:
-            return True
-        return self.host == socket.gethostname() and not process_is_gone(self.host, self.boot, self.pid)
+        return self.token in _ours or (self._is_near and not self.is_gone)
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether it can be asked after: containers of one name have each their own numbers."""
+        known = self.boot != boot_id() or not self.machine or self.machine == _machine()
+        return self.host == socket.gethostname() and known
 
 
+_machine = functools.cache(machine)
 _ours: set[str] = set()
 """The tokens of the key spaces that this process has open."""
 _about = msgspec.json.Decoder(StoredAbout)
@@ -98,6 +118,8 @@ class EngineSpace:
         self._mine: bytes | None = None
         self._parts: dict[bytes, int] = {}
         """How many parts the values have that have more than one."""
+        self.before_is_gone: bool | None = None
+        """Whether the process that had it before is known to have ended; None if none had it."""
         self.waits = False
         """Whether the driver has to be waited for: then the event loop goes on meanwhile."""
 
@@ -134,10 +156,11 @@ class EngineSpace:
         before = stored.get(OWNER)
         if before is not None:
             had = self._decoded(_owner, OWNER, before)
-            if again and (had.host, had.boot, had.pid) != (socket.gethostname(), boot_id(), os.getpid()):
+            if again and had.place != _this_process().place:
                 raise self._fenced()
             self._refuse_owner(had, fences)
-        owner = Owner(socket.gethostname(), boot_id(), os.getpid(), secrets.token_hex(8))
+            self.before_is_gone = self.driver.exclusive or had.is_gone
+        owner = _this_process()
         mine = _json(owner)
         expect = {OWNER: before} if self.driver.compares else None
         try:
@@ -155,9 +178,13 @@ class EngineSpace:
         return self._joined(stored)
 
     def _refuse_owner(self, owner: Owner, fences: bool) -> None:
-        if owner.is_here:
-            who = "this process" if owner.pid == os.getpid() else f"process {owner.pid} of this machine"
-        elif not fences and not process_is_gone(owner.host, owner.boot, owner.pid):
+        if owner.token in _ours:
+            who = "this process"
+        elif self.driver.exclusive:
+            return
+        elif owner.is_here:
+            who = f"process {owner.pid} of this machine"
+        elif not fences and not owner.is_gone:
             who = f"process {owner.pid} of {owner.host}, as far as is known,"
         else:
             return
@@ -336,12 +363,22 @@ class EngineSpace:
             await self._batch({}, some)
 
 
-def process_is_gone(host: str, boot: str, pid: int) -> bool:
+def _this_process() -> Owner:
+    pid = os.getpid()
+    return Owner(socket.gethostname(), boot_id(), pid, secrets.token_hex(8), _machine(), process_began(pid) or "")
+
+
+def process_is_gone(host: str, boot: str, pid: int, began: str = "") -> bool:
     """Whether a process that had the key space before this one is known to have ended.
 
     One of this process's own number was an earlier process, in a container for example, or left the key space.
     """
-    return host == socket.gethostname() and (boot != boot_id() or pid == os.getpid() or not _runs(pid))
+    if host != socket.gethostname():
+        return False
+    if boot != boot_id() or pid == os.getpid():
+        return True
+    now = process_began(pid)
+    return now is None or bool(began and now and began != now)
 
 
 def check_driver(driver: Driver) -> None:
@@ -400,14 +437,3 @@ def _pieces(stored: Mapping[bytes, bytes]) -> Iterator[tuple[dict[bytes, bytes],
             yield _piece.decode(data[number])
     except (KeyError, ValueError) as error:  # DecodeError is a ValueError
         raise StoreCorrupt(f"a large change that is complete cannot be read: {error!r}; {WAY_OUT}") from error
-
-
-def _runs(pid: int) -> bool:
-    """Whether there is a process of that number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

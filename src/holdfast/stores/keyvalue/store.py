@@ -127,9 +127,10 @@ class KeyValueStore(SQLiteStore):
     async def fates(self) -> dict[str, Fate]:
         """Return what became of workers of earlier processes: this one alone has the key space."""
         rows = await self._connections.read(lambda db: db.execute(_WORKERS).fetchall())
-        mine = self._connections.locks
-        return {
-            str(worker): Fate.DIED if process_is_gone(str(host), str(boot), int(str(pid))) else Fate.LAPSED
-            for worker, host, boot, pid in rows
-            if worker not in mine
-        }
+        mine, known = self._connections.locks, self._connections.space.before_is_gone
+        fates: dict[str, Fate] = {}
+        for worker, host, boot, pid in rows:
+            if worker not in mine:
+                gone = process_is_gone(str(host), str(boot), int(str(pid))) if known is None else known
+                fates[str(worker)] = Fate.DIED if gone else Fate.LAPSED
+        return fates
