@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,10 +13,21 @@ import tracemalloc
 
 import pytest
 
-from holdfast.errors import CannotOpen, NotOurDatabase, SchemaTooNew, StoreBusy, StoreClosed, StoreCorrupt
+from holdfast.contract.turns import StartRun
+from holdfast.errors import (
+    CannotOpen,
+    NotOurDatabase,
+    SchemaTooNew,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreReplaced,
+)
 from holdfast.kv import DirectoryDriver, MemoryDriver
 from holdfast.kv.drivers import directory, segments
+from holdfast.stores.keyvalue import KeyValueStore
 from holdfast.system import lock
+from holdfast.testing.conformance import new_run
 from holdfast.testing.drivers import DriverConformance
 
 
@@ -270,6 +282,41 @@ def test_a_folder_is_empty_that_has_what_systems_put_there_and_a_beginning(tmp_p
     driver = DirectoryDriver(tmp_path)
     assert driver.list(b"") == []
     driver.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "restored"])
+def test_nothing_is_acknowledged_that_is_in_a_file_that_is_gone(tmp_path, how):
+    """G1: the file that is open is not what is read next."""
+    path = tmp_path / "space"
+    DirectoryDriver(path).close()
+    shutil.copytree(path, tmp_path / "backup")
+    driver = DirectoryDriver(path)
+    driver.batch({b"a": b"1"})
+    if how == "deleted":
+        shutil.rmtree(path)
+    elif how == "moved":
+        path.rename(tmp_path / "elsewhere")
+    elif how == "replaced":
+        path.rename(tmp_path / "elsewhere")
+        (tmp_path / "backup").rename(path)
+    else:
+        (tmp_path / "backup" / "00000001.log").rename(path / "00000001.log")
+    for error in (StoreReplaced, StoreClosed):
+        with pytest.raises(error):
+            driver.batch({b"b": b"2"})
+    driver.close()
+
+
+async def test_an_engine_whose_directory_is_taken_away_says_so_and_acknowledges_nothing(tmp_path):
+    """G1"""
+    store = KeyValueStore(lambda: DirectoryDriver(tmp_path / "space"))
+    await store.open()
+    (tmp_path / "space").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(StoreReplaced, match="moved, deleted or replaced"):
+            await store.apply([StartRun(run=new_run("a"))])
+    await store.close()
+    assert not (tmp_path / "space").exists()
 
 
 def test_files_that_others_put_beside_a_key_space_stay(tmp_path):

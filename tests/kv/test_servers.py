@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreReplaced,
     StoreUnreachable,
 )
 from holdfast.kv import DirectoryDriver, MemoryDriver, deliver, drive
@@ -105,6 +106,26 @@ def test_an_lmdb_path_that_is_a_file_is_refused_by_name(tmp_path):
     (tmp_path / "file").write_text("no environment")
     with pytest.raises(CannotOpen, match="file"):
         LMDBDriver(tmp_path / "file")
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_nothing_is_acknowledged_that_is_in_an_lmdb_file_that_is_gone(tmp_path, how):
+    """G1: also by a driver that shares an environment which was opened before."""
+    path = tmp_path / "space"
+    first = LMDBDriver(path, "first")
+    first.batch({b"a": b"1"})
+    if how == "deleted":
+        (path / "data.mdb").unlink()
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.mkdir()
+        (path / "data.mdb").touch()
+    second = LMDBDriver(path, "second")
+    for driver in (first, second, first):
+        with pytest.raises(StoreReplaced, match=r"data\.mdb: was moved, deleted or replaced"):
+            driver.batch({b"b": b"2"})
+    first.close()
+    second.close()
 
 
 def test_a_folder_of_another_program_is_not_taken_for_an_empty_lmdb_environment(tmp_path):

@@ -11,10 +11,19 @@ from datetime import datetime
 from pathlib import Path
 
 from holdfast.clock import from_datetime, to_datetime
-from holdfast.errors import CannotOpen, OutcomeUnknown, ReadOnly, StoreBusy, StoreClosed, StoreError, StoreFull
+from holdfast.errors import (
+    CannotOpen,
+    OutcomeUnknown,
+    ReadOnly,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreReplaced,
+)
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 from holdfast.kv.drivers import segments
-from holdfast.kv.drivers.folders import refuse_foreign_folder
+from holdfast.kv.drivers.folders import check_place, file_identity, refuse_foreign_folder
 from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.system import lock
 
@@ -84,6 +93,7 @@ class DirectoryDriver(Driver):
         if space.torn:
             os.ftruncate(self._file, self._end)
         self._size = os.fstat(self._file).st_size
+        self._identity = file_identity(self._file)
         os.fsync(self._file)  # the last batch may be one of a process that was killed before it had synced it
         for path in [*space.superseded, *segments.begun(self.path)]:
             path.unlink()
@@ -131,6 +141,11 @@ class DirectoryDriver(Driver):
         except OSError as error:
             self._let_go()  # what is on disk is known only to one that reads it again
             raise OutcomeUnknown(f"{self._path()}: could not be synced: {error}; open the directory again") from error
+        try:
+            check_place(self._path(), self._identity)
+        except StoreReplaced:
+            self._let_go()
+            raise
         self._number, self._end = self._number + 1, self._end + len(data)
         old = sum(len(key) + len(self._keys.values[key]) for key in {*puts, *deletes} if key in self._keys.values)
         self._live += sum(len(key) + len(value) for key, value in puts.items()) - old
@@ -193,6 +208,7 @@ class DirectoryDriver(Driver):
         """Append to a new segment from now on; return how long the old one was."""
         old, before = self._file, self._end
         self._file, self._segment, self._end, self._size, self._again = file, self._segment + 1, end, end, 0
+        self._identity = file_identity(file)
         try:
             if old >= 0:
                 os.close(old)

@@ -1,11 +1,11 @@
-"""The folder of a key space: one that has files of another program is not taken for an empty one."""
+"""The folder of a key space: one of another program is not taken for an empty one, nor a file for one that is gone."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
 
-from holdfast.errors import NotOurDatabase
+from holdfast.errors import NotOurDatabase, StoreReplaced
 
 _OF_NONE = frozenset({"lost+found"})
 """What a file system puts there by itself, besides what is hidden."""
@@ -21,4 +21,29 @@ def refuse_foreign_folder(path: str | os.PathLike[str], own: Collection[str]) ->
     if others:
         raise NotOurDatabase(
             f"{os.fspath(path)}: has files of another program, {min(others)!r} for one; use a folder of its own"
+        )
+
+
+FileIdentity = tuple[int, int]
+
+
+def file_identity(path: str | os.PathLike[str] | int) -> FileIdentity | None:
+    """Return what tells a file from every other that is there, None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_place(path: str | os.PathLike[str], identity: FileIdentity | None) -> None:
+    """Refuse to acknowledge what was written into a file that is not the one under its name any more.
+
+    Raises:
+        StoreReplaced: it was moved, deleted or replaced while it was open.
+    """
+    if identity is None or file_identity(path) != identity:
+        raise StoreReplaced(
+            f"{os.fspath(path)}: was moved, deleted or replaced while it was open; nothing more is acknowledged: put "
+            "back what there was, and open it again"
         )

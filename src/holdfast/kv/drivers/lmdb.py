@@ -21,7 +21,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
-from holdfast.kv.drivers.folders import refuse_foreign_folder
+from holdfast.kv.drivers.folders import FileIdentity, check_place, file_identity, refuse_foreign_folder
 
 _ALARM = b"alarm"
 _SPACE = b"space "
@@ -36,28 +36,29 @@ class _Environments:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._open: dict[tuple[int, str], tuple[Any, int]] = {}
+        self._open: dict[tuple[int, str], tuple[Any, FileIdentity | None, int]] = {}
 
-    def open(self, lmdb: Any, path: str) -> Any:
-        """Return the environment of a folder, as it is if a driver of this process has it open."""
+    def open(self, lmdb: Any, path: str) -> tuple[Any, FileIdentity | None]:
+        """Return the environment of a folder, the one that this process has open if it has; and which file that is."""
         place = (os.getpid(), os.path.realpath(path))
         with self._mutex:
-            environment, users = self._open.get(place, (None, 0))
+            environment, identity, users = self._open.get(place, (None, None, 0))
             if environment is None:
                 environment = lmdb.open(path, map_size=_FIRST_SIZE, max_dbs=_MOST_SPACES)
+                identity = file_identity(_file_of(path))
                 # The size of a map that another process has grown is taken over.
                 environment.set_mapsize(0)
                 if environment.info()["map_size"] < _FIRST_SIZE:
                     environment.set_mapsize(_FIRST_SIZE)
-            self._open[place] = (environment, users + 1)
-            return environment
+            self._open[place] = (environment, identity, users + 1)
+            return environment, identity
 
     def close(self, environment: Any) -> None:
         """Close an environment that no other driver uses."""
         with self._mutex:
-            for place, (other, users) in list(self._open.items()):
+            for place, (other, identity, users) in list(self._open.items()):
                 if other is environment and users > 1:
-                    self._open[place] = (environment, users - 1)
+                    self._open[place] = (environment, identity, users - 1)
                 elif other is environment:
                     del self._open[place]
                     environment.close()
@@ -68,7 +69,11 @@ _environments = _Environments()
 
 def is_environment(path: str) -> bool:
     """Tell whether a folder has an environment of LMDB."""
-    return os.path.exists(os.path.join(path, "data.mdb"))
+    return os.path.exists(_file_of(path))
+
+
+def _file_of(path: str) -> str:
+    return os.path.join(path, "data.mdb")
 
 
 class LMDBDriver(Driver):
@@ -102,7 +107,7 @@ class LMDBDriver(Driver):
             os.makedirs(self.path, exist_ok=True)
             if not is_environment(self.path):
                 refuse_foreign_folder(self.path, {"lock.mdb"})
-            self._environment = _environments.open(lmdb, self.path)
+            self._environment, self._identity = _environments.open(lmdb, self.path)
             self._space = self._environment.open_db(_SPACE + name.encode()) if name else None
         except CannotOpen:
             raise
@@ -189,6 +194,7 @@ class LMDBDriver(Driver):
         except self._lmdb.Error as error:
             full = "No space left" in str(error)
             raise (StoreFull if full else OutcomeUnknown)(f"{self.path}: {error}") from error
+        check_place(_file_of(self.path), self._identity)
 
     def _grow(self, full: Exception) -> None:
         size = self._environment.info()["map_size"]
