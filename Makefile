@@ -63,7 +63,8 @@ browsers: ## Install Chromium for the tests of the dashboard (Debian's; as root,
 	  $$sudo apt-get install -qq -y $$patient --no-install-recommends chromium >/dev/null; } || { \
 	  echo "apt-get cannot install chromium here; name one: HOLDFAST_CHROMIUM=/path/to/chromium" >&2; exit 1; }
 
-keyvalue: $(READY) ## Run all tests of engines on key-value stores: contract, behaviour, kills, moves; Redis if it is there
+keyvalue: $(READY) ## Run all tests of runs and engines on key-value stores: contract, behaviour, kills, moves; Redis if it is there
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not speed" tests/kv
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow or not slow" tests/stores/keyvalue
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --key-value tests/behaviour
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow -k keyvalue tests/transfer/test_transfer.py

@@ -14,6 +14,7 @@ from tests.support.transfer_cases import contents
 
 from holdfast.contract.rows import InboxKind, Status
 from holdfast.stores import open_store
+from holdfast.stores.keyvalue.space import FORMAT
 from holdfast.stores.sql.tables import TABLES
 from holdfast.testing.invariants import violations
 from holdfast.transfer.backup import restore
@@ -89,3 +90,9 @@ async def test_keys_of_the_first_format_open_and_their_runs_come_to_their_end(tm
     await store.open()
     assert await violations(store) == []
     await store.close()
+
+
+def test_there_are_keys_of_every_format_that_there_ever_was() -> None:
+    """A new format comes with some of its own; those of the earlier ones stay."""
+    every = {f"keys_{number}" for number in range(1, FORMAT + 1)}
+    assert {path.name for path in Path(__file__).parent.glob("keys_*")} == every

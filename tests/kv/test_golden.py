@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 
 from holdfast import Context, Retry, activity, workflow
 from holdfast.kv import DirectoryDriver, MemoryDriver, compact, drive, keys
+from holdfast.kv.drivers import segments
 from holdfast.replay import entry as entries
 from holdfast.testing import JumpingClock
 
@@ -52,6 +53,13 @@ async def test_a_key_space_of_format_1_comes_to_its_end(tmp_path, name, compacte
         assert seen == [f"charged {name}", {"x": "x", "y": "y"}, "step", 9, name, 3]
         assert len(last) == len(LAST)
     driver.close()
+
+
+def test_there_are_key_spaces_of_every_format_that_there_ever_was():
+    """A new format comes with some of its own; those of the earlier ones stay."""
+    every = {f"format_{number}" for number in range(1, keys.FORMAT[0] + 1)}
+    assert {path.name for path in GOLDEN.parent.glob("format_*")} == every
+    assert segments.BASE == b"holdfast key space 1 base\n"  # in which they are kept
 
 
 def table():
