@@ -111,7 +111,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The HTTP API calls the desk, and knows the engine only as what a desk is made of.
     "web": (*GROUND, *LOOKING, "", "engine.engine", "schedules.preview", "histories.recorded"),
     # The terminal screen is handed its desks.
-    "tui": (*GROUND, *LOOKING),
+    "tui": (*GROUND, *LOOKING, "schedules.preview"),
     "cli": ("", *INSIDE, *HISTORIES, *LOOKING, "web", "web.*", "tui", "moving.*", "temporal.*"),
     "testing": ("*",),
 }

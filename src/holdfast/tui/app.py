@@ -12,7 +12,7 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
-from holdfast.errors import BadInput, HoldfastError, NoSuchRun
+from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NoSuchSchedule
 from holdfast.looking.acts import FITS
 from holdfast.looking.desk import Desk
 from holdfast.texts import printable
@@ -55,7 +55,7 @@ _KEYS = (
     ("> <", "older runs, and back"),
     ("tab", "next part of a run (also left, right and 1 to 6)"),
     ("[ ]", "run before, after"),
-    ("s p a", "send, pause or resume, all acts"),
+    ("s p a", "send or publish, pause or resume, all acts"),
     ("u", "undo the last act"),
     ("y c", "copy the id; copy as a command"),
     ("f", "fold idle time"),
@@ -150,7 +150,7 @@ class Top(App[None]):
             await view.look(self.house)
             await self.house.ask(self._ask_pulse)
             self._wrong, self._lost, self._seen = "", 0, clock()
-        except (BadInput, NoSuchRun) as error:
+        except (BadInput, NoSuchRun, NoSuchSchedule) as error:
             self._wrong, self._lost, self._seen = str(error), 0, clock()
         except (HoldfastError, OSError) as error:
             self._wrong, self._lost = str(error), self._lost + 1
@@ -462,6 +462,9 @@ class Top(App[None]):
 
     def _send(self) -> None:
         target = self.view.target()
+        if isinstance(self.view, EventList):
+            self.push_screen(SendSheet(self.house, "", self.view.to_copy()), self._sent)
+            return
         if len(target.ids) != 1:
             return
         name = self.view.waits_for() if isinstance(self.view, RunScreen) else ""

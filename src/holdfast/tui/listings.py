@@ -8,9 +8,11 @@ from datetime import datetime, tzinfo
 from rich.text import Text
 
 from holdfast.looking.about.checks import CheckView
+from holdfast.looking.about.past import PastTick
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import AuditView, EventNameView, EventPage, ScheduleView
+from holdfast.schedules.preview import TickPreview
 from holdfast.tui.house import House
 from holdfast.tui.lines import Row, clock, counted, folded, joined, payload, said, status
 from holdfast.tui.run import RunScreen
@@ -18,6 +20,8 @@ from holdfast.tui.runs import RunList
 from holdfast.tui.view import Target, View, command_line
 
 _ACTS = 100
+_NEXT = 5
+_PAST = 50
 _WAITERS = 3
 _ABOUT_RUNS = frozenset(
     {"start", "send", "cancel", "pause", "resume", "retry", "rerun", "recover", "nudge", "terminate", "set attributes"}
@@ -60,7 +64,7 @@ class ScheduleList(Listing):
     titles = ("STATE", "SCHEDULE", "NEXT", "WORKFLOW", "LAST RUN", "WHEN")
     spare = (4, 3)
     wants = 20
-    hint = "enter last run  p pause or resume  a acts  y id  c copy  g go  ? keys"
+    hint = "enter its ticks and runs  p pause or resume  a acts  y id  c copy  ? keys"
     _nothing = 'There is no schedule. await engine.schedules.put("nightly", workflow, cron="30 2 * * *") makes one.'
 
     def __init__(self, zone: tzinfo | None) -> None:
@@ -107,10 +111,87 @@ class ScheduleList(Listing):
 
     def opened(self) -> View | None:
         each = self._under_cursor()
-        return RunScreen(self.zone, each.last_run) if each is not None and each.last_run else None
+        return ScheduleScreen(self.zone, each.id) if each is not None else None
 
     def command(self) -> str:
         return "holdfast schedules list"
+
+
+class ScheduleScreen(Listing):
+    """One schedule: its next ticks in both zones, and what became of its last ones."""
+
+    title = "Schedule"
+    wants = 20
+    hint = "enter its run  p pause or resume  a acts  y id  c copy  esc back  ? keys"
+
+    def __init__(self, zone: tzinfo | None, schedule: str) -> None:
+        super().__init__(zone)
+        self.id = schedule
+        self._schedule: ScheduleView | None = None
+        self._next: list[TickPreview] = []
+        self._past: list[PastTick] = []
+
+    async def _ask(self, desk: Desk) -> None:
+        self._schedule = next((each for each in await desk.schedules() if each.id == self.id), None)
+        if self._schedule is None or not self._schedule.wrong:
+            self._next = await desk.preview(self.id, _NEXT)  # which says so if there is no such schedule any more
+            self._past = await desk.past_ticks(self.id, n=_PAST)
+
+    def above(self, width: int) -> list[Text]:
+        each = self._schedule
+        if each is None:
+            return [said(self.id, "bold")]
+        title = joined(
+            said(each.id, "bold"), status("paused") if each.paused else "", each.when, each.workflow,
+            f"if the last is open: {each.overlap}", f"missed: {each.catch_up}",
+        )  # fmt: skip
+        return [title, *(folded(each.wrong, width, 3, "red") if each.wrong else [])]
+
+    def rows(self, width: int) -> list[Row]:
+        paused = self._schedule is not None and self._schedule.paused
+        ticks: list[TickPreview | PastTick] = [*self._next, *self._past]
+        elsewhere = any(tick.local.utcoffset() != tick.at.astimezone(self.zone).utcoffset() for tick in ticks)
+        self.titles = ("STATE", "HERE", *(["IN ITS ZONE"] if elsewhere else []), "RUN, OR WHY THERE IS NONE")
+
+        def row(key: str, state: Text, tick: TickPreview | PastTick, told: Text) -> Row:
+            there = [said(f"{tick.local:%Y-%m-%d %H:%M %z}")] if elsewhere else []
+            return Row(f"{key} {tick.at.isoformat()}", (state, self._at(tick.at), *there, told))
+
+        ahead = said("‖ held back", "yellow") if paused else said("· next")
+        none = said("· no run", "yellow")
+        return [
+            *(row("next", ahead, tick, said(tick.note, "yellow")) for tick in self._next),
+            *(
+                row("past", status(tick.status) if tick.status else none, tick, said(tick.note or tick.run))
+                for tick in reversed(self._past)
+            ),
+        ]
+
+    def _tick(self) -> PastTick | None:
+        return next((tick for tick in self._past if f"past {tick.at.isoformat()}" == self.cursor), None)
+
+    def below(self, width: int) -> list[Text]:
+        ahead = next((tick for tick in self._next if f"next {tick.at.isoformat()}" == self.cursor), None)
+        past = self._tick()
+        if ahead is not None and ahead.begins_at != ahead.at:
+            return [joined("begins ", self._at(ahead.begins_at), gap=""), *folded(ahead.note, width, 3)]
+        note = ahead.note if ahead is not None else past.note or past.run if past is not None else ""
+        return folded(note, width, 3)
+
+    def held(self) -> tuple[str, str, bool] | None:
+        return ("schedule", self.id, self._schedule.paused) if self._schedule is not None else None
+
+    def opened(self) -> View | None:
+        tick = self._tick()
+        runs = [each.run for each in reversed(self._past) if each.status]
+        return RunScreen(self.zone, tick.run, runs) if tick is not None and tick.status else None
+
+    def command(self) -> str:
+        return command_line("holdfast", "schedules", "show", self.id)
+
+    def to_copy(self) -> str:
+        tick = self._tick()
+        return tick.run if tick is not None and tick.status else self.id
 
 
 class EventList(Listing):
@@ -119,6 +200,7 @@ class EventList(Listing):
     title = "Events"
     titles = ("NAME", "QUEUED", "OLDEST", "RUNS WAIT", "SINCE", "EACH IS GIVEN")
     spare = (2, 4)
+    hint = "enter run that waits  s publish  y name  c copy  g go  ? keys  q quit"
     _nothing = "No event is queued, and no run waits for one. ctx.receive_event(name) waits."
 
     def __init__(self, zone: tzinfo | None) -> None:

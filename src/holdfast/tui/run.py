@@ -150,9 +150,19 @@ class RunScreen(View):
             f"{head.workflow} v{head.version}",
             joined("started ", clock(head.created_at, self.as_of, self.zone), gap=""),
             lasting(head.created_at, head.ended_at or self.as_of),
-            f"{done} of {len(steps)} steps" if steps else "",
+            f"{done:,} of {len(steps):,} steps" if steps else "",
         )
-        return [title, *folded(head.why.sentence, width, 2), *self._helps(width), self._tabs()]
+        lines = [title, *folded(head.why.sentence, width, 2), *self._helps(width), self._tabs()]
+        return [*lines, *self._left_out(run)]
+
+    def _left_out(self, run: RunView | None) -> list[Text]:
+        """Say of a long run of what the tab is made."""
+        if run is None or not (run.partial if self.tab == "steps" else self._partial and self.tab == "timeline"):
+            return []
+        what = f"The {len(run.steps):,} steps that began in its newest facts"
+        if self.tab == "timeline":
+            what = f"The newest {_PAGE:,} of {run.entries:,} facts are drawn"
+        return [said(f"{what}; history has all.", "dim")]
 
     def _helps(self, width: int) -> list[Text]:
         lines: list[Text] = []
@@ -339,8 +349,6 @@ class RunScreen(View):
             lines.append(said(f"  progress {payload(step.progress, 200)}"))
         if step is not None and step.status == "completed":
             lines += folded(f"  result {payload(step.result, 400)}", width, 2)
-        if not lines and self._partial:
-            lines.append(said("The newest 1,000 facts are drawn; history has all."))
         return lines[:4]
 
     def _line_of(self, call: CallRow) -> Text:

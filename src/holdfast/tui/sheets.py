@@ -243,7 +243,7 @@ class ActSheet(Sheet):
 
 
 class SendSheet(Sheet):
-    """A message to a run: its name and its payload."""
+    """A message to a run, or without one an event for all: its name and its payload."""
 
     def __init__(self, house: House, run_id: str, name: str = "") -> None:
         super().__init__(house)
@@ -252,13 +252,14 @@ class SendSheet(Sheet):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield TextLines([said(f"Send {self._run_id} a message", "bold")])
+            title = f"Send {self._run_id} a message" if self._run_id else "Publish an event"
+            yield TextLines([said(title, "bold")])
             yield TextLines([said("its name:", "dim")])
             yield Input(self._message, id="name", select_on_focus=False)
             yield TextLines([said("its payload, in JSON (or nothing):", "dim")])
             yield Input(id="payload")
             yield TextLines([said("reason, for the audit trail:", "dim")])
-            yield Input(id="reason")
+            yield Input(self.house.reason, id="reason", select_on_focus=False)
             yield TextLines(id="command")
             yield TextLines(id="outcome")
             yield TextLines([said("enter sends it · tab next field · esc leaves it", "dim")])
@@ -277,14 +278,15 @@ class SendSheet(Sheet):
         """Keep the command line what would be done."""
         name, payload, reason = self._values()
         words = [name or "NAME", payload, *(["--reason", reason] if reason else [])]
-        self.lines("command", command_line("holdfast", "send", self._run_id, *words), "cyan", 2)
+        verb = ("send", self._run_id) if self._run_id else ("publish",)
+        self.lines("command", command_line("holdfast", *verb, *words), "cyan", 2)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Send it."""
         event.stop()
         name, text, reason = self._values()
         if self.busy or not name:
-            self.lines("outcome", "say which message", "yellow")
+            self.lines("outcome", f"say which {'message' if self._run_id else 'event'}", "yellow")
             return
         try:
             payload = json.loads(text) if text else None
@@ -296,13 +298,22 @@ class SendSheet(Sheet):
         self.run_worker(self._send(name, payload, reason), exit_on_error=False)
 
     async def _send(self, name: str, payload: Any, reason: str) -> None:
+        why = {"by": self.house.by, "reason": reason}
+        self.house.reason = reason
+
+        async def send(desk: Desk) -> str:
+            if self._run_id:
+                await desk.send(self._run_id, name, payload, **why)
+                return f"sent {name} to {self._run_id}"
+            return (await desk.publish(name, payload, **why)).said
+
         try:
-            await self.house.act(lambda desk: desk.send(self._run_id, name, payload, by=self.house.by, reason=reason))
+            said_so = await self.house.act(send)
         except (HoldfastError, OSError) as error:
             self.busy = False
             self.lines("outcome", str(error), "red")
             return
-        self.end(f"sent {name} to {self._run_id}")
+        self.end(said_so)
 
 
 class HoldSheet(Sheet):
