@@ -1,10 +1,10 @@
-"""What the screens of the house say while their database is away, and that they are true again when it is back."""
+"""What the screens of the house say while database, server or stream is away, and that they are true again after."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from tests.postgres.proxy import Proxy
 from tests.postgres.servers import fresh_schema
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import served
+from tests.web.browser.test_live import Cutting
 from tests.web.shop import approve, fail, house
 
 from holdfast import Engine
@@ -81,12 +82,7 @@ async def test_each_screen_keeps_its_last_picture_while_the_database_is_away(sto
         await worker.schedules.put("nightly", approve, cron="30 2 * * *", by="lena")
         await worker.start(approve, id="order-7")
         async with served(SimpleNamespace(engine=engine)) as site:
-            looker.site.port = site.port
-            browser = looker.page.context.browser  # a context each: of one, a browser opens six streams at most
-            pages = {path: looker.page if path == "/" else await browser.new_page() for path in SCREENS}
-            for path, page in pages.items():
-                await page.goto(site.root + path)
-                await expect(page.locator("main", has_text=SCREENS[path][0])).to_be_visible()
+            pages = await _open_each(looker, site.root)
             leave()
             for path, page in pages.items():
                 await _is_told(page, SCREENS[path][0])
@@ -96,11 +92,62 @@ async def test_each_screen_keeps_its_last_picture_while_the_database_is_away(sto
             for path, page in pages.items():
                 await _is_told(page, SCREENS[path][0])
             heal()
+            await _are_true(pages)
+
+
+async def test_each_screen_gets_over_a_server_that_goes_away_and_comes_back(looker):
+    """FACES 10, line 10: the last picture stays, and is true again without a reload."""
+    async with house() as worker:
+        await worker.schedules.put("nightly", approve, cron="30 2 * * *", by="lena")
+        await worker.start(approve, id="order-7")
+        shop = SimpleNamespace(engine=worker)
+        async with AsyncExitStack() as stack:
+            site = await stack.enter_async_context(served(shop))
+            pages = await _open_each(looker, site.root)
+            await site.stop()
             for path, page in pages.items():
-                await expect(page.locator("main", has_text=SCREENS[path][1])).to_be_visible()
-                await expect(page.locator("main .lost")).to_have_count(0)
-            for page in pages.values():
-                await page.goto("about:blank")
+                await expect(page.locator('[data-live="lost"]')).to_be_visible()
+                await expect(page.locator("main", has_text=SCREENS[path][0])).to_be_visible()
+            await _go_on(worker)
+            await stack.enter_async_context(served(shop, site.port))
+            await _are_true(pages)
+
+
+async def test_each_screen_misses_nothing_though_a_proxy_cuts_its_streams_every_three_seconds(looker):
+    """FACES 10, line 10."""
+    cutting = Cutting()
+    async with house() as worker, await asyncio.start_server(cutting.serve, "127.0.0.1", 0) as proxy:
+        await worker.schedules.put("nightly", approve, cron="30 2 * * *", by="lena")
+        await worker.start(approve, id="order-7")
+        port = proxy.sockets[0].getsockname()[1]
+        async with served(SimpleNamespace(engine=worker), hosts=[f"127.0.0.1:{port}"]) as site:
+            cutting.target = site.port
+            pages = await _open_each(looker, site.root.replace(f":{site.port}", f":{port}"))
+            await eventually(lambda: cutting.cuts >= len(pages))
+            await _go_on(worker)
+            await _are_true(pages)
+
+
+async def _open_each(looker: Any, root: str) -> dict[str, Page]:
+    """Open each screen in a context of its own: of one, a browser opens six streams at most."""
+    looker.site.port = int(root.rpartition(":")[2].partition("/")[0])
+    browser = looker.page.context.browser
+    pages = {path: looker.page if path == "/" else await browser.new_page() for path in SCREENS}
+    for path, page in pages.items():
+        await page.goto(root + path)
+        await expect(page.locator("main", has_text=SCREENS[path][0])).to_be_visible()
+        await page.evaluate("window.opened = true")
+    return pages
+
+
+async def _are_true(pages: dict[str, Page]) -> None:
+    """Wait until each page shows what has come meanwhile, and leave it."""
+    for path, page in pages.items():
+        await expect(page.locator("main", has_text=SCREENS[path][1])).to_be_visible()
+        await expect(page.locator("main .lost")).to_have_count(0)
+        assert await page.evaluate("window.opened"), "it was loaded again"
+    for page in pages.values():
+        await page.goto("about:blank")
 
 
 async def _is_told(page: Page, before: str) -> None:
