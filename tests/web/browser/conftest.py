@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import with_schema
+from tests.postgres.servers import fresh_schema
 from tests.web.browser import shop as shops
 from tests.web.browser.looking import Looker, Site
 
@@ -53,10 +55,21 @@ async def shop(place: str) -> AsyncIterator[shops.Shop]:
 
 
 @pytest.fixture
-async def blocked_shop(tmp_path: Path) -> AsyncIterator[shops.Shop]:
+def own_place(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the address of a database of the same kind that can be opened twice, and that the usual shop has not."""
+    if place == ":memory:":
+        yield f"sqlite:///{tmp_path / 'shop.db'}"
+        return
+    server = request.getfixturevalue("postgres")
+    with fresh_schema(server) as schema:
+        yield with_schema(server, schema)
+
+
+@pytest.fixture
+async def blocked_shop(own_place: str) -> AsyncIterator[shops.Shop]:
     """A shop in which a run is blocked, because it was begun with other code."""
     async with AsyncExitStack() as stack:
-        yield await shops.block(stack, f"sqlite:///{tmp_path / 'shop.db'}")
+        yield await shops.block(stack, own_place)
 
 
 @pytest.fixture

@@ -210,12 +210,12 @@ async def test_an_event_is_published_to_the_run_that_waits(shop, site, looker):
     assert await looker.violations() == []
 
 
-async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(blocked_shop, looker, tmp_path):
+async def test_deploys_group_blocked_runs_with_what_to_paste_and_recover_them(blocked_shop, own_place, looker):
     found = [
         {"workflow": "checkout", "count": 2, "first": "order-88412", "said": "at charge history has reserve_stock"}
     ]
     check = Audit(actor="lena", action="check", detail=json.dumps({"runs": 7, "fit": 5, "groups": found}))
-    await put_on_record(open_store(f"sqlite:///{tmp_path / 'shop.db'}"), check, "shop.main:engine")
+    await put_on_record(open_store(own_place), check, "shop.main:engine")
     async with served(blocked_shop) as site:
         looker.site.port = site.port
         await looker.open("/deploys")

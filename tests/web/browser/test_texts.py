@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from playwright.async_api import expect
@@ -21,7 +20,7 @@ SCREENS = [
     "/",
     "/letters",
     "/workers",
-    f"/schedules?id={quote(HOSTILE[0])}",
+    "/schedules?id=loud",
     "/events?name=%3Cb%3Eparcel",
     "/deploys",
     "/audit",
@@ -54,7 +53,7 @@ async def fill(shop: shops.Shop) -> None:
         except BadInput:
             pass  # NUL cannot be stored
         await engine.get("all").send("<script>", text[:1_000])
-    await engine.schedules.put(SHORT[0], shops.talkative, SHORT[1], cron="30 2 * * *", by=SHORT[2], reason=SHORT[3])
+    await engine.schedules.put("loud", shops.talkative, SHORT, cron="30 2 * * *", by=SHORT[2], reason=SHORT[3])
     for text in HOSTILE:
         await engine.publish("<b>parcel", {"said": text[:4_000]}, by=SHORT[4])
     await shop.settle()
