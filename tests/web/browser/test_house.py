@@ -272,6 +272,37 @@ async def test_the_audit_trail_is_newest_first_and_its_chain_is_checked_here(sho
     assert await looker.violations() == []
 
 
+async def test_a_chain_that_is_read_too_fast_for_the_server_is_read_on(shop, site, looker):
+    """The rows of a long trail are many requests: one that the server puts off is asked again."""
+    asked = []
+
+    async def put_off(route: Any) -> None:
+        asked.append(route.request.url)
+        if len(asked) > 1:
+            await route.continue_()
+        else:
+            await route.fulfill(status=429, content_type="application/problem+json", body='{"title": "Too many"}')
+
+    await looker.page.route("**/api/v1/audit/chain*", put_off)
+    await looker.open("/audit")
+    await looker.sees(".seal", "chain verified in this browser")
+    assert len(asked) == 2
+
+
+async def test_rows_of_every_screen_are_gone_through_by_letters(shop, site, looker):
+    """FACES 5: j and k move, enter opens."""
+    await shop.engine.schedules.put("by-night", shops.on_record, cron="30 2 * * *")
+    await shop.engine.schedules.put("hourly", shops.on_record, cron="0 * * * *")
+    await shop.engine.schedules.trigger("by-night")
+    await shop.settle()
+    await looker.open("/schedules")
+    await looker.sees("tbody tr", "hourly")
+    await looker.press("j", "j")
+    await expect(looker("tbody tr", "hourly").get_by_role("link", name="hourly")).to_be_focused()
+    await looker.press("k", "Enter")
+    await expect((await looker.sees('[aria-label="Schedule by-night"]')).locator(".squares a.sq")).to_have_count(1)
+
+
 async def test_a_run_is_started_by_a_form_of_what_its_workflow_takes(shop, site, looker):
     await looker.open("/start?workflow=lengthy")
     steps = looker.page.get_by_label("steps")

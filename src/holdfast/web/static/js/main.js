@@ -134,11 +134,19 @@ function Screen() {
   return html`<main id="main"><section class="panel notice"><h2>There is no such page</h2><p>Nothing of the dashboard stands at <code>${path}</code>.</p><div class="acts"><a class="btn main" href=${href("/runs")}>All runs</a></div></section></main>`;
 }
 
+/** Go from row to row of what is shown, where a screen has no list of its own in which keys move. */
+function move(by) {
+  const rows = [...document.querySelectorAll("#main :is(tbody tr, .lines li, .calls li)")].filter((row) => row.checkVisibility() && row.querySelector("a, button"));
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.max(0, Math.min(rows.length - 1, at + by))];
+  next?.querySelector("a, button").focus();
+}
+
 function App() {
   const about = session.value;
   useKeys({
     ...Object.fromEntries(SCREENS.map(([to, , letter]) => ["g " + letter, () => go(href(to))])),
-    "?": () => open({ kind: "help" }), t: flipTheme,
+    "?": () => open({ kind: "help" }), t: flipTheme, j: () => move(1), k: () => move(-1),
     z: () => { setZone(ZONES[(ZONES.indexOf(zone.value) + 1) % ZONES.length]); toast("Times in " + zoneName(), { icon: "suspended" }); },
   });
   // Most browsers that come are known: what a list or a run shows is asked for while it is found out who we are.

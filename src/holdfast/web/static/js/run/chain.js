@@ -55,15 +55,28 @@ export function follows(rows, verdict, place) {
   return { ok: true, checked, broken_at: null, last };
 }
 
+/** Read some rows of a chain; a long one is asked for faster than a server may answer, which then says to wait. */
+async function page(params, signal) {
+  for (let wait = 500; ; wait *= 2) {
+    try {
+      return await get("/audit/chain", { params, signal });
+    } catch (error) {
+      if (!(error instanceof Problem) || !error.passing || wait > 16_000) throw error;
+    }
+    await new Promise((done) => setTimeout(done, wait));
+    signal?.throwIfAborted();
+  }
+}
+
 /** Read a whole chain and check it here: of what a run put on record, or of all that was done. */
 export async function checkedHere(run, signal, told) {
   let verdict = { ok: true, checked: 0, broken_at: null, last: "" };
   for (let after = 0; after !== null; ) {
-    const page = await get("/audit/chain", { params: { run, after, limit: 1000 }, signal });
-    verdict = follows(page.items, verdict, run ? 1 : 0);
+    const rows = await page({ run, after, limit: 1000 }, signal);
+    verdict = follows(rows.items, verdict, run ? 1 : 0);
     told?.(verdict);
     if (!verdict.ok) return verdict;
-    after = page.next;
+    after = rows.next;
   }
   return verdict;
 }

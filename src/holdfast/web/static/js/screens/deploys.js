@@ -40,14 +40,15 @@ function Parted({ id }) {
   return html`<${Part} picture=${page} empty=${!misfit && said && sentence(said)}>${misfit && html`
     ${many > 0 && html`<${Wide}><table class="tbl parted"><caption class="vh">Calls of its history beside those of the code</caption><thead><tr><th scope="col">Recorded</th><th scope="col">Now</th><th scope="col">Where</th></tr></thead><tbody>${Array.from({ length: many }, (_, i) => { const [was, is] = [misfit.recorded[i], misfit.present[i]]; const differs = !was || (is && (was.path !== is.path || was.kind !== is.kind)); return html`<tr class=${differs ? "differs" : is ? "" : "unreached"}><td>${called(was)}</td><td>${called(is)}</td><td class="dim">${differs && html`<span class="vh">differs, </span>`}${is?.file && `${is.file.split("/").pop()}:${is.line}`}</td></tr>`; })}</tbody></table><//>`}
     ${lines.length > 0 && html`<${Code} place=${{ file: misfit.file, line: misfit.line, name: "", lines }} />`}
-    ${misfit.trial && html`<p class="dim">${misfit.trial.fits ? "Pasted around this line, it fits: that was tried." : misfit.trial.tried ? html`Pasted around this line, it still does not fit: <span>${misfit.trial.said}</span>` : `What to paste was not tried: ${misfit.trial.said}.`}</p>`}`}<//>`;
+    ${misfit.trial && html`<p class="dim">${misfit.trial.fits ? "Pasted around this line, it fits: that was tried." : misfit.trial.tried ? html`Pasted around this line, it still does not fit: <span>${coded(misfit.trial.said, "t")}</span>` : `What to paste was not tried: ${misfit.trial.said}.`}</p>`}`}<//>`;
 }
 
 function Blocked({ page }) {
   const all = page.data?.items ?? [];
   const items = all.filter((head) => head.why.code === "blocked.mismatch");
   const groups = grouped(items);
-  return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${all.length > items.length && !page.data?.next ? { ids: items.map((each) => each.id) } : { q: "status:blocked" }} label=${`Recover all ${number(items.length)}${page.data?.next ? "+" : ""} after the deploy…`} small />`}</span></div>
+  const mixed = all.length > items.length; // those that are blocked for another reason are not meant
+  return html`<section class="panel" aria-label="Blocked by divergence"><div class="ptitle"><h2>Blocked: their history does not fit the code</h2><span class="end">${items.length > 1 && html`<${ActButton} action="recover" on=${mixed ? { ids: items.map((each) => each.id) } : { q: "status:blocked" }} label=${mixed && page.data?.next ? `Recover these ${number(items.length)} after the deploy…` : `Recover all ${number(items.length)}${page.data?.next ? "+" : ""} after the deploy…`} small />`}</span></div>
     <${Part} picture=${page} empty=${!all.length && "No run is blocked. holdfast check says before a deploy which runs would be."}>${groups.map((group) => { const first = group[0]; return html`<div class="blockedgroup"><p class="why"><b>${plural(group.length, "run")}</b> of <code>${first.workflow}</code>, first <${RunLink} id=${group.at(-1).id} />: <${Sentence} why=${first.why} live=${false} /></p>
       ${(first.why.help ?? []).map((each) => html`<p class="paste"><span>${coded(sentence(each.say), "h")}</span>${pasted(each.say) && html` <${Copy} text=${pasted(each.say)} what="Code">copy<//>`}${each.command && html` <code>${each.command}</code> <${Copy} text=${each.command} what="Command">copy<//>`}</p>`)}
       ${may("reader") && html`<${Parted} key=${group.at(-1).id} id=${group.at(-1).id} />`}
@@ -90,6 +91,6 @@ export function Deploys() {
     <div class="phead"><h1>Deploys</h1><span class="count num">${versions.data ? plural(versions.data.items.length, "version") : ""}</span><div class="end"><${Copies} command="holdfast check" path="/versions" /></div></div>
     <${Away} of=${gone} />
     <${Blocked} page=${blocked} /><${Versions} versions=${versions} /><${Checks} checks=${checks} />
-    <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }

@@ -93,8 +93,8 @@ const Button = ({ action, id, small }) => html`<button class=${"btn" + (small ? 
 
 function Ticks({ ticks }) {
   const items = ticks.data?.items ?? [];
-  return html`<${Part} picture=${ticks} empty=${!items.length && "There is no tick any more."}><${Wide}><table class="tbl"><caption class="vh">Next ticks</caption><thead><tr><th scope="col">Here</th><th scope="col">In its zone</th><th scope="col">Clocks</th></tr></thead><tbody>
-    ${items.map((each) => html`<tr><td><${Time} at=${each.at} both /></td><td class="num">${local(each.local)}</td><td>${each.note ? html`<span class="s-paused">${each.note}</span>` : ""}</td></tr>`)}</tbody></table><//><//>`;
+  return html`<${Part} picture=${ticks} empty=${!items.length && "There is no tick any more."}><table class="tbl keep ticks"><caption class="vh">Next ticks</caption><thead><tr><th scope="col">Next ticks, here</th><th scope="col">In its zone</th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><${Time} at=${each.at} both /></td><td class="num">${local(each.local)}${each.note && html`<span class="small s-paused">${each.note}</span>`}</td></tr>`)}</tbody></table><//>`;
 }
 
 /** Another timetable tried out before it is put: its next ticks as it is typed. */
@@ -179,6 +179,6 @@ export function Schedules({ params }) {
     ${chosen && html`<${One} key=${chosen.id} schedule=${chosen} />`}
     <section class="panel" aria-label="Schedules"><div class="ptitle"><h2>All schedules</h2></div><${Part} picture=${list} empty=${!items.length && "There is no schedule. await engine.schedules.put(\"nightly\", workflow, cron=\"30 2 * * *\", timezone=\"Europe/Berlin\") makes one."}><${Wide}><table class="tbl"><caption class="vh">Schedules</caption><thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Overlap</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
       ${items.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />${each.last_status && html`<span class="small"><${Status} status=${each.last_status} /></span>`}`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//><//></section>
-    <footer class="foot"><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }
