@@ -67,7 +67,10 @@ class Limit:
         if self.cool_down is not None:
             micros(self.cool_down, f"cool_down of limit {self.name!r}")
             if self.trip_after is None:
-                raise BadInput(f"limit {self.name!r} has a cool_down and no trip_after, after which it would begin")
+                raise BadInput(
+                    f"limit {self.name!r} has a cool_down and no trip_after, the number of failures in a row "
+                    "after which it would begin: give it a trip_after, or leave out cool_down"
+                )
         if self.burst is not None and self.rate is None:
             raise BadInput(f"limit {self.name!r} has a burst and no rate")
         if self.scope == "engine":

@@ -17,7 +17,12 @@ MOST = 16
 
 @pytest.mark.parametrize(
     ("mode", "runs"),
-    [("file", 200), ("postgres", 200), pytest.param("file", 100_000, marks=pytest.mark.slow)],
+    [
+        ("file", 200),
+        ("postgres", 200),
+        pytest.param("file", 100_000, marks=pytest.mark.slow),
+        pytest.param("postgres", 100_000, marks=pytest.mark.slow),
+    ],
 )
 async def test_one_run_does_not_wait_for_the_many_of_another_key(make_engine, runs: int):
     """Two workers with four places each, and a backlog of one key."""

@@ -293,6 +293,7 @@ async def test_the_places_of_an_engine_are_free_when_it_has_stopped(make_engine,
     await eventually(lambda: _is_free(engine))
 
 
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
 async def test_a_limit_that_no_engine_declares_fails_the_step_by_name(make_engine, service):
     """S4-19 Nothing is lost: once it is declared the run can be retried."""
     caller = calling(service.call)
@@ -303,6 +304,10 @@ async def test_a_limit_that_no_engine_declares_fails_the_step_by_name(make_engin
     assert isinstance(caught.value.__cause__, UnknownLimit)
     assert "Limit(name='service'" in str(caught.value.__cause__)
     assert service.calls == []
+    await make_engine(caller, clock=engine.jumping, limits=ONE)
+    assert await run.retry()
+    assert await run.result() == 1
+    assert [name for _, name in service.calls] == [1]
 
 
 async def test_several_limits_do_not_concern_each_other(make_engine, service):

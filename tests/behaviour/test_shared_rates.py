@@ -230,6 +230,12 @@ def test_a_limit_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
         Limit(**{"name": "service", **options})
 
 
+def test_a_time_to_cool_down_without_a_circuit_names_the_way_out() -> None:
+    """S4-19"""
+    with pytest.raises(BadInput, match=r"cool_down and no trip_after.*give it a trip_after, or leave out"):
+        Limit(name="service", at_once=1, cool_down=MINUTE)
+
+
 def test_a_circuit_cools_down_for_half_a_minute_unless_it_is_told_otherwise() -> None:
     """S4-19"""
     assert Limit(name="service", trip_after=1).spec.cool_down == 30_000_000

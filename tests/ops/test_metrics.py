@@ -163,6 +163,7 @@ def test_compensations_dead_letters_callbacks_and_skew_are_counted(watched: Watc
     watched.tell("callback.error", data={"error": "ValueError"})
     watched.tell("run.skewed")
     watched.tell("message.received")
+    watched.tell("schedule.skipped")
     watched.tell("something.new")
     assert watched.value("compensations_total", outcome="completed") == 1
     assert watched.value("compensations_total", outcome="failed") == 2
@@ -170,6 +171,7 @@ def test_compensations_dead_letters_callbacks_and_skew_are_counted(watched: Watc
     assert watched.value("dead_letters_total", kind="event") == 1
     assert watched.value("callback_errors_total") == 1
     assert watched.value("skewed_runs_total", workflow="order") == 1
+    assert watched.value("skipped_ticks_total", workflow="order") == 1
 
 
 def test_limits_and_lanes_are_gauges(watched: Watched) -> None:

@@ -139,6 +139,8 @@ class Metrics:
         self._compensations = counter("compensations", "Compensations that ended, by outcome.", "outcome")
         self._letters = counter("dead_letters", "Dead letters added, by kind.", "kind")
         self._callback_errors = counter("callback_errors", "Callbacks that raised.")
+        text = "Ticks of schedules that started nothing, since the workflow had as many runs as it may."
+        self._skipped_ticks = counter("skipped_ticks", text, "workflow")
         self._skewed = counter("skewed_runs", "Runs met under another version than they began with.", "workflow")
         text = "How long attempts took that returned or raised."
         self._seconds = self._new("Histogram", "step_seconds", text, ("workflow", "step"), buckets=_BUCKETS)
@@ -169,6 +171,8 @@ class Metrics:
             self._letters.labels(str(change.data.get("kind", ""))).inc()
         elif change.type == "callback.error":
             self._callback_errors.inc()
+        elif change.type == "schedule.skipped":
+            self._skipped_ticks.labels(change.workflow).inc()
 
     def observe(self, stats: Mapping[str, int]) -> None:
         """Set the gauges from what an engine counts.
