@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -140,6 +141,25 @@ async def test_a_thorough_search_is_not_ended_by_time(store, monkeypatch):
     which = HeadFilter(statuses=(Status.FAILED,), tenant="zoo", workflows=("report",))
     assert (await store.heads(which)).partial
     assert not (await store.heads(msgspec.structs.replace(which, thorough=True))).partial
+
+
+async def test_a_search_looks_at_no_more_rows_than_it_has_time_for(store, monkeypatch):
+    """How long the last rows took tells how many there is time for: a count ends when it is late, not a piece later."""
+    now, real = 0.0, heads.ask
+
+    async def slowly(db: Any, what: str, which: Any, piece: Any, limit: int) -> Any:
+        nonlocal now
+        now += piece.rows
+        return await real(db, what, which, piece, limit)
+
+    monkeypatch.setattr(heads, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(heads, "ask", slowly)
+    for name, value in {"SCAN_BUDGET": 10_000, "_UNHURRIED": 10, "_COUNT_FOR": 47}.items():
+        monkeypatch.setattr(heads, name, value)
+    await fill(store, random.Random(7))
+    counted = await store.count(HeadFilter(tenant="acme"))
+    assert not counted.exact
+    assert 47 <= now <= 47 + heads._FIRST_PIECE
 
 
 async def test_the_condition_that_fewest_runs_meet_drives_the_search(store):

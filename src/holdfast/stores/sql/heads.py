@@ -110,16 +110,27 @@ class Scan:
                 above = await self._reach(db, driver, piece, low) if many else low
                 return await take(db, Piece(driver, above, self.below, piece if many else _SORTED)), above
 
+            began = time.monotonic()
             wants_more, above = await self._look(one)
             self.scanned += 0 if many else size
             self.below = above
             if not wants_more or above is None or self._budget - self.scanned < max(len(driver.values), 1):
                 return False
-            if self.scanned >= _UNHURRIED and time.monotonic() > self._late and not self._which.thorough:
-                return False
             if above == low:
                 return True
-            piece = min(piece * 4, _LARGEST_PIECE)
+            piece = self._next_piece(piece, time.monotonic() - began)
+            if not piece:
+                return False
+
+    def _next_piece(self, piece: int, took: float) -> int:
+        """Return how many rows to look at next: as many as there is time for, by how long the last of them took."""
+        wanted = min(piece * 4, _LARGEST_PIECE)
+        if self._which.thorough or self.scanned < _UNHURRIED:
+            return wanted
+        left = self._late - time.monotonic()
+        if left <= 0:
+            return 0
+        return max(min(wanted, int(piece * left / max(took, 1e-6))), _FIRST_PIECE)
 
     async def _choose(self, db: Statements, low: int | None) -> tuple[IndexDriver, int]:
         """Return the condition that fewest runs meet, and how many do as far as that was counted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.clock import Instant
@@ -18,8 +18,10 @@ class Mark(NamedTuple):
     at: Instant
 
 
-Around = Callable[[int], Awaitable[tuple[Mark | None, Mark | None]]]
-"""Return the last row below a key, and the first at or above it."""
+Around = Callable[[Sequence[int]], Awaitable[list[tuple[int, Mark | None, Mark | None]]]]
+"""Return some keys in their order, each with the last row below it and the first at or above it."""
+_AT_ONCE = 15
+"""How many keys are probed in one look: a server is asked four or five times then, and not twenty."""
 
 
 async def before_instant(around: Around, ends: tuple[int, int], instant: Instant) -> int:
@@ -35,16 +37,22 @@ async def after_instant(around: Around, ends: tuple[int, int], instant: Instant)
 async def _boundary(around: Around, ends: tuple[int, int], instant: Instant) -> int:
     """Return a key below which a row is older than an instant, and at which one is not.
 
-    Each probe looks at the two rows around a key, so that a stretch of keys without rows costs one probe.
+    Each probe looks at the two rows around a key, so that a stretch of keys without rows costs one probe. Where clocks
+    differ probes may say otherwise than each other: what the last of them says that a row is older holds.
     """
     low, high = ends[0], ends[1] + 1
     while low < high:
-        middle = (low + high) // 2
-        below, above = await around(middle)
-        if above is not None and above.at < instant:
-            low = above.key + 1
-        elif below is not None and below.at >= instant:
-            high = below.key
-        else:
-            return middle
+        for key, below, above in await around(_places(low, high)):
+            if above is not None and above.at < instant:
+                low = max(low, above.key + 1)
+            elif below is not None and below.at >= instant:
+                high = min(high, below.key)
+            elif low <= key <= high:
+                return key
     return low
+
+
+def _places(low: int, high: int) -> list[int]:
+    """Return keys that part what lies between two keys into equal parts."""
+    many = min(_AT_ONCE, high - low)
+    return sorted({low + (high - low) * n // (many + 1) for n in range(1, many + 1)})

@@ -6,7 +6,7 @@ these by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.clock import Instant
@@ -84,8 +84,7 @@ def _disordered(block: Block, since: Instant | None, until: Instant | None) -> b
 async def _within(look: Look, what: str, whole: Span, since: Instant | None, until: Instant | None) -> Span | None:
     low, high = whole.low or 0, whole.high or 0
     around = _around(look, what, low, high)
-    _, first = await around(low)
-    last, _ = await around(high)
+    (_, _, first), (_, last, _) = await around((low, high))
     if first is None or last is None:
         return None
     if (since is not None and last.at + SLACK < since) or (until is not None and first.at - SLACK >= until):
@@ -97,9 +96,12 @@ async def _within(look: Look, what: str, whole: Span, since: Instant | None, unt
 
 
 def _around(look: Look, what: str, low: int, high: int) -> Around:
-    async def around(key: int) -> tuple[Mark | None, Mark | None]:
-        rows = await look(lambda db: db.read(f"{what}_around", [(key, low, high)]))
-        marks = {side: Mark(key, at) for side, key, at in rows}
-        return marks.get(0), marks.get(1)
+    async def around(keys: Sequence[int]) -> list[tuple[int, Mark | None, Mark | None]]:
+        rows = await look(lambda db: db.read(f"{what}_around", [(key, low, high) for key in keys]))
+        return [(key, _mark(*below), _mark(*above)) for key, *rest in rows for below, above in [(rest[:2], rest[2:])]]
 
     return around
+
+
+def _mark(key: Any, at: Any) -> Mark | None:
+    return Mark(key, at) if key is not None else None

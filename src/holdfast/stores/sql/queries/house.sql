@@ -139,13 +139,21 @@ SELECT (SELECT min(key) FROM runs), (SELECT max(key) FROM runs);
 SELECT (SELECT min(n) FROM audit), (SELECT max(n) FROM audit);
 
 -- name: runs_around
--- The last run below a key ($1) and the first at or above it, of those between two keys.
-SELECT 0, key, created FROM (SELECT key, created FROM runs WHERE key >= $2 AND key < $1 ORDER BY key DESC LIMIT 1) AS below
-UNION ALL
-SELECT 1, key, created FROM (SELECT key, created FROM runs WHERE key >= $1 AND key < $3 ORDER BY key LIMIT 1) AS above;
+-- rows: place int, low int, high int
+-- The last run below each of some keys and the first at or above it, of those between two keys.
+SELECT wanted.place,
+    (SELECT key FROM runs WHERE key >= wanted.low AND key < wanted.place ORDER BY key DESC LIMIT 1),
+    (SELECT created FROM runs WHERE key >= wanted.low AND key < wanted.place ORDER BY key DESC LIMIT 1),
+    (SELECT key FROM runs WHERE key >= wanted.place AND key < wanted.high ORDER BY key LIMIT 1),
+    (SELECT created FROM runs WHERE key >= wanted.place AND key < wanted.high ORDER BY key LIMIT 1)
+FROM {rows} AS wanted ORDER BY wanted.place;
 
 -- name: audit_around
+-- rows: place int, low int, high int
 -- The same of the audit trail.
-SELECT 0, n, at FROM (SELECT n, at FROM audit WHERE n >= $2 AND n < $1 ORDER BY n DESC LIMIT 1) AS below
-UNION ALL
-SELECT 1, n, at FROM (SELECT n, at FROM audit WHERE n >= $1 AND n < $3 ORDER BY n LIMIT 1) AS above;
+SELECT wanted.place,
+    (SELECT n FROM audit WHERE n >= wanted.low AND n < wanted.place ORDER BY n DESC LIMIT 1),
+    (SELECT at FROM audit WHERE n >= wanted.low AND n < wanted.place ORDER BY n DESC LIMIT 1),
+    (SELECT n FROM audit WHERE n >= wanted.place AND n < wanted.high ORDER BY n LIMIT 1),
+    (SELECT at FROM audit WHERE n >= wanted.place AND n < wanted.high ORDER BY n LIMIT 1)
+FROM {rows} AS wanted ORDER BY wanted.place;
