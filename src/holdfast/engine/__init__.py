@@ -1,1 +1,1 @@
-"""The engine moves things between replay, which decides, and the store, which remembers."""
+"""The engine: hands facts to replay, commits what replay asks for to the store, and then acts on it."""
