@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.support.waiting import eventually
 
 from holdfast import Context, Engine, workflow
+from holdfast.engine.runs.resident import Resident
 from holdfast.engine.worker.garbage import RARELY
 
 
@@ -93,6 +96,27 @@ async def test_runs_that_leave_memory_leave_nothing_to_a_full_collection(definit
         finally:
             gc.enable()
     assert [text for text in found if "holdfast" in text or "frame" in text or "coroutine" in text] == []
+
+
+async def test_runs_that_leave_memory_are_not_kept_by_their_timers(path: Path) -> None:
+    """W7 A sleeping run that makes room for another is freed long before it is due."""
+
+    @workflow
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep(timedelta(days=30))
+
+    async def sleeping(engine: Engine, count: int) -> bool:
+        return (await engine.stats()).get("suspended") == count
+
+    async with Engine(path, workflows=[sleeper]) as engine:
+        for number in range(1, 11):
+            runs = await engine.start_many(sleeper, [()] * 100)
+            await eventually(partial(sleeping, engine, 100 * number))
+            for run in runs:
+                await run.evict()
+        await eventually(lambda: not engine._working().runner.residents)
+        gc.collect()
+        assert sum(type(each) is Resident for each in gc.get_objects()) < 500
 
 
 async def _through_memory(engine: Engine, definition: Any, count: int) -> None:

@@ -10,6 +10,7 @@ from holdfast.clock import Clock, Instant
 from holdfast.engine.runs.resident import DROPPED, Resident
 
 _LONGEST_SLEEP = 3600.0
+_FEW = 256
 
 
 class Timers:
@@ -20,6 +21,8 @@ class Timers:
         self._resolution = resolution
         self._wake = wake
         self._heap: list[tuple[Instant, int, Resident]] = []
+        self._room = _FEW
+        """How long the heap may grow before it is looked through for what has left memory, which it would keep."""
         self._count = 0
         self._handle: asyncio.TimerHandle | None = None
         self._armed: Instant | None = None
@@ -28,6 +31,8 @@ class Timers:
         """Wake a run at an instant."""
         self._count += 1
         heapq.heappush(self._heap, (due, self._count, resident))
+        if len(self._heap) > self._room:
+            self._forget_stale()
         if self._armed is None or due < self._armed:
             self._arm()
 
@@ -37,7 +42,7 @@ class Timers:
 
     def next(self) -> Instant | None:
         """Return the earliest instant at which a run in memory is to be woken."""
-        while self._heap and (self._heap[0][2].phase is DROPPED or self._heap[0][2].scheduled != self._heap[0][0]):
+        while self._heap and _stale(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -62,6 +67,11 @@ class Timers:
         if self._handle is not None:
             self._handle.cancel()
 
+    def _forget_stale(self) -> None:
+        self._heap = [timer for timer in self._heap if not _stale(timer)]
+        heapq.heapify(self._heap)
+        self._room = max(_FEW, len(self._heap) * 3 // 2)
+
     def _arm(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
@@ -70,3 +80,9 @@ class Timers:
         if self._armed is not None:
             delay = min(max((self._armed - self._clock.now()) / 1e6, 0.0), _LONGEST_SLEEP)
             self._handle = asyncio.get_running_loop().call_later(delay, self.check)
+
+
+def _stale(timer: tuple[Instant, int, Resident]) -> bool:
+    """Tell whether it wakes no run: its run has left memory, or is to be woken at another instant."""
+    due, _, resident = timer
+    return resident.phase is DROPPED or resident.scheduled != due
