@@ -14,11 +14,8 @@ BOUNDS: tuple[Instant, ...] = tuple(1_024 << 2 * place for place in range(14))
 """How long, in microseconds, what is counted in each bucket took at most: about 1 ms in the first and about 19 h in the
 last, each bound four times the one before. What took longer is in none of them."""
 
-RUN_OUTCOMES = ("completed", "failed", "cancelled")
 CLAIMED = "claimed"
 """In place of the outcome of a run: a worker took it, so long after it was due."""
-STEP_OUTCOMES = ("completed", "failed", "retried", "lost")
-"""Of attempts: its step completed or failed for good with it, it raised and another follows, or nothing came of it."""
 
 
 class Figure(NamedTuple):
@@ -32,6 +29,8 @@ class Figure(NamedTuple):
     workflow: str
     step: str
     outcome: str
+    """Of a run: completed, failed, cancelled, or CLAIMED. Of an attempt: its step completed or failed for good with it,
+    it raised and another follows (retried), or nothing came of it (lost)."""
     n: int
     total: int
     buckets: tuple[int, ...]

@@ -81,19 +81,7 @@ class InboxKind(StrEnum):
 
 
 FOR_CODE = frozenset({InboxKind.MESSAGE, InboxKind.EVENT, InboxKind.NOTICE, InboxKind.CHILD_ENDED, InboxKind.CANCEL})
-"""Rows that become facts of the workflow's code."""
-
-FOR_WORKER = frozenset(
-    {
-        InboxKind.PAUSE,
-        InboxKind.RESUME,
-        InboxKind.KEY_FREED,
-        InboxKind.TASK_ENDED,
-        InboxKind.LIMIT_TURN,
-        InboxKind.NUDGE,
-    }
-)
-"""Rows that the worker which has the run takes for itself."""
+"""Rows that become facts of the workflow's code; the others the worker that has the run takes for itself."""
 
 FROM_OPERATOR = frozenset({InboxKind.CANCEL, InboxKind.PAUSE, InboxKind.RESUME})
 """Rows that say what an operator asks of the run."""

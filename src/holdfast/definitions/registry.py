@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.definitions.activities import Activity, as_activity
 from holdfast.definitions.functions import source_line
 from holdfast.definitions.workflows import Workflow
-from holdfast.errors import DefinitionError, UnknownWorkflow
+from holdfast.errors import BadInput, DefinitionError, UnknownWorkflow
 from holdfast.payloads import codec
 
 
@@ -87,3 +87,22 @@ class Registry:
             hint = f" - did you mean {close[0]!r}?" if close else "; pass it to Engine(workflows=[...])"
             raise UnknownWorkflow(f"unknown workflow {name!r}{hint}")
         return found
+
+    def registered(self, given: object, asked: str, engine: str = "Engine") -> Workflow[Any, Any]:
+        """Return the workflow that a caller means, by name or as it was declared.
+
+        Raises:
+            UnknownWorkflow: there is none of that name.
+            BadInput: it is no workflow, or not the one that is registered by its name.
+        """
+        if isinstance(given, str):
+            return self.get(given)
+        if not isinstance(given, Workflow):
+            raise BadInput(f"{asked} needs a workflow, not {given!r}; decorate it with @workflow")
+        known = self.get(given.name, given.version)
+        if known is not given:
+            raise BadInput(
+                f"another workflow is registered as {given.name!r} ({source_line(known)}); "
+                f"the one given is at {source_line(given)}: pass it to {engine}(workflows=[...])"
+            )
+        return known

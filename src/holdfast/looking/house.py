@@ -312,15 +312,10 @@ class LocalHouse(Desk):
         every: timedelta | None = None,
         timezone: str = "UTC",
     ) -> list[TickPreview]:
-        from holdfast.schedules.preview import check_number, preview, preview_of
-        from holdfast.schedules.times import spec
+        from holdfast.schedules.preview import previewed
 
-        now, n = self._now, check_number(n)
-        if schedule is None:
-            return preview(spec(cron=cron, every=every, timezone=timezone, now=now), now, n)
-        if cron is not None or every is not None:
-            raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
-        return preview_of(await self._schedule(schedule), now, n)
+        row = await self._schedule(schedule) if schedule is not None else None
+        return previewed(row, self._now, n, {"cron": cron, "every": every, "timezone": timezone})
 
     async def past_ticks(
         self, schedule: str, start: datetime | None = None, end: datetime | None = None, *, n: int = 50

@@ -5,7 +5,9 @@ Arithmetic without a clock or a store, as `schedules/times.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 import msgspec
 
@@ -13,12 +15,14 @@ from holdfast.clock import Instant, from_datetime, to_datetime
 from holdfast.contract.rows import ScheduleRow
 from holdfast.errors import BadInput
 from holdfast.schedules.times import ScheduleSpec, jittered, next_tick, ticks_between, zone_of
+from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import spec_of
 from holdfast.texts import shown
 
 _DAY = 24 * 3600 * 1_000_000
 _SECOND = 1_000_000
 _MOST = 1_000
+_LARGEST_BACKFILL = 100_000
 
 
 class TickPreview(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,22 +101,36 @@ def _gap(zone: tzinfo, start: Instant, end: Instant) -> tuple[datetime, datetime
     return (moment + before).replace(tzinfo=None), moment.astimezone(zone).replace(tzinfo=None)
 
 
-def preview_of(row: ScheduleRow, now: Instant, n: int) -> list[TickPreview]:
-    """Return the next ticks of a schedule that is stored; of a paused one those that it would have if it went on now.
+def previewed(row: ScheduleRow | None, now: Instant, n: object, timetable: Mapping[str, Any]) -> list[TickPreview]:
+    """Return the next ticks of a schedule or, where `row` is None, of a timetable by the options of `Schedules.put`.
+
+    A paused schedule gives those that it would have if it went on now.
 
     Raises:
-        UndecodablePayload, InvalidSchedule: its timetable means nothing here.
+        UndecodablePayload, InvalidSchedule: the timetable means nothing.
+        BadInput: both are given, or `n` is no number from 1 to 1,000.
     """
+    if not isinstance(n, int) or not 1 <= n <= _MOST:
+        raise BadInput(f"n must be between 1 and {_MOST:,}, not {shown(n)}")
+    if row is None:
+        return preview(checked_spec(now=now, **timetable), now, n)
+    if timetable.get("cron") is not None or timetable.get("every") is not None:
+        raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
     first = row.next if not row.paused else None
     return preview(spec_of(row), now, n, id=row.id, first=first) if row.next is not None or row.paused else []
 
 
-def check_number(n: object) -> int:
-    """Check how many ticks are asked for.
+def ticks_to_fill(row: ScheduleRow, start: datetime, end: datetime, limit: int, now: Instant) -> list[Instant]:
+    """Return the ticks of a schedule from `start` on and before `end`, none of which is later than now.
 
     Raises:
-        BadInput: it is no number from 1 to 1,000.
+        BadInput: there are more than `limit`, or it is no number from 1 to 100,000.
+        UndecodablePayload, InvalidSchedule: the timetable means nothing here.
     """
-    if not isinstance(n, int) or not 1 <= n <= _MOST:
-        raise BadInput(f"n must be between 1 and {_MOST:,}, not {shown(n)}")
-    return n
+    if not 1 <= limit <= _LARGEST_BACKFILL:
+        raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
+    first, last = from_datetime(start, "start"), from_datetime(end, "end")
+    ticks = ticks_between(spec_of(row), first, min(last, now + 1), limit + 1)
+    if len(ticks) > limit:
+        raise BadInput(f"schedule {row.id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
+    return ticks

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.clock import Instant, from_datetime, new_id
+from holdfast.clock import Instant, new_id
 from holdfast.contract.operations import (
     DropSchedule,
     PauseSchedule,
@@ -20,14 +19,14 @@ from holdfast.contract.operations import (
 )
 from holdfast.contract.rows import ScheduleRow
 from holdfast.contract.turns import RunOptions, StartRun
-from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
+from holdfast.definitions import Registry, Workflow, check_run_id, options_given
 from holdfast.engine.runs.ends import rejected
-from holdfast.errors import BadInput, InvalidId, NoSuchSchedule, RunRejected
+from holdfast.errors import InvalidId, NoSuchSchedule, RunRejected
 from holdfast.events import Events
 from holdfast.ops.port import Port, audited, check_who
 from holdfast.patience import patient, within
 from holdfast.payloads import codec
-from holdfast.schedules.preview import TickPreview, check_number, preview, preview_of
+from holdfast.schedules.preview import TickPreview, previewed, ticks_to_fill
 from holdfast.schedules.ticker import Ticker, actor_of
 from holdfast.schedules.times import (
     CatchUp,
@@ -35,20 +34,14 @@ from holdfast.schedules.times import (
     ScheduleSpec,
     next_tick,
     run_id,
-    ticks_between,
 )
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, readable_spec, schedule_of, spec_of
 from holdfast.texts import check_text, shown
 
-_logger = logging.getLogger("holdfast.engine")
-
 _LONGEST_ID = 200
 """So that the ids of its runs are not too long."""
 _BACKFILL_AT_ONCE = 100
-_LARGEST_BACKFILL = 100_000
-_UNKNOWN_TICK = 60_000_000
-"""When to look again at a schedule whose timetable cannot be read, in microseconds."""
 
 
 Timetable = list[Schedule]
@@ -127,7 +120,7 @@ class Schedules:
         """
         said = options_given(Schedules.put, locals())
         _check_id(id)
-        definition = self._definition(workflow)
+        definition = self._registry.registered(workflow, "a schedule")
         definition.refuse_ambiguous("schedules.put", said, len(args))
         timetable = {name: value for name, value in said.items() if name not in ("by", "reason")}
         return await self._declare(id, definition, definition.encode_input(args, kwargs)[0], timetable, by, reason)
@@ -151,7 +144,7 @@ class Schedules:
             NoSuchSchedule: there is none whose arguments could stay.
         """
         _check_id(id)
-        definition = self._definition(workflow)
+        definition = self._registry.registered(workflow, "a schedule")
         if arguments is None:
             encoded = (await self._row(id)).input
             definition.decode_input(encoded)
@@ -197,20 +190,6 @@ class Schedules:
             upcoming = _kept_tick(row.next, old, wanted, put.at)
         spec, paused = codec.encode(wanted).decode(), row is not None and row.paused
         return await self._write(msgspec.structs.replace(put, spec=spec, next=upcoming, paused=paused))
-
-    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any]:
-        given: object = workflow
-        if isinstance(given, str):
-            return self._registry.get(given)
-        if not isinstance(given, Workflow):
-            raise BadInput(f"a schedule needs a workflow, not {given!r}; decorate it with @workflow")
-        known = self._registry.get(given.name, given.version)
-        if known is not given:
-            raise BadInput(
-                f"another workflow is registered as {given.name!r} ({source_line(known)}); "
-                f"the one given is at {source_line(given)}: pass it to Engine(workflows=[...])"
-            )
-        return known
 
     # Looking and tending.
 
@@ -310,13 +289,9 @@ class Schedules:
             InvalidSchedule: something about the timetable means nothing; the message names it.
             BadInput: both are given, or `n` is not between 1 and 1,000.
         """
-        now, n = self._port.clock.now(), check_number(n)
-        if id is None:
-            spec = checked_spec(cron=cron, every=every, timezone=timezone, starting=starting, until=until, now=now)
-            return preview(spec, now, n)
-        if cron is not None or every is not None:
-            raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
-        return preview_of(await self._row(id), now, n)
+        row = await self._row(id) if id is not None else None
+        timetable = {"cron": cron, "every": every, "timezone": timezone, "starting": starting, "until": until}
+        return previewed(row, self._port.clock.now(), n, timetable)
 
     # Starting by hand.
 
@@ -350,14 +325,9 @@ class Schedules:
             UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
             BadInput: there are more than `limit` ticks; nothing was started.
         """
-        if not 1 <= limit <= _LARGEST_BACKFILL:
-            raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
         check_who(by, reason)
         row = await within(self._call_patience, self._row(id))
-        first, last = from_datetime(start, "start"), from_datetime(end, "end")
-        ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
-        if len(ticks) > limit:
-            raise BadInput(f"schedule {id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
+        ticks = ticks_to_fill(row, start, end, limit, self._port.clock.now())
         options = RunOptions(actor=actor_of(id))
         audit = audited(self._port, by, "schedule.backfill", reason=reason or None, schedule=id)
         starts = [StartRun(run=self.ticker.new_run(row, run_id(id, tick), options), audit=audit) for tick in ticks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -74,10 +74,3 @@ def _within(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
     return [value]
-
-
-def callbacks_of(activity: Activity[..., Any]) -> Mapping[str, Callable[..., object]]:
-    """Return the callbacks of an activity, by name."""
-    names = ("on_start", "on_success", "on_failure", "on_failed", "on_skipped")
-    given = {name: getattr(activity.settings, name) for name in names}
-    return {name: callback for name, callback in given.items() if callback is not None}

@@ -13,7 +13,7 @@ from holdfast.clock import FAR_FUTURE, Instant, from_datetime, micros, new_id, n
 from holdfast.contract.operations import Existing, KeyHeld, Outcome, Refused
 from holdfast.contract.rows import Status
 from holdfast.contract.turns import NO_OPTIONS, Audit, NewRun, RunOptions, StartRun
-from holdfast.definitions import Registry, Workflow, check_run_id, source_line
+from holdfast.definitions import Registry, Workflow, check_run_id
 from holdfast.engine.client.link import Link, moved
 from holdfast.engine.runs.ends import Rules, in_its_lane, rejected
 from holdfast.engine.steps.queue.served import Queues
@@ -145,7 +145,10 @@ class RunStarter:
         """
         asked = StartOptions(**said) if said else _NOTHING_ASKED
         options = asked.of_run(self._link.clock.now()) if said.keys() - _OF_THE_START else NO_OPTIONS
-        definition, name, encoded, digest = self._input(workflow, args, kwargs, said if audit is None else ())
+        given = said if audit is None else ()
+        definition, name, encoded, digest = input_of(
+            self._registry, workflow, args, kwargs, given, unknown=not self._here
+        )
         result_type = definition.result_type if definition is not None else Any
         worker = self._link.worker
         enclosed = asked.connection is not msgspec.UNSET
@@ -156,7 +159,7 @@ class RunStarter:
             # Looked up first, so that no code runs for a run that is there; of two starts at once one commit decides.
             if row.status is Status.MOVED:
                 raise moved(row)
-            return _same(new, name, digest, row.workflow, row.digest), result_type, False
+            return same_run(new, name, digest, row.workflow, row.digest), result_type, False
         run = NewRun(
             id=new,
             workflow=name,
@@ -176,7 +179,7 @@ class RunStarter:
         if isinstance(outcome, Existing):
             if outcome.status is Status.MOVED:
                 await self._link.row_here(new)
-            return _same(new, name, digest, outcome.workflow, outcome.digest), result_type, False
+            return same_run(new, name, digest, outcome.workflow, outcome.digest), result_type, False
         if isinstance(outcome, KeyHeld):
             if asked.on_conflict == "raise":
                 raise UniqueConflict(outcome.id, name, options.unique_key or "")
@@ -209,28 +212,35 @@ class RunStarter:
 
         return await self._link.settle(worker, owned, partial(soon, begin))
 
-    def _input(
-        self, workflow: Workflow[Any, Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Iterable[str]
-    ) -> tuple[Workflow[Any, Any] | None, str, str, int]:
-        if isinstance(workflow, str) and not self._here and workflow not in self._registry.names():
-            # A client that does not have the code: the engine that runs it checks the input.
-            check_name(workflow, "workflow name")
-            if args:
-                raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
-            data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
-            return None, workflow, data.decode(), digest
-        definition = self._registry.get(workflow) if isinstance(workflow, str) else workflow
-        if not isinstance(definition, Workflow):
-            raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
-        known = self._registry.get(definition.name, definition.version)
-        if known is not definition:
-            raise BadInput(
-                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
-                f"the one given is at {source_line(definition)}: pass it to Engine(workflows=[...])"
-            )
-        definition.refuse_ambiguous("start", given, len(args))
-        encoded, digest = definition.encode_input(args, kwargs)
-        return definition, definition.name, encoded, digest
+
+def input_of(
+    registry: Registry,
+    workflow: Workflow[Any, Any] | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: Iterable[str],
+    *,
+    unknown: bool,
+    engine: str = "Engine",
+) -> tuple[Workflow[Any, Any] | None, str, str, int]:
+    """Return what is to be started, its name, its encoded input and the digest of that; `given` names the options.
+
+    Where `unknown` workflows may be started too, by name, None stands for such a one: its worker checks the input.
+
+    Raises:
+        BadInput: it is no workflow, another than the one registered, or its arguments do not fit.
+        UnknownWorkflow: there is none of that name.
+    """
+    if unknown and isinstance(workflow, str) and workflow not in registry.names():
+        check_name(workflow, "workflow name")
+        if args:
+            raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
+        data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
+        return None, workflow, data.decode(), digest
+    definition = registry.registered(workflow, "start()", engine)
+    definition.refuse_ambiguous("start", given, len(args))
+    encoded, digest = definition.encode_input(args, kwargs)
+    return definition, definition.name, encoded, digest
 
 
 def _in_lane(workflow: Workflow[Any, Any], encoded: str, options: RunOptions, enclosed: bool) -> RunOptions:
@@ -251,7 +261,7 @@ def _in_lane(workflow: Workflow[Any, Any], encoded: str, options: RunOptions, en
     return options if enclosed else msgspec.structs.replace(options, lane=lane)
 
 
-def _same(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:
+def same_run(run_id: str, workflow: str, digest: int, recorded_workflow: str, recorded: int) -> str:
     """Return the id of a run that is there, if it is the one that was to be started."""
     if recorded_workflow != workflow:
         raise RunConflict(run_id, f"exists and is a run of {recorded_workflow!r}")

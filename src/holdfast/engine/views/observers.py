@@ -15,7 +15,7 @@ from holdfast.contract.rows import TERMINAL, Status
 from holdfast.contract.waits import words_of
 from holdfast.definitions import check_plain
 from holdfast.engine.views.changes import changes_of
-from holdfast.errors import BadInput, StepSkipped
+from holdfast.errors import BadInput
 from holdfast.payloads import codec
 from holdfast.payloads.errors import error_text, loggable
 from holdfast.replay.cuts import only_undoes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("holdfast.engine")
 _MOST_WAITING = 10_000
-_SKIPPED = codec.qualified_name(StepSkipped)
 
 Callback = Callable[[Change], None]
 ToTell = Callback | Iterable[Callback]

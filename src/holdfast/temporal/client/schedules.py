@@ -15,12 +15,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.clock import Instant, from_datetime, new_id, to_datetime
 from holdfast.contract.rows import ScheduleRow
-from holdfast.definitions import Registry, Workflow, check_run_id, options_given, source_line
+from holdfast.definitions import Registry, Workflow, check_run_id, options_given
 from holdfast.engine.client.start import StartOptions
-from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, StoreUnreachable
+from holdfast.errors import InvalidSchedule, NoSuchSchedule, StoreUnreachable
 from holdfast.payloads import codec
-from holdfast.schedules.preview import TickPreview, check_number, preview, preview_of
-from holdfast.schedules.times import ALIASES, CatchUp, Overlap, ScheduleSpec, next_tick, ticks_between
+from holdfast.schedules.preview import TickPreview, previewed, ticks_to_fill
+from holdfast.schedules.times import ALIASES, CatchUp, Overlap, ScheduleSpec, next_tick
 from holdfast.schedules.times import spec as checked_spec
 from holdfast.schedules.view import Schedule, schedule_of, spec_of
 from holdfast.temporal.client.port import TemporalPort
@@ -34,7 +34,6 @@ _OVERLAP = {
 }
 _SECOND = 1_000_000
 _LONGEST_WAIT, _SHORTEST_WAIT = timedelta(days=365), timedelta(seconds=10)
-_LARGEST_BACKFILL = 100_000
 _AT_ONCE = 10
 
 Timetable = list[Schedule]
@@ -94,7 +93,7 @@ class TemporalSchedules:
         """
         said = options_given(TemporalSchedules.put, locals())
         check_run_id(id)
-        definition = self._definition(workflow)
+        definition = self._registry.registered(workflow, "a schedule", "TemporalEngine")
         definition.refuse_ambiguous("schedules.put", said, len(args))
         encoded, digest = definition.encode_input(args, kwargs)
         spec = checked_spec(now=self._port.clock.now(), **said)
@@ -119,20 +118,6 @@ class TemporalSchedules:
                 raise InvalidSchedule(f"the Temporal server refuses the timetable of {id!r}: {error}") from error
             raise _unreachable(id, error) from error
         return schedule_of(await self._row(id))
-
-    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any]:
-        given: object = workflow
-        if isinstance(given, str):
-            return self._registry.get(given)
-        if not isinstance(given, Workflow):
-            raise BadInput(f"a schedule needs a workflow, not {given!r}; decorate it with @workflow")
-        known = self._registry.get(given.name, given.version)
-        if known is not given:
-            raise BadInput(
-                f"another workflow is registered as {given.name!r} ({source_line(known)}): "
-                "pass the one given to TemporalEngine(workflows=[...])"
-            )
-        return known
 
     def _action(
         self, id: str, definition: Workflow[Any, Any], encoded: str, digest: int, spec: ScheduleSpec
@@ -216,13 +201,9 @@ class TemporalSchedules:
             InvalidSchedule: something about the timetable means nothing; the message names it.
             BadInput: both are given, or `n` is not between 1 and 1,000.
         """
-        now, n = self._port.clock.now(), check_number(n)
-        if id is None:
-            spec = checked_spec(cron=cron, every=every, timezone=timezone, starting=starting, until=until, now=now)
-            return preview(spec, now, n)
-        if cron is not None or every is not None:
-            raise BadInput("preview a schedule by its id, or a timetable by cron= or every=, not both")
-        return preview_of(await self._row(id), now, n)
+        row = await self._row(id) if id is not None else None
+        timetable = {"cron": cron, "every": every, "timezone": timezone, "starting": starting, "until": until}
+        return previewed(row, self._port.clock.now(), n, timetable)
 
     # Starting by hand.
 
@@ -248,13 +229,8 @@ class TemporalSchedules:
             UnknownWorkflow, UndecodablePayload: its workflow is not known here, or the stored input does not fit it.
             BadInput: there are more than `limit` ticks; nothing was started.
         """
-        if not 1 <= limit <= _LARGEST_BACKFILL:
-            raise BadInput(f"limit must be between 1 and {_LARGEST_BACKFILL:,}, not {limit!r}")
         row = await self._row(id)
-        first, last = from_datetime(start, "start"), from_datetime(end, "end")
-        ticks = ticks_between(spec_of(row), first, min(last, self._port.clock.now() + 1), limit + 1)
-        if len(ticks) > limit:
-            raise BadInput(f"schedule {id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
+        ticks = ticks_to_fill(row, start, end, limit, self._port.clock.now())
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def one(tick: Instant) -> tuple[str, bool]:

@@ -18,11 +18,9 @@ from temporalio.service import RPCError
 
 from holdfast.clock import new_id, new_seed
 from holdfast.contract.turns import Audit
-from holdfast.definitions import DEFAULT_QUEUE, Workflow, check_run_id, source_line
-from holdfast.engine.client.start import StartOptions
-from holdfast.errors import BadInput, InvalidId, NotOffered, RunConflict, StoreUnreachable, UniqueConflict
-from holdfast.payloads import codec
-from holdfast.replay.location import check_name
+from holdfast.definitions import DEFAULT_QUEUE, Workflow, check_run_id
+from holdfast.engine.client.start import StartOptions, input_of, same_run
+from holdfast.errors import InvalidId, NotOffered, StoreUnreachable, UniqueConflict
 from holdfast.temporal.client.answers import moved_of
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.sdk import tagged
@@ -53,7 +51,9 @@ class TemporalStarter:
         _refuse(asked)
         now = self._port.clock.now()
         options = asked.of_run(now)
-        definition, name, encoded, digest = self._input(workflow, args, kwargs, said)
+        definition, name, encoded, digest = input_of(
+            self._port.registry, workflow, args, kwargs, said, unknown=True, engine="TemporalEngine"
+        )
         if len(encoded) > MOST_BYTES:
             raise too_large(f"the input of workflow {name!r}", len(encoded))
         run_id = _keyed(name, asked.unique_key) if asked.unique_key is not None else asked.id
@@ -102,38 +102,7 @@ class TemporalStarter:
         memo = await found.memo()
         if (moved := moved_of(run_id, memo)) is not None:
             raise moved
-        if found.workflow_type != name:
-            raise RunConflict(run_id, f"exists and is a run of {found.workflow_type!r}")
-        if memo.get("digest") != str(digest):
-            raise RunConflict(run_id)
-        return run_id
-
-    def _input(
-        self,
-        workflow: Workflow[Any, Any] | str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        given: Mapping[str, Any],
-    ) -> tuple[Workflow[Any, Any] | None, str, str, int]:
-        registry = self._port.registry
-        if isinstance(workflow, str) and workflow not in registry.names():
-            check_name(workflow, "workflow name")
-            if args:
-                raise BadInput(f"workflow {workflow!r} is not known here: pass its arguments by keyword")
-            data, digest = codec.encode_with_digest(kwargs, f"the input of workflow {workflow!r}")
-            return None, workflow, data.decode(), digest
-        definition = registry.get(workflow) if isinstance(workflow, str) else workflow
-        if not isinstance(definition, Workflow):
-            raise BadInput(f"start() needs a workflow, not {definition!r}; decorate it with @workflow")
-        known = registry.get(definition.name, definition.version)
-        if known is not definition:
-            raise BadInput(
-                f"another workflow is registered as {definition.name!r} ({source_line(known)}); "
-                f"the one given is at {source_line(definition)}: pass it to TemporalEngine(workflows=[...])"
-            )
-        definition.refuse_ambiguous("start", given, len(args))
-        encoded, digest = definition.encode_input(args, kwargs)
-        return definition, definition.name, encoded, digest
+        return same_run(run_id, name, digest, found.workflow_type, int(memo.get("digest", -1)))
 
 
 def _refuse(asked: StartOptions) -> None:
