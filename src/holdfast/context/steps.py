@@ -119,7 +119,7 @@ class StepVerb(Verb):
         self.value = _NOTHING
 
     def recall(self, attempt: int) -> None:
-        """Take in the attempts history recorded after the first, and the number of that."""
+        """Take in what history recorded of the attempts; `attempt` is the number of the first."""
         self.recalled = True
         self.last = None
         self.attempt = attempt

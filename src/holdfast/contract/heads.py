@@ -135,7 +135,7 @@ class WorkerAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """In microseconds."""
 
     def advances(self, workflow: str) -> bool:
-        """Whether it advances runs of a workflow."""
+        """Whether this worker advances runs of a workflow."""
         return workflow in self.workflows and workflow not in self.unserved
 
 

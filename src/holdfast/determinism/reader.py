@@ -56,7 +56,7 @@ def helper_of(value: object, of: FunctionType) -> FunctionType | None:
 
 
 def cells(function: FunctionType) -> dict[str, object]:
-    """What the names of a function that are bound around it stand for."""
+    """What the names that a function takes from the functions around it stand for."""
     contents = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -240,7 +240,7 @@ class CallTask(RunTask):
 
 
 class _AwaitedTask(_RaisesItself, CallTask):
-    """What it becomes then."""
+    """A call that is a task, once it was awaited while it was open."""
 
     __slots__ = ()
 

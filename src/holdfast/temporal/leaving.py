@@ -49,7 +49,7 @@ class Left(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class RunExit:
-    """Whether, and how far, one run is on its way."""
+    """How far one run is in leaving this cluster."""
 
     def __init__(self, run: Any) -> None:
         self._run = run

@@ -156,7 +156,7 @@ class RunScreen(View):
         return [*lines, *self._left_out(run)]
 
     def _left_out(self, run: RunView | None) -> list[Text]:
-        """Say of a long run of what the tab is made."""
+        """Say which facts of a long run the tab shows."""
         if run is None or not (run.partial if self.tab == "steps" else self._partial and self.tab == "timeline"):
             return []
         what = f"The {len(run.steps):,} steps that began in its newest facts"

@@ -36,7 +36,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LongQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long values are told."""
+    """Whether long values are told whole."""
 
     cut: bool = False
     """Of values longer than 64 KiB only how many bytes they have and how they begin."""

@@ -77,7 +77,7 @@ def move_command(
 
 
 class _Asked(NamedTuple):
-    """What both ways have in common."""
+    """What a move to Temporal and one back were both asked."""
 
     which: tuple[tuple[str, ...], tuple[str, ...]]
     app: str | None

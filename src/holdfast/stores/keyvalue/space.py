@@ -77,12 +77,12 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str, int, str, str]:
-        """All that tells one process from another."""
+        """What tells the owner's process from every other."""
         return self.host, self.boot, self.pid, self.machine, self.began
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process is known to have ended."""
+        """Whether the owner's process is known to have ended."""
         return self._is_near and process_is_gone(self.host, self.boot, self.pid, self.began)
 
     @property
@@ -92,7 +92,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def _is_near(self) -> bool:
-        """Whether it can be asked after: containers of one name have each their own numbers."""
+        """Whether this process can ask after the owner: containers of one name have each their own numbers."""
         known = self.boot != boot_id() or not self.machine or self.machine == _machine()
         return self.host == socket.gethostname() and known
 

@@ -47,7 +47,7 @@ ALL = IndexDriver("key")
 
 
 def listed(keys: Sequence[int]) -> IndexDriver:
-    """Return what goes down a list of runs."""
+    """Return the driver that goes down a list of keys of runs."""
     return IndexDriver("key", (msgspec.json.encode(keys).decode(),), ordered=False)
 
 

@@ -105,7 +105,7 @@ class TemporalPort:
             raise refused(run_id, error) from error
 
     async def _here(self, run_id: str) -> WorkflowExecutionDescription:
-        """Return likewise a run that has not left for another runtime.
+        """Return what the server says of a run that has not left for another runtime.
 
         Raises:
             Moved: it has.

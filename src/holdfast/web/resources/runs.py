@@ -82,42 +82,42 @@ class ChildrenQuery(TellingQuery, frozen=True, kw_only=True):
 
 
 class InboxQuery(LongQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of them."""
+    """Which messages of an inbox: those after a number, the oldest first."""
 
     after: int = 0
     limit: int = 100
 
 
 class AfterQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of them."""
+    """Which rows of a list: those after a number, the oldest first."""
 
     after: int = 0
     limit: int = 100
 
 
 class FramesQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of which error."""
+    """Of which error the source is shown."""
 
     step: str | None = None
     """The path of a step: its last error. Without it where the run waits, or its own error."""
 
 
 class ProgressQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of which runs."""
+    """Of which runs the progress is shown."""
 
     run: list[str]
     """Their ids, up to 50."""
 
 
 class BeforeQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of them."""
+    """Which rows of a list: those before a number, the newest first."""
 
     before: int | None = None
     limit: int = 50
 
 
 class FactsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of how many facts."""
+    """How many facts of a run are read."""
 
     facts: int = 5_000
     """The newest so many, up to 10,000: `partial` says that there are more."""

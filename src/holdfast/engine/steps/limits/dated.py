@@ -16,7 +16,7 @@ from holdfast.contract.turns import CommitTurn, StartRun
 
 
 def dating(clock: Clock) -> Callable[[Sequence[Operation]], list[Operation]]:
-    """Return what dates operations anew, by the lease's clock."""
+    """Return a function that dates operations anew, by the lease's clock."""
     return lambda operations: [dated(operation, clock.now()) for operation in operations]
 
 

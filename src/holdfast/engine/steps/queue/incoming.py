@@ -395,7 +395,7 @@ class TaskRunner:
         self._committer.submit(operation, done)
 
     def _tell_again(self, held: HeldTask, payload: str, pause: float) -> None:
-        """Tell it once more, unless the next attempt, which may have its number, is here already or on its way."""
+        """Tell the end of an attempt again, unless the next one, which may have its number, is here or on its way."""
         if self._claiming:
             self._executor.loop.call_later(_SOON / 1e6, self._tell_again, held, payload, pause)
         elif self._finishing.get(held.place) is held:
