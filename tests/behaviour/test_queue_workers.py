@@ -74,12 +74,8 @@ async def ghost(tmp_path: Path, lease: timedelta = HOUR) -> AsyncIterator[Callab
     await store.join(name, lease)
 
     async def take() -> tuple[SQLiteStore, str, Task]:
-        for _ in range(2000):
-            found = await store.claim_tasks(name, 1 << 60, 1, ["gpu"], ["train"])
-            if found:
-                return store, name, found[0]
-            await asyncio.sleep(0.002)
-        pytest.fail("nothing to take")
+        found = await eventually(lambda: store.claim_tasks(name, 1 << 60, 1, ["gpu"], ["train"]))
+        return store, name, found[0]
 
     try:
         yield take

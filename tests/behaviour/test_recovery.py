@@ -17,7 +17,7 @@ from holdfast.errors import HistoryMismatch, StoreBusy, StoreError
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=LONG)
 
 pytestmark = pytest.mark.parametrize("mode", ["file", "evict"])
 

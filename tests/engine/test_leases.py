@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -118,22 +117,22 @@ async def test_a_renewal_is_told_once_so_that_a_worker_does_not_take_its_own_for
     await store.close()
 
 
-def hog_the_loop(seconds: float) -> None:
-    """Keep the event loop from making a round."""
-    time.sleep(seconds)
+def hog_the_loop(caplog: pytest.LogCaptureFixture, named: int) -> bool:
+    """Keep the event loop from making a round until it has been named so often."""
+    return soon(lambda: len(caplog.records) == named)
 
 
 async def test_what_blocks_the_event_loop_is_named_once_with_its_stack(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B24 After two seconds, at WARNING; a loop that is busy but makes its rounds is not complained of."""
-    monkeypatch.setattr("holdfast.engine.worker.lease._NAMED_AFTER", 0.2)
+    monkeypatch.setattr("holdfast.engine.worker.lease._NAMED_AFTER", 0.5)
     monkeypatch.setattr("holdfast.engine.worker.lease._LOOK_EVERY", 0.02)
     async with Engine(str(tmp_path / "shop.db"), workflows=[waiting]):
         await asyncio.sleep(0.1)
         assert caplog.messages == []
         for blocked in (1, 2):
-            hog_the_loop(1.0)
+            assert hog_the_loop(caplog, blocked)
             await asyncio.sleep(0.1)
             assert len(caplog.records) == blocked
     for record in caplog.records:

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from tests.support.key_spaces import Killed
+from tests.support.waiting import LONG
 
 from holdfast import Context, Retry, activity, step_context, workflow
 from holdfast.clock import to_datetime
@@ -126,7 +127,7 @@ async def test_a_body_that_outlasts_the_lifespan_and_ends_all_the_same_is_record
     while not (standing := await drive(driver, heavy, clock=clock, lifespan=timedelta(milliseconds=10))).ended:
         lives += 1
         assert (standing.state, standing.until) == ("evicted", await driver.get_alarm())
-        assert lives < 20
+        assert lives < 1000, "a busy machine takes some lives in which nothing begins"
     assert (standing.output, lives > 3) == (15, True)
     assert [(number, 1) for number in range(6)] == RAN, "each body ran once, by the number that it was given first"
     assert await lost(driver) == []
@@ -151,7 +152,7 @@ async def test_what_an_evicted_driver_had_under_way_counts_as_no_crash(clock):
     for _ in range(5):
         began.clear()
         tasks.append(asyncio.ensure_future(drive(driver, moved, clock=clock)))
-        await asyncio.wait_for(began.wait(), 30)
+        await asyncio.wait_for(began.wait(), LONG)
         assert await deliver(driver, kind="evict", clock=clock)
     assert (await drive(driver, moved, clock=clock)).output == 7
     for task in tasks:  # each thinks that it has the run
@@ -170,6 +171,7 @@ async def test_a_driver_that_is_cancelled_hands_back_what_is_under_way(clock):
     async def long() -> int:
         RAN.append(step_context().attempt)
         if len(RAN) < 4:
+            limit.reschedule(asyncio.get_running_loop().time())
             await asyncio.Event().wait()
         return 7
 
@@ -179,7 +181,8 @@ async def test_a_driver_that_is_cancelled_hands_back_what_is_under_way(clock):
 
     for _ in range(3):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(drive(driver, limited, clock=clock), 0.02)
+            async with asyncio.timeout(None) as limit:  # which is over once the body is under way
+                await drive(driver, limited, clock=clock)
         assert driver.get_alarm() <= to_datetime(clock.now())
     assert (await drive(driver, limited, clock=clock)).output == 7
     assert set(await lost(driver)) == {"handed back"}
@@ -209,7 +212,7 @@ async def test_a_callback_is_told_whichever_batch_goes_wrong(clock, how):
         getattr(driver, how).add(at)
         for _ in range(2):
             try:
-                standing = await asyncio.wait_for(drive(driver, telling, clock=clock), 30)
+                standing = await asyncio.wait_for(drive(driver, telling, clock=clock), LONG)
                 break
             except StoreError:
                 continue

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tests.postgres.listener import Listener, reset
 from tests.postgres.wire import ENCRYPTION_REQUEST, SSL_REQUEST, SYNC, Commit, Frame, Frames, Session
+from tests.support.waiting import LONG
 
 Direction = Literal["up", "down"]
 
@@ -48,7 +49,7 @@ class Proxy(Listener):
         """How many connections there are now."""
         return self.on_loop(lambda: len(self._links))
 
-    def wait_injected(self, count: int = 1, timeout: float = 10.0) -> None:
+    def wait_injected(self, count: int = 1, timeout: float = LONG) -> None:
         """Block until at least this many faults have bitten."""
         with self._bitten:
             if not self._bitten.wait_for(lambda: self.bites.total() >= count, timeout):

@@ -318,12 +318,12 @@ def test_one_way_lets_only_requests_or_only_answers_through(proxy, database, dir
 
 def test_a_delay_makes_every_answer_late_but_does_not_add_up_in_a_pipeline(proxy):
     with connect(proxy, autocommit=True) as connection:
-        proxy.delay(0.1)
+        proxy.delay(0.5)
         started = time.monotonic()
         with connection.pipeline():
             for _ in range(20):
                 connection.execute("SELECT 1")
-        assert 0.2 <= time.monotonic() - started < 2.0
+        assert 1.0 <= time.monotonic() - started < 10.0
         bites = proxy.bites["delay"]
         assert bites >= 2
         proxy.heal()

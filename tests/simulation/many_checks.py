@@ -13,6 +13,7 @@ import apsw
 from tests.simulation.many_books import CONSERVED, Books, undoing
 from tests.simulation.many_nemesis import TICKS, UNIQUE, Nemesis
 from tests.simulation.many_workflows import CLERK, COLLECTORS, fits
+from tests.support.waiting import LONG
 
 from holdfast import Engine, Run, Status
 from holdfast.clock import from_datetime, micros
@@ -20,7 +21,6 @@ from holdfast.errors import CannotReopen, UniqueConflict
 from holdfast.schedules.times import run_id
 from holdfast.testing.invariants import violations
 
-PATIENCE = 8.0
 SERVANTS = {*COLLECTORS, CLERK}
 _ON_AND_OFF = {"pause", "resume", "retry", "rerun"}
 MAY_FAIL = {"ValueError", "JoinError", "RaceError", "RunTimeout"}
@@ -28,7 +28,7 @@ MAY_FAIL = {"ValueError", "JoinError", "RaceError", "RunTimeout"}
 
 async def settle(engine: Engine, found: Callable[[], Awaitable[list[str]]]) -> list[str]:
     """Return what is still wrong after all the time it needs."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+    deadline = asyncio.get_running_loop().time() + LONG
     while True:
         wrong = await found()
         if not wrong or asyncio.get_running_loop().time() > deadline:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.simulation.world import COLLECTORS, Plan, TroubledStore, World, fits, make_plan, make_workflows
+from tests.support.waiting import LONG
 
 from holdfast import Engine, Status
 from holdfast.engine.runs import departures
@@ -28,7 +29,6 @@ from holdfast.testing.invariants import violations
 SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else []
 SEEDS = SEEDS or list(range(int(os.environ.get("HOLDFAST_SEEDS", "25"))))
 EVENTFUL = 25  # the first seeds are known to be; of the others a few are not
-PATIENCE = 8.0
 MAX_KILLS = 2  # a third loss of one step convicts it, as it should
 
 
@@ -133,7 +133,7 @@ async def live(seed: int, folder: Path) -> World:
 
 async def unfinished(engine: Engine) -> list[Any]:
     """Return what has not ended though it had all the time it needs; collectors wait until they are told to stop."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+    deadline = asyncio.get_running_loop().time() + LONG
     while True:
         runs = await engine.runs(limit=1000)
         hanging = [run for run in runs if not run.status.is_terminal and run.id not in COLLECTORS]
@@ -151,7 +151,7 @@ async def check(world: World, engine: Engine, plans: dict[str, Plan]) -> None:
     for each in COLLECTORS:
         await engine.get(each).send("word", "stop")
         try:
-            collected += await engine.get(each).result(timeout=timedelta(seconds=PATIENCE))
+            collected += await engine.get(each).result(timeout=timedelta(seconds=LONG))
         except (TimeoutError, HoldfastError) as error:
             world.wrong.append(f"{each}: {type(error).__name__} {error}")
     for run in await engine.runs(limit=1000):

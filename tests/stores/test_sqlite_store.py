@@ -243,12 +243,12 @@ async def test_the_wal_shrinks_after_a_reader_let_go_of_its_snapshot(path: Path)
     assert reader.execute("SELECT count(*) FROM entries").get == 0
     reader.execute("COMMIT")
     reader.close()
-    for _ in range(100):
+
+    async def has_shrunk() -> bool:
         await commit(30)
-        await asyncio.sleep(0.005)
-        if wal.stat().st_size <= sqlite_file.WAL_LIMIT:
-            break
-    assert wal.stat().st_size <= sqlite_file.WAL_LIMIT
+        return wal.stat().st_size <= sqlite_file.WAL_LIMIT
+
+    await eventually(has_shrunk)
     await store.close()
 
 
