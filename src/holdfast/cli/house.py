@@ -15,11 +15,11 @@ _ROOM = 40
 """How many columns what is said of a subject has at least."""
 
 
-@click.command("doctor", short_help="Say what is wrong with the house, and what to do about it.")
+@click.command("doctor", short_help="Say what is wrong with database and workers, and what to do.")
 @json_option
 @url_option
 def doctor_command(as_json: bool, url: str | None) -> int:
-    """Say what is wrong with the house, and what to do about it.
+    """Say what is wrong with the database and its workers, and what to do about it.
 
     It looks at database, disk, clocks, workers, queues, runs, pauses, schedules and retention, and ends with 1 if there
     is something to look at.

@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "result": _Where("runs.begin:result_command", "Write the result of a run."),
         "graph": _Where("ship.graph:graph_command", "Show which steps of a workflow follow which."),
         "stats": _Where(
-            "shell.summary:stats_command", "Say how the house is, or how long what takes and what fails most."
+            "shell.summary:stats_command", "Say how runs and workers are, or how long what takes and what fails most."
         ),
         "top": _Where("top:top_command", "Show runs, workers and dead letters live in the terminal, and act on them."),
         "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
@@ -85,7 +85,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         "evidence": _Where("flow.audit:evidence_command", "Show what a run put on record."),
         "purge": _Where("flow.purge:purge_command", "Delete what is over for long: runs, dead letters, events."),
         "token": _Where("flow.tokens:token_group", "Tokens of the HTTP API: create, list, revoke."),
-        "doctor": _Where("house:doctor_command", "Say what is wrong with the house, and what to do about it."),
+        "doctor": _Where("house:doctor_command", "Say what is wrong with database and workers, and what to do."),
         "db": _Where("db:db_group", "The database itself: status, upgrade, backup, restore."),
         "export": _Where("transfer:export_command", "Write runs to a file."),
         "move": _Where(
@@ -201,7 +201,7 @@ def _named(given: Sequence[str]) -> str:
 
 
 def _summary() -> int:
-    """Say how the house is that is meant here; where there is none, what the commands are."""
+    """Say how the database is that is meant here; where there is none, what the commands are."""
     from holdfast.cli.database import NoDatabase, database
     from holdfast.cli.shell.summary import show_summary
 

@@ -328,7 +328,7 @@ class Desk(Acts):
 
     @abstractmethod
     async def doctor(self) -> list[HouseFinding]:
-        """Return what is wrong with the house, each with its remedy, and what was found to be well."""
+        """Return what is wrong with the database and its workers, with remedies, and what was found to be well."""
 
     @abstractmethod
     async def workers(self) -> list[WorkerView]:

@@ -247,7 +247,7 @@ class HouseFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """How a house is, in short."""
+    """How runs and workers are, in short."""
 
     kind: str
     schema_number: int
@@ -263,7 +263,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     attention: list[Head]
     """The newest runs that a person should look at."""
     findings: list[HouseFinding] = []
-    """What else is wrong with the house, as the doctor says it."""
+    """What else is wrong with the database and its workers, as the doctor says it."""
 
 
 class Acted(msgspec.Struct, frozen=True, kw_only=True):

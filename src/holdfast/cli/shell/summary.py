@@ -26,7 +26,7 @@ _ORDER = (
 
 
 async def summed_up(desk: Desk) -> Summary:
-    """Return how the house is."""
+    """Return how runs and workers are, in short."""
     about = await desk.database()
     page = await desk.heads("is:attention", limit=_SHOWN, relative=True)
     letters = await desk.letters(limit=1_000)
@@ -44,14 +44,14 @@ async def summed_up(desk: Desk) -> Summary:
     )
 
 
-@click.command("stats", short_help="Say how the house is, or how long what takes and what fails most.")
+@click.command("stats", short_help="Say how runs and workers are, or how long what takes and what fails most.")
 @click.option("--by", type=click.Choice(["step", "workflow", "time"]), help="Figures of all workers together.")
 @click.option("--last", type=click.Choice([*LAST]), default="24h", show_default=True, help="Of how long they are.")
 @click.option("--workflow", help="Only figures of this workflow.")
 @json_option
 @url_option
 def stats_command(by: str | None, last: str, workflow: str | None, as_json: bool, url: str | None) -> None:
-    """Say how the house is: database, workers, runs by status, what needs attention, and what to ask next.
+    """Say how all is: the database, workers, runs by status, what needs attention, and what to ask next.
 
     With --by it says instead how often runs or steps ended and how long they took, as the workers counted it: by step
     (the steps that fail most come first), by workflow, or by time.
@@ -69,7 +69,7 @@ def stats_command(by: str | None, last: str, workflow: str | None, as_json: bool
 
 
 def show_summary(url: str | None = None, as_json: bool = False) -> int:
-    """Write how the house is that is meant here, and what to ask next."""
+    """Write how the database is that is meant here, and what to ask next."""
     named, summary = database(url), looking(url, summed_up)
     if as_json:
         emit("holdfast.summary/1", summary)
