@@ -114,6 +114,84 @@ class SaysThatItExcludesOthers(MemoryDriver):
     exclusive = True
 
 
+class Twice(MemoryDriver):
+    """Opened again it is another driver of the same key space."""
+
+    def __init__(self, stored=None):
+        super().__init__()
+        self.stored = stored or MemoryDriver()
+
+    def again(self):
+        return type(self)(self.stored)
+
+    def get(self, key):
+        return self.stored.get(key)
+
+    def list(self, prefix):
+        return self.stored.list(prefix)
+
+    def batch(self, puts, deletes=(), expect=None):
+        self.stored.batch(puts, deletes, expect)
+
+    def set_alarm(self, at):
+        self.stored.set_alarm(at)
+
+    def clear_alarm(self):
+        self.stored.clear_alarm()
+
+    def get_alarm(self):
+        return self.stored.get_alarm()
+
+
+class ReadsOnce(Twice):
+    """Keeps what it has read, and what it wrote itself."""
+
+    read = False
+
+    def list(self, prefix):
+        if not self.read:
+            self.read = True
+            self._keys.apply(dict(self.stored.list(b"")), ())
+        return self._keys.list(prefix)
+
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch(puts, deletes, expect)
+        self._keys.apply(puts, deletes)
+
+
+class RemembersValues(Twice):
+    """Does not ask for a value again that it knows."""
+
+    def get(self, key):
+        if key not in self._keys.values and (found := super().get(key)) is not None:
+            self._keys.apply({key: found}, ())
+        return self._keys.values.get(key)
+
+    def batch(self, puts, deletes=(), expect=None):
+        super().batch(puts, deletes, expect)
+        self._keys.apply(puts, deletes)
+
+
+class ComparesWithWhatItRead(Twice):
+    def list(self, prefix):
+        found = super().list(prefix)
+        self._keys.apply(dict(found), ())
+        return found
+
+    def batch(self, puts, deletes=(), expect=None):
+        self._keys.check(expect)
+        super().batch(puts, deletes)
+        self._keys.apply(puts, deletes)
+
+
+class HasItsOwnAlarm(Twice):
+    def set_alarm(self, at):
+        self._alarm = at
+
+    def get_alarm(self):
+        return self._alarm
+
+
 class ClosesOnce(MemoryDriver):
     closed = False
 
@@ -232,7 +310,12 @@ def suite_for(driver):
                 pytest.skip("does not lose an answer")
             driver.loses = True
 
-    return Suite(), lambda: driver
+    opened = [driver]
+
+    def open_driver():
+        return opened.pop() if opened else getattr(driver, "again", lambda: driver)()
+
+    return Suite(), open_driver
 
 
 async def run(suite, name, opened, monkeypatch):
@@ -257,6 +340,10 @@ CAUGHT = [
     (ComparesBeforeItWaits, "test_batches_at_the_same_time_are_made_one_after_another"),
     (WritesBeforeItCompares, "test_a_batch_is_made_only_if_it_finds_what_it_expects"),
     (SaysThatItExcludesOthers, "test_a_driver_that_excludes_others_is_open_once"),
+    (ReadsOnce, "test_two_drivers_of_a_key_space_see_what_the_other_wrote"),
+    (RemembersValues, "test_two_drivers_of_a_key_space_see_what_the_other_wrote"),
+    (ComparesWithWhatItRead, "test_two_drivers_of_a_key_space_see_what_the_other_wrote"),
+    (HasItsOwnAlarm, "test_two_drivers_of_a_key_space_see_what_the_other_wrote"),
     (ClosesOnce, "test_what_is_durable_is_there_when_it_is_opened_again"),
     (KeepsTheEarlierAlarm, "test_there_is_one_alarm_and_it_is_kept"),
     (DropsPastAlarms, "test_there_is_one_alarm_and_it_is_kept"),

@@ -60,11 +60,3 @@ class TestObjectStoreDriver(DriverConformance):
 
     def lose_next_answer(self, driver, monkeypatch):
         self.server.RequestHandlerClass.way = "lose"
-
-
-def test_two_drivers_of_one_space_see_what_the_other_wrote_and_take_turns(example, server):
-    first, second = (example.ObjectStoreDriver("127.0.0.1", server.server_port, "space") for _ in range(2))
-    first.batch({b"a": b"1"})
-    second.batch({b"b": b"2"})
-    first.batch({b"a": b"3"}, [b"b"], {b"b": b"2"})
-    assert second.list(b"") == first.list(b"") == [(b"a", b"3")]

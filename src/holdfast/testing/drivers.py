@@ -4,8 +4,8 @@ A test module makes one class from `DriverConformance` and gives it what it need
 
     class TestMyDriver(DriverConformance):
         @pytest.fixture
-        def open_driver(self, tmp_path): ...   # a function that opens the key space, empty at first; called again after
-                                               # close() it opens the same one
+        def open_driver(self, tmp_path): ...   # a function that opens the key space, empty at first; called again it
+                                               # makes another driver of the same one
 
 What it says besides is optional: see the methods of the class.
 """
@@ -100,6 +100,36 @@ class DriverConformance:
             with pytest.raises(StoreError):
                 await answer(open_driver().close())
         await answer(driver.close())
+
+    async def test_two_drivers_of_a_key_space_see_what_the_other_wrote(self, open_driver: Open) -> None:
+        """S1-4 S1-5 Whatever they have read before: messages and their alarms come from outside.
+
+        So a driver that compares is fenced by what another wrote.
+        """
+        first = open_driver()
+        if first.exclusive:
+            await answer(first.close())
+            pytest.skip("no two of these drivers are open at once")
+        second = open_driver()
+        wanted = {b"epoch": b"0", b"gone0": b"", b"gone1": b""}
+        await answer(first.batch(wanted))
+        for number, (writes, other) in enumerate(((first, second), (second, first))):
+            assert dict(await answer(other.list(b""))) == wanted
+            assert await answer(other.get_alarm()) == (_AT if number else None)
+            before, wanted = wanted, {**wanted, b"epoch": b"%d" % (number + 1), b"message": b"%d" % number}
+            del wanted[b"gone%d" % number]
+            await answer(writes.batch(wanted, [b"gone%d" % number]))
+            await answer(writes.set_alarm(_AT + number * timedelta(days=1)))
+            if other.compares:
+                with pytest.raises(NotAsExpected):
+                    await answer(other.batch({b"late": b"1"}, [], {b"epoch": before[b"epoch"]}))
+            assert await answer(other.get(b"message")) == b"%d" % number
+            assert dict(await answer(other.list(b""))) == wanted
+            assert await answer(other.get_alarm()) == _AT + number * timedelta(days=1)
+            await answer(other.batch({b"late": b"1"}, [], {b"epoch": wanted[b"epoch"]} if other.compares else None))
+            wanted[b"late"] = b"1"
+        await answer(first.close())
+        await answer(second.close())
 
     # Limits.
 
