@@ -11,7 +11,7 @@ import pytest
 from tests.support.waiting import eventually
 
 from holdfast import Break, Context, Continue, Retry, activity, step_context, workflow
-from holdfast.errors import NotOurDatabase, RunConflict, SchemaTooNew, StoreError
+from holdfast.errors import NotOurDatabase, PayloadTooLarge, RunConflict, SchemaTooNew, StoreError, StoreUnreachable
 from holdfast.kv import MemoryDriver, compact, deliver, drive, drive_due, keys, reply_to
 from holdfast.limits import Limit
 from holdfast.replay.entry import AttemptFailed
@@ -575,6 +575,28 @@ async def test_a_value_that_is_longer_than_the_driver_takes_is_spread_over_sever
     assert store.list(keys.ENTRY) == []
 
 
+async def test_an_answer_that_is_longer_than_the_driver_takes_is_read_whole(driver, clock):
+    driver.max_value = 100
+
+    @workflow
+    async def asked(ctx: Context) -> None:
+        request = await ctx.receive_request("price")
+        ctx.reply(request, request.payload * 200)
+
+    await deliver(driver, "price", "answer", id="r1", clock=clock)
+    assert (await drive(driver, asked, clock=clock)).state == "completed"
+    assert await reply_to(driver, "r1") == "answer" * 200
+    assert await reply_to(driver, "r") is None
+
+
+async def test_a_value_that_would_have_too_many_parts_is_refused_by_name(clock):
+    driver = MemoryDriver()
+    driver.max_value = 10
+    with pytest.raises(PayloadTooLarge, match="65536 parts of 10 bytes are the most"):
+        await deliver(driver, "text", "x" * 1_000_000, clock=clock)
+    assert driver.list(b"") == []
+
+
 async def test_compaction_removes_what_no_replay_reads_and_says_how_much(driver, clock, calls):
     """S1-38 The run goes on from what is left as if nothing had happened."""
 
@@ -627,6 +649,30 @@ async def test_drive_due_wakes_what_is_due_and_nothing_else(clock, calls):
     assert {name: standing.output for name, standing in standings.items()} == {"run 1": 1, "run 2": 2}
     assert calls == ["run 1", "run 2"], "the earliest first"
     assert await drive_due(spaces, one, clock) == {}
+
+
+async def test_a_key_space_that_fails_keeps_no_other_run_from_being_driven(clock):
+    """S1-5 Whether its alarm cannot be read or its run cannot be driven; which it was is said."""
+
+    @workflow
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep(HOUR)
+
+    class Unreachable(MemoryDriver):
+        def get_alarm(self):
+            raise StoreUnreachable("its server is down")
+
+    foreign, sound = MemoryDriver(), MemoryDriver()
+    for space in (foreign, sound):
+        await drive(space, sleeper, clock=clock)
+    clock.advance(HOUR)
+    foreign.batch({b"user:1": b"1"})
+    spaces = {"down": Unreachable(), "foreign": foreign, "sound": sound}
+    with pytest.raises(ExceptionGroup) as caught:
+        await drive_due(spaces, lambda _, space: drive(space, sleeper, clock=clock), clock)
+    notes = [note for error in caught.value.exceptions for note in error.__notes__]
+    assert notes == ["raised while the alarm of run 'down' was read", "raised while run 'foreign' was driven"]
+    assert sound.get_alarm() is None, "it was driven to its end"
 
 
 async def test_a_batch_that_fails_or_whose_answer_is_lost_loses_nothing_at_any_batch(clock):

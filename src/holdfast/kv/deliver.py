@@ -12,7 +12,7 @@ from holdfast.errors import BadInput, NotAsExpected
 from holdfast.kv import keys
 from holdfast.kv.alarms import wake_by
 from holdfast.kv.driver import Driver, answer, check_sizes
-from holdfast.kv.space import read_number, read_state
+from holdfast.kv.space import read_number, read_state, stored_value
 from holdfast.kv.standing import ENDED, EVICTED, StoredMessage, encoded
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
@@ -75,7 +75,7 @@ async def deliver(
 
 async def reply_to(driver: Driver, message_id: str) -> Any:
     """Return what the run answered to the message with an id, by `ctx.reply`; None if it has not."""
-    found = await answer(driver.get(keys.answer_key(message_id)))
+    found = await stored_value(driver, keys.answer_key(message_id))
     return codec.decode(found) if found is not None else None
 
 
@@ -85,7 +85,7 @@ async def _evict(driver: Driver) -> bool:
         stored = await answer(driver.get(keys.EPOCH))
         if stored is None:
             return False  # no driver has written anything
-        state = read_state(await answer(driver.get(keys.STATE)))
+        state = read_state(await stored_value(driver, keys.STATE))
         if state is None or state.state in ENDED:
             return False
         puts = {keys.EPOCH: b"%d" % (read_number(keys.EPOCH, stored) + 1), keys.STATE: encoded(EVICTED)}

@@ -199,12 +199,17 @@ async def drive_due(
     """
     now = (clock or Clock()).now()
     due: list[tuple[Instant, str]] = []
-    for name, driver in spaces.items():
-        alarm = await answer(driver.get_alarm())
-        if alarm is not None and from_datetime(alarm) <= now:
-            due.append((from_datetime(alarm), name))
     standings: dict[str, Standing[Any]] = {}
     failed: list[Exception] = []
+    for name, driver in spaces.items():
+        try:
+            alarm = await answer(driver.get_alarm())
+        except Exception as error:
+            error.add_note(f"raised while the alarm of run {name!r} was read")
+            failed.append(error)
+            continue
+        if alarm is not None and from_datetime(alarm) <= now:
+            due.append((from_datetime(alarm), name))
     for _, name in sorted(due):
         try:
             standings[name] = await drive_one(name, spaces[name])

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NoReturn
 
-from holdfast.errors import NotOurDatabase, SchemaTooNew, StoreCorrupt
+from holdfast.errors import NotOurDatabase, PayloadTooLarge, SchemaTooNew, StoreCorrupt
 
 FORMAT = b"\x01"
 RUN, ENTRY, MESSAGE, SEEN, RESULT, TRAIL, LETTER, ANSWER = (
@@ -35,6 +35,7 @@ _RUN = frozenset((ABOUT, INPUT, STATE, OUTPUT, ERROR, EPOCH, ATTRIBUTES, RENEWED
 _LENGTHS = {**dict.fromkeys((MESSAGE, SEEN, RESULT, ANSWER), 2 + 16), **dict.fromkeys((TRAIL, LETTER), 2 + 8)}
 _NUMBER = struct.Struct(">Q")
 _PART = struct.Struct(">BH")
+_MOST_PARTS = 65_536
 WAY_OUT = "restore the key space from a backup"
 _NOT_OURS = "use a key space of its own for each run"
 
@@ -84,9 +85,15 @@ def numbered(family: bytes, number: int) -> bytes:
 
 
 def parts(key: bytes, value: bytes, longest: int) -> dict[bytes, bytes]:
-    """Return what to put for a value: itself, or its parts."""
+    """Return what to put for a value: itself, or its parts.
+
+    Raises:
+        PayloadTooLarge: it has too many.
+    """
     if len(value) <= longest:
         return {key: value}
+    if len(value) > longest * _MOST_PARTS:
+        raise PayloadTooLarge(f"a value of {len(value)} bytes, and {_MOST_PARTS} parts of {longest} bytes are the most")
     found = {key: value[:longest]}
     for place, start in enumerate(range(longest, len(value), longest), 1):
         found[key + _PART.pack(255, place)] = value[start : start + longest]

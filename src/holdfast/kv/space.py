@@ -67,6 +67,15 @@ def read_state(stored: bytes | None) -> StoredState | None:
     return read_value(_state, keys.STATE, stored) if stored is not None else None
 
 
+async def stored_value(driver: Driver, key: bytes) -> bytes | None:
+    """Return the value of a key with all its parts, None if there is none.
+
+    Raises:
+        StoreCorrupt: a part is missing.
+    """
+    return keys.joined(await answer(driver.list(key)))[0].get(key)
+
+
 class Changes:
     """What the next batch puts and deletes."""
 
