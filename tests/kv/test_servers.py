@@ -20,6 +20,7 @@ from tests.support.scripts.kv_everywhere import recorded
 from holdfast.contract.operations import Started
 from holdfast.contract.turns import StartRun
 from holdfast.errors import (
+    BadInput,
     CannotOpen,
     NotOurDatabase,
     OutcomeUnknown,
@@ -172,6 +173,31 @@ def test_an_lmdb_environment_that_another_process_has_grown_is_read_on(tmp_path)
     for ask, grown in ((driver.get, 20), (driver.list, 40), (lambda _: driver.get_alarm(), 80)):
         subprocess.run([sys.executable, "-c", code, tmp_path, str(grown)], check=True)
         assert ask(b"n") in (b"1", [(b"n", b"1")], None)
+    driver.close()
+
+
+KILLED = """
+import os, signal, sys
+from holdfast.kv.drivers.lmdb import LMDBDriver
+for _ in range(130):
+    if os.fork():
+        os.wait()
+        continue
+    driver = LMDBDriver(sys.argv[1])
+    assert driver.get(b"n") == b"1"
+    reading = driver._environment.begin()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_that_are_killed_while_they_read_an_lmdb_environment_leave_no_trace(tmp_path):
+    """Also where another has it open all the time: LMDB has room for 126 readers, and keeps what they read."""
+    driver = LMDBDriver(tmp_path, largest=16 * 1024 * 1024)
+    driver.batch({b"n": b"1"})
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    for _ in range(20):
+        driver.batch({b"long": bytes(1024 * 1024)})
     driver.close()
 
 
@@ -338,6 +364,17 @@ class TestRedisDriver(DriverConformance):
 
     def lose_next_answer(self, driver, monkeypatch):
         monkeypatch.setattr(driver, "_client", OddClient(driver._client, "lose"))
+
+
+async def test_a_redis_client_that_does_not_do_is_refused_by_name():
+    """No server is asked. One that decodes would do until it has written what it cannot read."""
+    with pytest.raises(BadInput, match=r"redis\.asyncio"):
+        RedisDriver(redis.Redis(), "space")
+    for client in (redis.asyncio.Redis(decode_responses=True), redis.asyncio.from_url("redis:///?decode_responses=1")):
+        with pytest.raises(BadInput, match="decode_responses"):
+            RedisDriver(client, "space")
+    with pytest.raises(BadInput, match="decode_responses"):
+        await RedisDriver.connect("redis://localhost/?decode_responses=true", "space")
 
 
 async def test_what_a_redis_server_promises_is_asked_when_it_is_opened(server):

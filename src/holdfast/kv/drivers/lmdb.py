@@ -15,6 +15,7 @@ from holdfast.errors import (
     MissingExtra,
     NotAsExpected,
     OutcomeUnknown,
+    StoreBusy,
     StoreClosed,
     StoreCorrupt,
     StoreError,
@@ -50,6 +51,7 @@ class _Environments:
                 environment.set_mapsize(0)
                 if environment.info()["map_size"] < _FIRST_SIZE:
                     environment.set_mapsize(_FIRST_SIZE)
+                environment.reader_check()  # those of killed processes keep the place of a reader
             self._open[place] = (environment, identity, users + 1)
             return environment, identity
 
@@ -197,6 +199,8 @@ class LMDBDriver(Driver):
         check_place(_file_of(self.path), self._identity)
 
     def _grow(self, full: Exception) -> None:
+        if self._environment.reader_check():
+            return  # what only killed processes were reading is free
         size = self._environment.info()["map_size"]
         if size >= self._largest:
             raise StoreFull(f"{self.path}: its {size} bytes are full, and `largest` allows no more") from full
@@ -210,6 +214,9 @@ class LMDBDriver(Driver):
                 return self._environment.begin(write=write)
             except self._lmdb.MapResizedError:  # by another process
                 self._environment.set_mapsize(0)
+            except self._lmdb.ReadersFullError as error:
+                most = self._environment.info()["max_readers"]
+                raise StoreBusy(f"{self.path}: {most} processes have it open, and LMDB lets no more read") from error
 
     def close(self) -> None:
         if self._environment is not None:

@@ -10,7 +10,15 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.clock import from_datetime, to_datetime
-from holdfast.errors import MissingExtra, NotAsExpected, OutcomeUnknown, StoreError, StoreFull, StoreUnreachable
+from holdfast.errors import (
+    BadInput,
+    MissingExtra,
+    NotAsExpected,
+    OutcomeUnknown,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 
 _LIST = """
@@ -70,6 +78,7 @@ class RedisDriver(Driver):
 
     Raises:
         MissingExtra: the package redis is not installed.
+        BadInput: the client is not one of `redis.asyncio`, or decodes responses.
     """
 
     max_value = 64 * 1024 * 1024
@@ -81,6 +90,10 @@ class RedisDriver(Driver):
             import redis
         except ImportError as error:
             raise MissingExtra("RedisDriver", "redis") from error
+        if isinstance(client, redis.Redis):
+            raise BadInput("RedisDriver needs a client of redis.asyncio, not one that blocks the event loop")
+        if client.get_encoder().decode_responses:
+            raise BadInput("RedisDriver needs a client that returns bytes: leave out decode_responses=True")
         self._errors: Any = redis.exceptions
         self._client = client
         self._own = False
