@@ -90,6 +90,7 @@ class LMDBDriver(Driver):
         MissingExtra: the package lmdb is not installed.
         CannotOpen: the path is not one of an environment, or cannot be written.
         NotOurDatabase: the folder has files of another program, and no environment.
+        StoreBusy: 126 others read it at this moment.
     """
 
     max_key = 510
@@ -113,6 +114,8 @@ class LMDBDriver(Driver):
             self._space = self._environment.open_db(_SPACE + name.encode()) if name else None
         except CannotOpen:
             raise
+        except lmdb.ReadersFullError as error:
+            raise self._crowded() from error
         except (lmdb.Error, OSError) as error:
             self.close()
             raise CannotOpen(f"{self.path}: {error}") from error
@@ -215,8 +218,11 @@ class LMDBDriver(Driver):
             except self._lmdb.MapResizedError:  # by another process
                 self._environment.set_mapsize(0)
             except self._lmdb.ReadersFullError as error:
-                most = self._environment.info()["max_readers"]
-                raise StoreBusy(f"{self.path}: {most} processes have it open, and LMDB lets no more read") from error
+                if not self._environment.reader_check():
+                    raise self._crowded() from error
+
+    def _crowded(self) -> StoreBusy:
+        return StoreBusy(f"{self.path}: as many read it as LMDB lets at once; try again")
 
     def close(self) -> None:
         if self._environment is not None:
