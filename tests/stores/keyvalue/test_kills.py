@@ -19,7 +19,7 @@ from tests.support.paths import ROOT, SCRIPTS
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.scripts import crash_everywhere
 
-from holdfast import Engine
+from holdfast import Context, Engine, workflow
 from holdfast.contract.rows import RunFilter
 from holdfast.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from holdfast.kv.driver import Driver, Expected
@@ -177,3 +177,43 @@ async def an_order(open_driver: Callable[[], Awaitable[Driver]]) -> None:
             except StoreError:
                 continue
         pytest.fail("it never came to its end")
+
+
+async def echo(text: str) -> str:
+    return text
+
+
+@workflow
+async def asked_twice(ctx: Context) -> list[str]:
+    first = await ctx.step(echo, await ctx.receive("first", str))
+    return [first, await ctx.step(echo, await ctx.receive("second", str))]
+
+
+async def test_an_engine_goes_on_after_its_redis_server_was_down_for_a_while(tmp_path: Path):
+    """S0-40 G1 It asks for its server until that is there; what a caller was refused meanwhile has not happened."""
+    refused = 0
+    with redis_server(tmp_path) as server:
+
+        async def open_driver() -> Driver:
+            nonlocal refused
+            try:
+                return await RedisDriver.connect(f"unix://{server.socket}", "engine")
+            except StoreUnreachable:
+                refused += 1
+                if refused == 5:
+                    server.start()
+                raise
+
+        async with Engine(store=KeyValueStore(open_driver), workflows=[asked_twice]) as engine:
+            run = await engine.start(asked_twice, id="order")
+            await run.send("first", "one")
+            server.kill()
+            told = 0
+            while not told:
+                try:
+                    await run.send("second", "two", id="second")
+                    told += 1
+                except StoreError:
+                    await asyncio.sleep(0)  # the engine asks too
+            assert await run.result(timeout=timedelta(minutes=5)) == ["one", "two"]
+    assert refused >= 5
