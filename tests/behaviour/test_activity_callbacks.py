@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, NotReady, Retry, RunCancelled, RunFailed, Status, activity, step_context, workflow
 from holdfast.declarative import graph
@@ -141,25 +143,24 @@ async def test_waiting_for_a_limit_is_no_skip(make_engine, told):
 
 async def test_a_start_is_told_when_the_body_starts(make_engine, told):
     """S0-29 Not while it waits for a place."""
-    free, begun = asyncio.Event(), asyncio.Event()
+    free, begun = threading.Event(), threading.Event()
 
-    async def occupy() -> None:
+    def occupy() -> None:
         begun.set()
-        await free.wait()
+        free.wait(LONG)
 
     @workflow
     async def occupying(ctx: Context) -> None:
         await ctx.step(occupy)
 
-    async def work() -> None: ...
+    def work() -> None: ...
 
     caller = calling(work, **told.options)
-    engine = await make_engine(occupying, caller, max_steps=1)
+    engine = await make_engine(occupying, caller, max_threads=1)
     await engine.start(occupying)
-    await begun.wait()
+    await eventually(begun.is_set)
     run = await engine.start(caller)
-    while engine.bodies < 2:  # noqa: ASYNC110  # there is nothing to be told by
-        await asyncio.sleep(0.001)
+    await eventually(lambda: engine.bodies == 2)
     assert told.calls == []
     free.set()
     await run.result()

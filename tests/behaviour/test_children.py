@@ -378,7 +378,7 @@ async def test_a_child_is_started_once_however_often_the_parent_is_replayed(make
         run = engine.get("p")
     assert await run.result() == 3
     assert bodies == [1, 2]
-    assert len(await engine.runs(parent="p")) == 2
+    assert not engine.offers("lists") or len(await engine.runs(parent="p")) == 2
     ends = [entry for entry in await run.history() if entry.kind == "child ended"]
     assert len(ends) == 2
 
@@ -477,7 +477,7 @@ async def test_bad_children_are_refused_at_the_call(make_engine):
 
     engine = await make_engine(parent, double)
     assert len(await engine.execute(parent, id="p")) == 5
-    assert await engine.runs(parent="p") == []
+    assert not engine.offers("lists") or await engine.runs(parent="p") == []
 
 
 async def test_a_child_with_an_error_class_of_its_own_tells_its_name(make_engine):
@@ -546,7 +546,7 @@ async def test_children_in_the_branches_of_a_join_have_ids_of_their_own(make_eng
     engine = await make_engine(parent, double)
     first, second = await engine.execute(parent, id="p")
     assert first != second
-    assert len(await engine.runs(parent="p")) == 2
+    assert not engine.offers("lists") or len(await engine.runs(parent="p")) == 2
 
 
 async def test_a_very_long_parent_id_still_has_children(make_engine):

@@ -136,8 +136,9 @@ async def test_a_compensation_that_fails_is_retried_then_recorded_and_stops_no_o
     assert [each["status"] for each in ended.compensation] == ["completed", "failed", "completed"]
     failed = ended.compensation[1]
     assert (failed["name"], failed["attempts"], failed["error"]) == ("cannot", 3, "ConnectionError: nobody answers")
-    letters = await engine.dead_letters.list()
-    assert sorted((letter.activity, letter.attempts) for letter in letters) == [("cannot", 3), ("fail", 1)]
+    if engine.offers("dead_letters"):
+        letters = await engine.dead_letters.list()
+        assert sorted((letter.activity, letter.attempts) for letter in letters) == [("cannot", 3), ("fail", 1)]
 
 
 async def test_one_stack_for_join_race_loop_and_children(make_engine):
@@ -281,8 +282,9 @@ async def test_critical_fails_without_a_retry_and_is_undone_like_any_failure(mak
     engine = await make_engine(work)
     await fails(await engine.start(work), Critical)
     assert log == ["refuse", "undo 1"]
-    (letter,) = await engine.dead_letters.list()
-    assert (letter.activity, letter.attempts) == ("refuse", 1)
+    if engine.offers("dead_letters"):
+        (letter,) = await engine.dead_letters.list()
+        assert (letter.activity, letter.attempts) == ("refuse", 1)
 
 
 # Cancelling.
@@ -309,7 +311,7 @@ async def test_a_cancelled_run_is_undone_only_if_that_is_asked_for(make_engine, 
     assert log == [1, 2, *(["undo 2", "undo 1"] if compensate else [])]
     undone = (await run.describe()).compensation
     assert [each["status"] for each in undone or ()] == ["completed"] * 2 * compensate
-    assert await engine.dead_letters.list() == []
+    assert not engine.offers("dead_letters") or await engine.dead_letters.list() == []
 
 
 @pytest.mark.parametrize("stubborn", ["waits", "sleeps", "in a step"])
@@ -343,7 +345,7 @@ async def test_a_run_that_does_not_stop_within_its_grace_is_undone_all_the_same(
     assert await run.cancel(compensate=True)
     if stubborn == "in a step":
         await eventually(lambda: bool(engine.bodies))
-        engine._jump(engine.clock.now() + 60_000_000)
+        engine.jumping.advance(MINUTE)
     with pytest.raises(RunCancelled):
         await run.result()
     assert log == [1, "slow undo", "slow undo"]

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.behaviour.instants import a_moment, same
 from tests.support.waiting import LONG
 
 from holdfast import Context, RunFailed, Status, workflow
@@ -225,7 +226,7 @@ async def test_children_of_an_old_generation_do_not_answer_the_calls_of_a_new_on
     engine = await make_engine(parent, kid)
     run = await engine.start(parent, 0, [], id="p")
     assert await run.result() == [0, 2, 4, 6]
-    assert len(await engine.runs(parent="p")) == 7
+    assert not engine.offers("lists") or len(await engine.runs(parent="p")) == 7
 
 
 async def test_a_later_generation_has_the_same_beginning_on_every_replay(make_engine):
@@ -245,8 +246,8 @@ async def test_a_later_generation_has_the_same_beginning_on_every_replay(make_en
     run = await engine.start(timed, 2)
     created = (await run.describe()).created_at
     began, woke = map(datetime.fromisoformat, await run.result())
-    assert woke - began == HOUR
-    assert began - created == 2 * (HOUR + DAY)
+    assert same(engine, woke - began, HOUR)
+    assert same(engine, began - created, 2 * (HOUR + DAY))
 
 
 async def test_randomness_differs_between_generations_but_not_between_replays(make_engine):
@@ -310,7 +311,7 @@ async def test_a_run_that_begins_again_can_be_cancelled(make_engine):
 
     engine = await make_engine(for_ever)
     run = await engine.start(for_ever, 0)
-    await engine.advance(10 * HOUR)
+    await engine.advance(10 * HOUR + a_moment(engine))
     assert (await run.describe()).input["number"] == 10
     assert await run.cancel()
     await engine.settle()
@@ -366,7 +367,7 @@ async def test_sends_and_children_of_the_turn_that_begins_again_are_not_lost(mak
     engine = await make_engine(spawn, kid)
     run = await engine.start(spawn, 0, id="s")
     assert await run.result() == [0, 1, 2]
-    assert len(await engine.runs(parent="s")) == 3
+    assert not engine.offers("lists") or len(await engine.runs(parent="s")) == 3
 
 
 async def test_a_step_left_running_by_the_old_generation_does_not_answer_the_new_one(make_engine):

@@ -175,7 +175,7 @@ async def test_so_many_nodes_of_a_run_run_at_once(make_engine, limits, most):
         async def body() -> None:
             running.append(name)
             seen.append(len(running))
-            await asyncio.sleep(0)
+            await eventually(lambda: len(seen) >= most)  # as many as may have begun
             running.remove(name)
 
         body.__name__ = name

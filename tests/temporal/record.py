@@ -34,10 +34,13 @@ async def main(folder: Path) -> None:
                 "cleaned": await engine.start(flows.cleaning),
                 "talk": await engine.start(flows.talk),
                 "open": await engine.start(flows.waiting_kid),
+                "delayed": await engine.start(flows.waiting_kid, delay=timedelta(hours=1)),
             }
+            await runs["delayed"].send("go", "early")
             await asyncio.sleep(5)
             await runs["undone"].cancel(compensate=True)
             await runs["cleaned"].cancel()
+            await runs["delayed"].cancel()
             await runs["talk"].send("x", 5)
             await runs["talk"].send("b", "now")
             await runs["talk"].ask("ask", 1)

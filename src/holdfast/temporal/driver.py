@@ -326,10 +326,9 @@ class RunDriver:
         call = self._call(verb, path)
         if len(call) > MOST_BYTES:
             raise too_large(f"the arguments of step {path!r}", len(call))
-        timeout = int(settings.timeout.total_seconds() * 1e6) if settings.timeout else 0
         queue = self.turns.queue_of(settings.queue) if settings.queue else ""
         name = str.__str__(settings.name)  # which may be of a class of its own
-        return Begin(verb.location, verb.attempt, path, name, queue, msgspec.Raw(call), timeout)
+        return Begin(verb.location, verb.attempt, path, name, queue, msgspec.Raw(call))
 
     def _call(self, verb: StepVerb, path: str) -> bytes:
         made = read_call(new_task(verb).payload)

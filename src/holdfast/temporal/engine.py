@@ -43,6 +43,7 @@ from holdfast.temporal.turns import Turns, interpreter_class
 from holdfast.temporal.wire import RunRules
 
 _STICKY = timedelta(seconds=10)
+_MOST_WAITING = 1_000
 
 
 class TemporalEngine(Runtime):
@@ -101,6 +102,7 @@ class TemporalEngine(Runtime):
         if history_limit < 10:
             raise BadInput(f"history_limit must be at least 10 events, not {history_limit!r}")
         self._limits = Limits(limits)
+        self._declared = limits
         self._context = context
         self._queues = [_queue(queue) for queue in queues]
         self._run_workflows = run_workflows
@@ -114,6 +116,7 @@ class TemporalEngine(Runtime):
         self._threads: ThreadPoolExecutor | None = None
         self._executor: Executor | None = None
         self._turns: Turns | None = None
+        self._stopping = asyncio.Lock()
         self._local_functions = False
         self._sticky = _STICKY
 
@@ -188,7 +191,7 @@ class TemporalEngine(Runtime):
                 workflow_task_executor=self._threads,
                 max_cached_workflows=settings.max_resident,
                 max_concurrent_workflow_tasks=200,
-                max_concurrent_activities=settings.max_steps,
+                max_concurrent_activities=settings.max_steps + self._may_wait,
                 max_concurrent_local_activities=1_000,
                 workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
                 activity_task_poller_behavior=PollerBehaviorAutoscaling(),
@@ -200,24 +203,30 @@ class TemporalEngine(Runtime):
             self._running.append(worker)
             self._workers.append(asyncio.create_task(worker.run()))
 
+    @property
+    def _may_wait(self) -> int:
+        """How many attempts are taken beside those that run: one that waits for a limit keeps no place from others."""
+        return _MOST_WAITING if any(limit.at_once is not None for limit in self._declared) else 0
+
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Stop in order: bodies may finish for `stop_grace`, the rest goes on with the next engine."""
-        running, self._running = self._running, []
-        workers, self._workers = self._workers, []
-        await asyncio.gather(*(worker.shutdown() for worker in running))
-        await asyncio.gather(*workers, return_exceptions=True)
-        if self._executor is not None:
-            for attempt in self._executor.running():
-                attempt.stop("the worker stops")
-            self._executor.close()
-            self._executor = None
-        if self._turns is not None:
-            await from_callback(self._turns.close)
-            self._turns = None
-        if self._threads is not None:
-            await asyncio.to_thread(self._threads.shutdown)
-            self._threads = None
-        self._port = None
+        async with self._stopping:  # a second one waits for the first
+            running, self._running = self._running, []
+            workers, self._workers = self._workers, []
+            await asyncio.gather(*(worker.shutdown() for worker in running))
+            await asyncio.gather(*workers, return_exceptions=True)
+            if self._executor is not None:
+                for attempt in self._executor.running():
+                    attempt.stop("the worker stops")
+                self._executor.close()
+                self._executor = None
+            if self._turns is not None:
+                await from_callback(self._turns.close)
+                self._turns = None
+            if self._threads is not None:
+                await asyncio.to_thread(self._threads.shutdown)
+                self._threads = None
+            self._port = None
 
     if not TYPE_CHECKING:  # type checkers know that these are not there
 

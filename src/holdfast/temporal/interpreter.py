@@ -20,9 +20,10 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
+from holdfast.clock import from_datetime
 from holdfast.temporal.leaving import ASKED, RunExit
 from holdfast.temporal.others import send, start_child, was_terminated
-from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, tags
+from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, stopped_before, tags
 from holdfast.temporal.wire import (
     ACTS,
     TURN,
@@ -115,13 +116,16 @@ class Interpreter:
         self.rows = list(carry.rows)
         self.inbox = {row[0]: list(row) for row in carry.inbox}
         self.seen = dict.fromkeys(carry.seen)
-        carry.begun = carry.begun or now()
-        if carry.timeout is not None and carry.deadline is None:
-            carry.deadline = carry.begun + carry.timeout
-        carry.seed = carry.seed or seed_of(self.info.first_execution_run_id)
-        early, self.early = self.early or [], None
         self.turns.entered(self.key, self)
         try:
+            if await self._is_cancelled_before(from_datetime(self.info.workflow_start_time) + carry.delay):
+                self.ended = RunEnded(status="cancelled", told='["cancelled"]' if carry.parent else "")
+                return await self._finish(self.ended)
+            carry.begun = carry.begun or now()
+            if carry.timeout is not None and carry.deadline is None:
+                carry.deadline = carry.begun + carry.timeout
+            carry.seed = carry.seed or seed_of(self.info.first_execution_run_id)
+            early, self.early = self.early or [], None
             if carry.paused and not any(kind in ("resume", "cancel") for kind, *_ in early):
                 self._act("pause", msgspec.json.encode(carry.paused_until).decode())
             carry.paused = False
@@ -133,6 +137,15 @@ class Interpreter:
             return await self._finish(self.done.result())
         finally:
             self.turns.left(self.key)
+
+    async def _is_cancelled_before(self, begins: int) -> bool:
+        """Wait for the time at which the run begins, which a signal brings no nearer: whether it ends without that."""
+        if not self.carry.delay or begins <= now():  # a server ends its own delay with a cancel, or a signal
+            return False
+        self.due = begins
+        cancelled = await stopped_before(begins, lambda: any(mail[0] == "cancel" for mail in self.early or ()))
+        self.due, self.cancel_seen = None, workflow.cancellation_reason() is not None
+        return cancelled
 
     async def _until_done(self) -> None:
         while not self.done.done():
@@ -187,6 +200,7 @@ class Interpreter:
             carry,
             generation=generation,
             begun=carry.begun if same else now(),
+            delay=0,
             rows=list(rows),
             inbox=[(n, *row[1:]) for n, row in self.inbox.items()],
             seen=list(self.seen)[-_SEEN:],
@@ -359,6 +373,8 @@ class Interpreter:
             self.timer.cancel()
         self.held_back.clear()
         self.done.set_result(ended)
+        if not workflow.unsafe.is_replaying():
+            self.turns.said_end(self.run_id, ended)
 
     def _is_long(self) -> bool:
         length = self.info.get_current_history_length()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import hashlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -42,6 +45,10 @@ class Process(Protocol):
         """Tell a body that its step was given up."""
         ...
 
+    def said_end(self, run_id: str, ended: Any) -> None:
+        """Hear how a run ended."""
+        ...
+
 
 def tags(attributes: dict[str, str]) -> list[str]:
     """Return searchable attributes as the words of one search attribute of Temporal's."""
@@ -78,6 +85,18 @@ def end_of(error: BaseException) -> str:
 def seed_of(run_id: str) -> int:
     """Return a seed for the random numbers of a run that was started without one."""
     return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=6).digest(), "big")
+
+
+async def stopped_before(at: int, stopped: Callable[[], bool]) -> bool:
+    """Wait for a time; return whether what waits was stopped before, or cancelled by the server."""
+    try:
+        await workflow.wait_condition(stopped, timeout=timedelta(microseconds=at - now()))
+    except builtins.TimeoutError:
+        return False
+    except asyncio.CancelledError:
+        if workflow.cancellation_reason() is None:
+            raise  # evicted from memory: that is no cancel
+    return True
 
 
 async def quietly(coming: Coroutine[Any, Any, None]) -> None:

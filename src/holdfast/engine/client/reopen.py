@@ -145,7 +145,7 @@ class Reopener:
         for _ in range(_ATTEMPTS):
             row = await self._link.row_here(run_id)
             if row.status not in allowed:
-                raise CannotReopen(run_id, _not_allowed(row, how, allowed))
+                raise CannotReopen(run_id, not_allowed(row, how, allowed))
             operation, found = await self._reopening(row, cut, judge, _DEEPEST_FAMILY)
             redo = _redo(row.id, found, operation)
             if dry_run:
@@ -284,7 +284,8 @@ def _child_row(child_id: str, ended: entries.ChildEnded, now: Instant) -> Messag
     return Message(0, InboxKind.CHILD_ENDED, child_id, "", encode_entry(ended), now)
 
 
-def _not_allowed(row: RunRow, how: str, allowed: set[Status]) -> str:
+def not_allowed(row: RunRow, how: str, allowed: set[Status]) -> str:
+    """Return why a run cannot be reopened that way, with the way out."""
     wanted = " or ".join(sorted(allowed))
     way_out = {
         Status.COMPLETED: "rerun(from_step=...) does parts of a completed run again",

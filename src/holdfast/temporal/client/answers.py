@@ -6,14 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from temporalio.client import WorkflowExecutionDescription
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast import errors
 from holdfast.contract.rows import RunStanding, Status
-from holdfast.errors import BadInput, HoldfastError, Moved, NoSuchRun, NotOffered, StoreUnreachable
+from holdfast.errors import HoldfastError, Moved, NoSuchRun, StepFailed, StoreUnreachable
 from holdfast.payloads import codec
+from holdfast.payloads.errors import ErrorData, error_from_data
+
+ENDED: Mapping[WorkflowExecutionStatus, Status] = {
+    WorkflowExecutionStatus.COMPLETED: Status.COMPLETED,
+    WorkflowExecutionStatus.FAILED: Status.FAILED,
+    WorkflowExecutionStatus.TIMED_OUT: Status.FAILED,
+    WorkflowExecutionStatus.CANCELED: Status.CANCELLED,
+    WorkflowExecutionStatus.TERMINATED: Status.CANCELLED,
+}
+"""What a run is whose execution Temporal says was closed, unless it went on in another one."""
 
 
 def refused(run_id: str, error: RPCError) -> HoldfastError:
@@ -28,15 +38,14 @@ def refused(run_id: str, error: RPCError) -> HoldfastError:
     return StoreUnreachable(f"the Temporal server did not do what was asked for run {run_id!r}: {words}")
 
 
-def named_error(run_id: str, words: str) -> HoldfastError:
-    """Return an error of a query as the class that its words begin with."""
+def named_error(run_id: str, words: str, registered: Mapping[str, type[BaseException]]) -> BaseException:
+    """Return the error of a query as the class that its words begin with, if that is known here."""
     name, _, message = words.partition(": ")
     if name == Moved.__name__:
         return Moved(run_id, message)
-    cls = getattr(errors, name, None)
-    if isinstance(cls, type) and issubclass(cls, BadInput) and cls is not NotOffered:
-        return cls(message)
-    return HoldfastError(words)
+    known = f"{errors.__name__}.{name}" if hasattr(errors, name) else name
+    raised = error_from_data(ErrorData(type=known, message=message, args=[message]), registered)
+    return raised if isinstance(raised, Exception) and not isinstance(raised, StepFailed) else HoldfastError(words)
 
 
 def moved_of(run_id: str, memo: Mapping[str, Any]) -> Moved | None:

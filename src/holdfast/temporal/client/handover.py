@@ -155,11 +155,12 @@ class TakesOver:
             "unique_key": handed.unique_key,
             "parent": handed.parent or None,
         }
-        wait = handed.begins - now if handed.begins is not None else 0
+        wait = max(handed.begins - now, 0) if handed.begins is not None else 0
+        carry = msgspec.structs.replace(carry_of(handed, self._rules), delay=wait)
         try:
             await self._client.start_workflow(
                 handed.workflow,
-                args=[raw(handed.input), packed(carry_of(handed, self._rules))],
+                args=[raw(handed.input), packed(carry)],
                 id=handed.id,
                 task_queue=self._queue_of(handed.queue),
                 result_type=RawValue,
@@ -168,7 +169,7 @@ class TakesOver:
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={key: value for key, value in memo.items() if value is not None},
                 search_attributes=tagged(handed.attributes, self._tagging),
-                start_delay=timedelta(microseconds=wait) if wait > 0 else None,
+                start_delay=timedelta(microseconds=wait) if wait else None,
             )
         except WorkflowAlreadyStartedError:
             there = await self._memo(handed.id)
@@ -176,7 +177,7 @@ class TakesOver:
                 return False
             if not there.get("moved"):
                 raise RunConflict(handed.id, "exists on the Temporal server already, and is another run") from None
-            await self._start_again(handed, memo, wait)
+            await self._start_again(handed, memo, carry)
         except RPCError as error:
             words = str(error).split("\n", 1)[0][:300]
             raise StoreUnreachable(f"the Temporal server did not take over run {handed.id!r}: {words}") from error
@@ -193,7 +194,7 @@ class TakesOver:
         found: WorkflowExecutionDescription = await self._client.get_workflow_handle(run_id).describe()
         return await found.memo()
 
-    async def _start_again(self, handed: HandOver, memo: Mapping[str, str | None], wait: int) -> None:
+    async def _start_again(self, handed: HandOver, memo: Mapping[str, str | None], carry: Carry) -> None:
         """Start a run whose execution here was closed when it left.
 
         The server knows the start by the token, so that it is done once although the id may be used again: the SDK
@@ -207,7 +208,7 @@ class TakesOver:
             workflow_id=handed.id,
             workflow_type=WorkflowType(name=handed.workflow),
             task_queue=TaskQueue(name=self._queue_of(handed.queue)),
-            input=Payloads(payloads=await encode([raw(handed.input), packed(carry_of(handed, self._rules))])),
+            input=Payloads(payloads=await encode([raw(handed.input), packed(carry)])),
             workflow_id_reuse_policy=REUSE.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
             workflow_id_conflict_policy=CONFLICT.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         )
@@ -217,8 +218,8 @@ class TakesOver:
                 asked.memo.fields[name].CopyFrom((await encode([value]))[0])
         if (tags := tagged(handed.attributes, self._tagging)) is not None:
             encode_search_attributes(tags, asked.search_attributes)
-        if wait > 0:
-            asked.workflow_start_delay.FromMicroseconds(wait)
+        if carry.delay:
+            asked.workflow_start_delay.FromMicroseconds(carry.delay)
         try:
             await client.workflow_service.start_workflow_execution(asked)
         except RPCError as error:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -24,11 +23,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.changes import Change
-from holdfast.clock import Clock, from_datetime, micros, new_id
-from holdfast.context.notes import encode_attributes
+from holdfast.clock import Clock, Instant, from_datetime, new_id
 from holdfast.contract.rows import EntryRow, Message, RunRow, RunStanding, Status
 from holdfast.definitions import Registry, check_message_id, check_run_id
-from holdfast.engine.port import Reopening
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import (
@@ -37,23 +34,17 @@ from holdfast.errors import (
     Moved,
     NoSuchRun,
     NotOffered,
+    RunBlocked,
     RunTerminal,
     StoreUnreachable,
     UnknownQuery,
 )
 from holdfast.payloads import codec
 from holdfast.replay.location import check_name
-from holdfast.temporal.client.answers import attributes_of, ended_of, moved_of, named_error, refused
-from holdfast.temporal.client.reopening import TemporalReopener
-from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, packed, raw, rows_of, said, too_large, unpacked
+from holdfast.temporal.client.answers import ENDED, attributes_of, ended_of, moved_of, named_error, refused
+from holdfast.temporal.client.control import TemporalControl
+from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, raw, rows_of, said, too_large, unpacked
 
-_ENDED = {
-    WorkflowExecutionStatus.COMPLETED: Status.COMPLETED,
-    WorkflowExecutionStatus.FAILED: Status.FAILED,
-    WorkflowExecutionStatus.TIMED_OUT: Status.FAILED,
-    WorkflowExecutionStatus.CANCELED: Status.CANCELLED,
-    WorkflowExecutionStatus.TERMINATED: Status.CANCELLED,
-}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _NOT_BEGUN = "Missing initialize workflow"
 """What the SDK says of a query for a run that has not had its first task."""
@@ -78,14 +69,9 @@ class TemporalPort:
         return self
 
     @property
-    def control(self) -> TemporalPort:
+    def control(self) -> TemporalControl:
         """What is done to runs."""
-        return self
-
-    @property
-    def reopener(self) -> Reopening:
-        """Letting runs go on that have ended."""
-        return TemporalReopener(self)
+        return TemporalControl(self)
 
     def handle(self, run_id: str) -> WorkflowHandle[Any, RawValue]:
         """Return Temporal's own handle of a run."""
@@ -104,7 +90,7 @@ class TemporalPort:
         except RPCError as error:
             raise refused(run_id, error) from error
 
-    async def _here(self, run_id: str) -> WorkflowExecutionDescription:
+    async def here(self, run_id: str) -> WorkflowExecutionDescription:
         """Return what the server says of a run that has not left for another runtime.
 
         Raises:
@@ -130,15 +116,15 @@ class TemporalPort:
             NoSuchRun: there is no such run (any more).
         """
         found = await self.described(run_id)
-        encoded, carry = await self._started(run_id)
+        encoded, carry = await self.started(run_id)
         memo = await found.memo()
         output = error = compensation = failed_step = None
         wait, due = "", None
-        status = _ENDED.get(found.status) if found.status is not None else None
+        status = ENDED.get(found.status) if found.status is not None else None
         if memo.get("moved"):
             status, wait = Status.MOVED, str(memo["moved"])
         elif status is not None:
-            standing, more = await self._end(run_id)
+            standing, more = await self.ended(run_id)
             status, output, error = standing
             compensation, failed_step = more
             compensation = compensation or memo.get("compensation")
@@ -146,8 +132,10 @@ class TemporalPort:
             status, error = Status.BLOCKED, str(memo["blocked"])
         elif memo.get("paused"):
             status = Status.PAUSED
+        elif (begins := self.begins(found, carry)) is not None:
+            status, due = Status.PENDING, begins
         else:
-            status, wait, due = await self._state(run_id, patient)
+            status, wait, due = await self.state(run_id, patient)
         closed = from_datetime(found.close_time) if found.close_time is not None else None
         created = from_datetime(found.start_time)
         return RunRow(
@@ -182,7 +170,12 @@ class TemporalPort:
             failed_step=failed_step,
         )
 
-    async def _state(self, run_id: str, patient: bool) -> tuple[Status, str, int | None]:
+    def begins(self, found: WorkflowExecutionDescription, carry: Carry) -> Instant | None:
+        """Return when a run begins that was started to begin later, None if that time has come: no worker knows it."""
+        begins = from_datetime(found.start_time) + carry.delay
+        return begins if carry.delay and begins > self.clock.now() else None
+
+    async def state(self, run_id: str, patient: bool) -> tuple[Status, str, int | None]:
         """Return what a worker says of an open run."""
         try:
             async with asyncio.timeout(None if patient else _SOON):
@@ -225,7 +218,8 @@ class TemporalPort:
         raise NotOffered("run.watch()", "watch", "wait with run.result(), or look with run.describe() and run.steps()")
         yield  # a generator, as callers expect
 
-    async def _started(self, run_id: str) -> tuple[str, Carry]:
+    async def started(self, run_id: str) -> tuple[str, Carry]:
+        """Return what the present execution of a run was started with, without a worker."""
         async for event in self.handle(run_id).fetch_history_events(page_size=1):
             given = event.workflow_execution_started_event_attributes.input.payloads
             carry = unpacked(RawValue(given[1]), Carry) if len(given) > 1 else Carry()
@@ -242,18 +236,22 @@ class TemporalPort:
 
     async def end_of(self, run_id: str) -> RunStanding:
         """Wait for a run to end, or to be blocked."""
-        ending = asyncio.ensure_future(self._end(run_id))
+        ending = asyncio.ensure_future(self.ended(run_id))
+        return await self._blocked_before(run_id, ending) or ending.result()[0]
+
+    async def _blocked_before(self, run_id: str, coming: asyncio.Future[Any]) -> RunStanding | None:
+        """Wait for something to come of a run; return how it stands if it is blocked before that."""
         event = self._blocked.setdefault(run_id, asyncio.Event())
         pause = _FIRST_PAUSE
         try:
             while True:
                 noticing = asyncio.ensure_future(event.wait())
                 try:
-                    await asyncio.wait([ending, noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([coming, noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     noticing.cancel()
-                if ending.done():
-                    return ending.result()[0]
+                if coming.done():
+                    return None
                 if event.is_set():
                     event.clear()
                     pause = _FIRST_PAUSE / 4
@@ -262,9 +260,9 @@ class TemporalPort:
                     return RunStanding(Status.BLOCKED, error=str(memo["blocked"]))
                 pause = min(pause * 2, _LONGEST_PAUSE)
         finally:
-            ending.cancel()
+            coming.cancel()
 
-    async def _end(self, run_id: str) -> tuple[RunStanding, tuple[str | None, str | None]]:
+    async def ended(self, run_id: str) -> tuple[RunStanding, tuple[str | None, str | None]]:
         """Wait for a run to end; return what came of it, what was undone, and the step that failed."""
         try:
             result = await self.handle(run_id).result()
@@ -278,7 +276,7 @@ class TemporalPort:
         except RuntimeError as error:
             if "No completion event" not in str(error):
                 raise
-            return await self._end(run_id)  # the connection broke while the server was asked: it is asked again
+            return await self.ended(run_id)  # the connection broke while the server was asked: it is asked again
 
     # Talking.
 
@@ -305,7 +303,7 @@ class TemporalPort:
         encoded = codec.encode(payload, f"message {name!r}")
         if len(encoded) > MOST_BYTES:
             raise too_large(f"message {name!r}", len(encoded))
-        await self._signal(run_id, name, raw(encoded, id=message_id or ""))
+        await self.signal(run_id, name, raw(encoded, id=message_id or ""))
         return True
 
     async def request(self, run_id: str, name: str, payload: object, by: str | None, reason: str) -> str:
@@ -328,8 +326,11 @@ class TemporalPort:
 
     async def reply_to(self, request: str, run_id: str) -> str:
         """Wait for a run's reply to a request."""
+        replying = asyncio.ensure_future(self._updates[request].result())
         try:
-            answer: RawValue = await self._updates[request].result()
+            if await self._blocked_before(run_id, replying) is not None:
+                raise RunBlocked(run_id, f"run {run_id!r} is blocked and cannot reply; the request stays")
+            answer: RawValue = replying.result()
         except WorkflowUpdateFailedError as failed:
             cause = failed.cause
             if isinstance(cause, ApplicationError) and cause.type in ("RunTerminal", "Moved"):
@@ -361,7 +362,7 @@ class TemporalPort:
         except WorkflowQueryFailedError as failed:
             if _NOT_BEGUN in str(failed):
                 raise UnknownQuery(f"run {run_id} has not begun, so it answers nothing yet") from None
-            raise named_error(run_id, str(failed)) from None
+            raise named_error(run_id, str(failed), self.registry.errors) from None
         except WorkflowQueryRejectedError as failed:
             raise UnknownQuery(f"run {run_id} does not answer: {failed}") from None
         except RPCError as error:
@@ -371,97 +372,12 @@ class TemporalPort:
         """Refuse: which runs are in memory is for Temporal's own cache to say."""
         raise NotOffered("run.evict()", "evict", "TemporalEngine(max_resident=...) bounds how many are in memory")
 
-    # Acting.
+    async def signal(self, run_id: str, name: str, value: RawValue) -> None:
+        """Tell a run something.
 
-    async def cancel(self, run_id: str, compensate: bool, by: str | None, reason: str) -> bool:
-        """Ask a run to stop; False if it has ended."""
-        if (await self._here(run_id)).status is not WorkflowExecutionStatus.RUNNING:
-            return False
-        if (await self._state(run_id, patient=False))[0] is Status.COMPENSATING:
-            return False
-        told = msgspec.json.encode({"compensate": compensate, "by": by or "", "reason": reason})
-        try:
-            if compensate:  # the server passes on the first cancel only, which may not have asked for this
-                await self.handle(run_id).signal(ACTS + "cancel", raw(told))
-            await self.handle(run_id).cancel(reason=told.decode())
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                await self._here(run_id)
-                return False
-            raise refused(run_id, error) from error
-        return True
-
-    async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:
-        """End a run here and now; its parent is told."""
-        if (await self._here(run_id)).status is not WorkflowExecutionStatus.RUNNING:
-            return False
-        _, carry = await self._started(run_id)
-        try:
-            await self.handle(run_id).terminate(reason=reason or f"terminated by {by}" if by else reason or None)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return False
-            raise refused(run_id, error) from error
-        if carry.parent:
-            told = raw('["cancelled"]', id=f"{run_id}/{carry.reopens}")
-            try:
-                await self.handle(carry.parent).signal(ACTS + "child", told)
-            except RPCError:
-                return True  # the parent has ended, too
-        return True
-
-    async def pause(
-        self, run_id: str, until: datetime | None, duration: timedelta | None, by: str | None, reason: str
-    ) -> bool:
-        """Let a run begin nothing more until it is resumed."""
-        if until is not None and duration is not None:
-            raise BadInput("pause a run until a time or for a duration, not both")
-        end = from_datetime(until, "until") if until is not None else None
-        if duration is not None:
-            end = self.clock.now() + micros(duration, "duration")
-        return await self._act(run_id, "pause", end)
-
-    async def resume(self, run_id: str, by: str | None, reason: str) -> bool:
-        """Let a paused run go on, or a cancelled one continue."""
-        found = await self._here(run_id)
-        if found.status in _ENDED and (await self._end(run_id))[0].status is Status.CANCELLED:
-            await TemporalReopener(self).resume(run_id)
-            return True
-        if not (await found.memo()).get("paused"):
-            return False
-        return await self._act(run_id, "resume", None)
-
-    async def nudge(self, run_id: str, step: str, by: str | None, reason: str) -> bool:
-        """Try a step now that waits for its next attempt."""
-        row = await self.row(run_id)
-        if row.status is Status.MOVED:
-            raise Moved(run_id, row.wait)
-        if "retry" not in row.wait:
-            return False
-        return await self._act(run_id, "nudge", step)
-
-    async def recover(self, run_id: str, by: str | None, reason: str) -> bool:
-        """Try a blocked run again with the code there is now."""
-        if not (await (await self._here(run_id)).memo()).get("blocked"):
-            return False
-        return await self._act(run_id, "recover", None)
-
-    async def set_attributes(self, run_id: str, attributes: Mapping[str, Any], by: str | None, reason: str) -> None:
-        """Set searchable attributes of a run that has not ended."""
-        encoded = encode_attributes(attributes)
-        if not await self._act(run_id, "attributes", encoded):
-            raise NotOffered(
-                f"set_attributes() of run {run_id!r}, which has ended,", "attributes.ended", "set them before it ends"
-            )
-
-    async def _act(self, run_id: str, what: str, value: object) -> bool:
-        try:
-            await self._signal(run_id, ACTS + what, packed(value))
-        except RunTerminal:
-            return False
-        return True
-
-    async def _signal(self, run_id: str, name: str, value: RawValue) -> None:
+        Raises:
+            RunTerminal, Moved, NoSuchRun: it takes nothing.
+        """
         try:
             await self.handle(run_id).signal(name, value)
         except RPCError as error:
@@ -471,7 +387,7 @@ class TemporalPort:
         """Return why a run takes nothing: it is not there, or has ended."""
         if error.status is RPCStatusCode.NOT_FOUND:
             found = await self.described(run_id)
-            ended = _ENDED.get(found.status) if found.status is not None else None
+            ended = ENDED.get(found.status) if found.status is not None else None
             if ended is not None:
                 return moved_of(run_id, await found.memo()) or RunTerminal(run_id, ended)
         return refused(run_id, error)

@@ -12,7 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from holdfast.clock import Clock, Instant
 from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
-from holdfast.engine.client.reopen import Redo
+from holdfast.engine.client.reopen import Redo, not_allowed
 from holdfast.errors import CannotReopen, Moved, NoSuchRun
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
@@ -63,8 +63,7 @@ class TemporalReopener:
         if row.status is Status.MOVED:
             raise Moved(run_id, row.wait)
         if row.status not in allowed:
-            wanted = " or ".join(sorted(allowed))
-            raise CannotReopen(run_id, f"run {run_id!r} is {row.status}, and {how} takes a run that is {wanted}")
+            raise CannotReopen(run_id, not_allowed(row, how, allowed))
         carry = await port.carry(run_id)
         cut = find(sorted(rows_of(carry.rows), key=lambda each: each.seq), now, run_id)
         messages = list(cut.messages)

@@ -58,8 +58,10 @@ class TemporalStarter:
             raise too_large(f"the input of workflow {name!r}", len(encoded))
         run_id = _keyed(name, asked.unique_key) if asked.unique_key is not None else asked.id
         run_id = check_run_id(run_id) if run_id is not None else new_id()
+        wait = max(options.begins - now, 0) if options.begins is not None else 0
         carry = Carry(
             version=VERSION,
+            delay=wait,
             seed=new_seed(),
             digest=digest,
             timeout=options.timeout,
@@ -68,7 +70,7 @@ class TemporalStarter:
         )
         memo = {"digest": str(digest), "actor": asked.actor, "tenant": asked.tenant, "unique_key": asked.unique_key}
         result_type = definition.result_type if definition is not None else Any
-        delay = timedelta(microseconds=options.begins - now) if options.begins is not None else None
+        delay = timedelta(microseconds=wait) if wait else None
         keyed = asked.unique_key is not None
         try:
             await self._port.client.start_workflow(
