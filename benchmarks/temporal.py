@@ -101,16 +101,19 @@ async def by_hand(address: str, runs: int, steps: int) -> tuple[float, float, fl
 
 def main(pairs: int = 5, runs: int = 100, steps: int = 10) -> None:
     measured: dict[str, list[tuple[float, float, float]]] = {"holdfast": [], "by hand": []}
+    ways = [("holdfast", ours), ("by hand", by_hand)]
     for _ in range(pairs):
-        for name, measure in (("holdfast", ours), ("by hand", by_hand)):
+        for name, measure in ways:
             with temporal_server() as address:
                 measured[name].append(asyncio.run(measure(address, runs, steps)))
+        ways.reverse()  # each is the first of a pair as often as the other
+    medians = {name: statistics.median(speed for speed, _, _ in figures) for name, figures in measured.items()}
     for name, figures in measured.items():
         speeds = ", ".join(f"{speed:.0f}" for speed, _, _ in figures)
-        median = statistics.median(speed for speed, _, _ in figures)
-        print(
-            f"{name:9} {median:.0f} steps/s ({speeds}), {figures[0][1]:.2f} events and {figures[0][2]:.0f} bytes a step"
-        )
+        _, events, size = figures[0]
+        print(f"{name:9} {medians[name]:.0f} steps/s ({speeds}), {events:.2f} events and {size:.0f} bytes a step")
+    each = ", ".join(f"{one[0] / other[0]:.0%}" for one, other in zip(*measured.values(), strict=True))
+    print(f"holdfast has {medians['holdfast'] / medians['by hand']:.0%} of the speed by hand ({each})")
 
 
 if __name__ == "__main__":
