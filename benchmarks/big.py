@@ -2,6 +2,7 @@
 
     python benchmarks/big.py sqlite:///big.db              # a million runs; the file must not be there yet
     python benchmarks/big.py postgresql://... --runs 100000
+    python benchmarks/big.py postgres                      # on a server of its own, started and ended
     python benchmarks/big.py sqlite:///big.db --keep       # ask again what was made before
 
 It ends with 1 if a question read more rows than it may, by the store's own count; on PostgreSQL also if the server
@@ -306,4 +307,7 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--keep", action="store_true", help="the database was made before")
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(given.address, given.runs, given.keep)))
+    import environments  # tests import the rest, and have servers of their own
+
+    with environments.address_of(given.address) as address:
+        sys.exit(asyncio.run(main(address, given.runs, given.keep)))

@@ -2,6 +2,7 @@
 
     python benchmarks/bulk.py sqlite:///bulk.db            # 10,000 runs; the file must not be there yet
     python benchmarks/bulk.py postgresql://... --runs 1000
+    python benchmarks/bulk.py postgres                     # on a server of its own, started and ended
 
 The runs wait for a message. A process begins to pause them and is killed when half of them are paused; the same act,
 by this process, pauses the rest. Then they are resumed and paused once more, without a kill, which is measured. It ends
@@ -95,4 +96,7 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--die-at", type=int, help="be killed when so many are paused")
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(given.address, given.runs, given.die_at)))
+    import environments  # tests import the rest, and have servers of their own
+
+    with environments.address_of(given.address) as address:
+        sys.exit(asyncio.run(main(address, given.runs, given.die_at)))

@@ -43,6 +43,16 @@ def postgres() -> Iterator[Database]:
         yield Database(lambda: servers.fresh_database(server))
 
 
+@contextlib.contextmanager
+def address_of(given: str) -> Iterator[str]:
+    """Have the database of an address; for the word `postgres` an empty one on a server of its own."""
+    if given != "postgres":
+        yield given
+        return
+    with postgres() as server, server.database() as address:
+        yield address
+
+
 def python_of(system: System) -> Path:
     """Return the interpreter that runs a system's script."""
     return PLACE / system.name / "bin" / "python" if system.environment else Path(sys.executable)
