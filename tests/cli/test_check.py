@@ -20,6 +20,7 @@ from tests.support.paths import ROOT
 
 from holdfast.cli.main import main
 from holdfast.cli.ship import check
+from holdfast.histories import checking
 from holdfast.histories.misfits import CheckReport
 from holdfast.stores import open_store
 
@@ -222,9 +223,29 @@ def test_a_person_at_a_terminal_is_told_how_far_it_is(monkeypatch, capsys):
     assert re.fullmatch(r"replayed 50 of 200 runs, [\d,]+ a second, [\d,]+ s left\n", capsys.readouterr().err)
 
 
-def test_code_that_ends_the_process_is_said_with_the_run(run):
-    code, _, err = run(OLD.replace("    receipt =", "    import os; os._exit(3)\n    receipt ="), "--app", "shop.main:engine")  # fmt: skip  # noqa: E501
-    assert (code, "the process that replayed one of 3 runs, order-2 the first, ended with 3" in err) == (1, True)
+KILLER = OLD.replace("    receipt =", "    if order == 1: import os; os._exit(3)\n    receipt =")
+
+
+def test_runs_with_which_the_code_ends_its_process_are_findings_and_the_others_are_replayed(run):
+    """A poison run of production is no reason not to know how the others fare."""
+    code, out, _ = run(KILLER, "--app", "shop.main:engine")
+    assert (code, "3 open runs of 1 workflow" in out, "2 fit, 1 would be blocked" in out) == (5, True, True)
+    assert "fulfil  1 run, such as order-1\n" in out
+    assert "  the code kills or hangs the process that replays them: it ended with 3\n" in out
+
+
+def test_a_run_with_which_the_code_hangs_is_a_finding(run, monkeypatch):
+    monkeypatch.setattr(checking, "_PATIENCE", 1.0)
+    hangs = KILLER.replace("import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    code, out, _ = run(hangs, "--app", "shop.main:engine", "--where", "order-1")
+    assert (code, "0 fit, 1 would be blocked" in out, "it did not answer for 1 s" in out) == (5, True, True), out
+
+
+def test_code_that_kills_again_and_again_is_given_up(run, monkeypatch):
+    monkeypatch.setattr(checking, "_MOST_KILLED", 2)
+    code, _, err = run(KILLER.replace("order == 1", "order >= 0"), "--app", "shop.main:engine")
+    said = "3 processes that replayed runs did not answer; the last had 1, run order-1 the first: it ended with 3"
+    assert (code, said in err) == (1, True), err
 
 
 def test_a_run_that_began_a_new_life_while_it_was_read_is_judged_by_what_it_is_now(run, production):

@@ -8,10 +8,14 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Context, Retry, activity, workflow
+from holdfast.contract.operations import Committed, Started
+from holdfast.contract.rows import Status
+from holdfast.contract.turns import StartRun, State
 from holdfast.definitions import Registry
-from holdfast.errors import NoSuchRun
+from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking import LocalDesk
 from holdfast.testing import TestEngine
+from holdfast.testing.conformance.samples import claim, new_run, one, turn
 
 _calls: list[str] = []
 HOUR = timedelta(hours=1)
@@ -71,6 +75,37 @@ async def test_the_line_at_which_a_run_waits_is_found_without_executing_anything
         assert found["fulfil"] is not None
         assert found["fulfil"].file == __file__
         assert (await desk.why("nested")).source == found["nested"]
+        assert _calls == called
+
+
+@workflow
+async def order(ctx: Context) -> None:
+    _calls.append("would kill this process")
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+async def test_the_code_of_a_run_that_killed_its_workers_is_not_replayed_to_look_at_it(path, trials):
+    """Neither by a person's command nor by the process that serves the dashboard, which may be a worker."""
+    async with TestEngine(str(path), workflows=[order], run_workflows=False) as engine:
+        store, now = engine.store, engine.clock.now()
+        await one(store, StartRun(run=new_run("picture-7", at=now)), Started)
+        await store.join("worker-3", HOUR)
+        for trial in [False] + [True] * trials:
+            [taken] = await claim(store, "worker-3", now=now)
+            if trial:
+                await one(store, turn(taken.key, taken.epoch, trial=True), Committed)
+            state = State(status=Status.PENDING, seen=0, due=now, released=True)
+            await one(store, turn(taken.key, taken.epoch, state=state), Committed)
+        blocked = trials == 3 and not await claim(store, "worker-3", now=now)
+        desk = LocalDesk(store, code=engine.registry, engine=engine)
+        called = list(_calls)
+        assert (await desk.why("picture-7")).code == ("blocked.poison" if blocked else "pending.busy")
+        assert await desk.source("picture-7") is None
+        await desk.frames("picture-7")
+        for said in ((await desk.state("picture-7")).said, (await desk.misfit("picture-7")).said):
+            assert "is not replayed to be looked at: holdfast debug picture-7 does" in said
+        with pytest.raises(BadInput, match="cannot be asked: workers that drove it were lost with it"):
+            await desk.query("picture-7", "total")
         assert _calls == called
 
 

@@ -20,8 +20,18 @@ from holdfast.histories.worker import framed, judged_frame
 Runs = list[RecordedRun]
 
 
+_PATIENCE = 300.0
+"""How many seconds some runs may take to be replayed: then the code hangs."""
+_MOST_KILLED = 50
+"""How many processes the code may kill until nothing more is replayed."""
+
+
 class CheckFailed(HoldfastError):
-    """A process that replayed runs ended before it answered."""
+    """Processes that replayed runs ended before they answered, again and again."""
+
+
+class _Ended(Exception):
+    """A process that replayed runs did not answer."""
 
 
 async def check_runs(
@@ -40,7 +50,7 @@ async def check_runs(
     `served` are the queues that this code or a worker serves; runs that need another are warned of.
 
     Raises:
-        CheckFailed: a process that replayed them ended.
+        CheckFailed: too many processes that replayed them ended.
     """
     todo: asyncio.Queue[Runs | None] = asyncio.Queue(jobs)
     tally = _Tally(progress)
@@ -49,7 +59,7 @@ async def check_runs(
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_feed(source, todo, jobs))
             for _ in range(jobs):
-                tasks.create_task(_work(partial(_process, app, processes), todo, tally, again))
+                tasks.create_task(_work(_Replayer(partial(_process, app, processes), tally), todo, tally, again))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     finally:
@@ -84,6 +94,8 @@ class _Tally:
         self.workflows: set[str] = set()
         self.misfits: list[Misfit] = []
         self.queues: Counter[str] = Counter()
+        self.killed = 0
+        """How many processes the code killed."""
         self._progress = progress
 
     def add(self, runs: Runs, misfits: list[Misfit], queues: Mapping[str, int]) -> None:
@@ -111,24 +123,58 @@ async def _feed(source: AsyncIterator[Runs], todo: asyncio.Queue[Runs | None], j
         await todo.put(None)
 
 
+class _Replayer:
+    """A process that replays runs; after one that the code at hand kills or hangs another takes its place."""
+
+    def __init__(self, start: Callable[[], Awaitable[subprocess.Process]], tally: _Tally) -> None:
+        self._start = start
+        self._tally = tally
+        self._process: subprocess.Process | None = None
+
+    async def judge(self, runs: Runs) -> Judged:
+        """Return which of some runs do not fit; those that kill a process are found one by one.
+
+        Raises:
+            CheckFailed: too many do.
+        """
+        self._process = self._process or await self._start()  # not before there is something to do
+        try:
+            return await _ask(self._process, runs)
+        except _Ended as error:
+            self._process = None
+            self._tally.killed += 1
+            if self._tally.killed > _MOST_KILLED:
+                raise CheckFailed(
+                    f"{self._tally.killed} processes that replayed runs did not answer; the last had {len(runs):,}, "
+                    f"run {runs[0].id} the first: {error}"
+                ) from None
+            if len(runs) == 1:
+                return Judged(misfits=[_killer(runs[0], str(error))])
+        alone = [await self.judge([run]) for run in runs]
+        queues = sum((Counter(each.queues) for each in alone), Counter[str]())
+        return Judged(misfits=[misfit for each in alone for misfit in each.misfits], queues=dict(queues))
+
+
+def _killer(run: RecordedRun, said: str) -> Misfit:
+    return Misfit(run=run.id, workflow=run.workflow, version=run.version, kind="killer", message=said)
+
+
 async def _work(
-    start: Callable[[], Awaitable[subprocess.Process]],
+    replayer: _Replayer,
     todo: asyncio.Queue[Runs | None],
     tally: _Tally,
     again: Callable[[str], Awaitable[RecordedRun | None]] | None,
 ) -> None:
-    process: subprocess.Process | None = None
     while (runs := await todo.get()) is not None:
-        process = process or await start()  # not before there is something to do
-        judged = await _ask(process, runs)
+        judged = await replayer.judge(runs)
         misfits = judged.misfits
         if misfits and again is not None:
-            misfits = await _confirmed(process, runs, misfits, again)
+            misfits = await _confirmed(replayer, runs, misfits, again)
         tally.add(runs, misfits, judged.queues)
 
 
 async def _confirmed(
-    process: subprocess.Process,
+    replayer: _Replayer,
     runs: Runs,
     misfits: list[Misfit],
     again: Callable[[str], Awaitable[RecordedRun | None]],
@@ -141,7 +187,7 @@ async def _confirmed(
         if now is not None and (now.generation, now.reopens) == (was.generation, was.reopens):
             sure.append(misfit)
         elif now is not None:
-            sure += (await _ask(process, [now])).misfits
+            sure += (await replayer.judge([now])).misfits
     return sure
 
 
@@ -149,14 +195,16 @@ async def _ask(process: subprocess.Process, runs: Runs) -> Judged:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(framed(runs))
-        await process.stdin.drain()
-        size = int.from_bytes(await process.stdout.readexactly(4), "big")
-        return judged_frame.decode(await process.stdout.readexactly(size))
+        async with asyncio.timeout(_PATIENCE):
+            process.stdin.write(framed(runs))
+            await process.stdin.drain()
+            size = int.from_bytes(await process.stdout.readexactly(4), "big")
+            return judged_frame.decode(await process.stdout.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionError):
-        code = await process.wait()
-        one = f"run {runs[0].id}" if len(runs) == 1 else f"one of {len(runs)} runs, {runs[0].id} the first"
-        raise CheckFailed(f"the process that replayed {one}, ended with {code} and did not answer") from None
+        raise _Ended(f"it ended with {await process.wait()}") from None
+    except TimeoutError:
+        process.kill()
+        raise _Ended(f"it did not answer for {_PATIENCE:.0f} s") from None
 
 
 async def _end(process: subprocess.Process) -> None:

@@ -12,6 +12,7 @@ REASONS = {
     "no-workflow": "their workflow is not among those of this code",
     "input": "their input cannot be read by this code",
     "code": "the code cannot go on with them",
+    "killer": "the code kills or hangs the process that replays them",
 }
 """Why runs do not fit whose history does not part from the code at a call."""
 MOST_RUNS = 20
@@ -42,7 +43,7 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str
     version: str
     kind: str
-    """new-call, call-gone, other-call, no-workflow, input, code."""
+    """new-call, call-gone, other-call, no-workflow, input, code, killer."""
     message: str
     path: str = ""
     history: str = ""

@@ -16,7 +16,9 @@ from holdfast.definitions import Registry
 from holdfast.engine.views.steps import steps_of
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
+from holdfast.looking.source import perilous
 from holdfast.looking.times import span
+from holdfast.looking.views import StepView
 from holdfast.payloads import codec
 from holdfast.policy import Retry
 
@@ -34,6 +36,14 @@ class ArgumentsView(msgspec.Struct, frozen=True, kw_only=True):
     """How patiently the code at hand tries it again, in words: `2 s x 2, at most 5 min, 8 attempts`."""
 
 
+class StepDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is of one step of a run."""
+
+    run: str
+    step: StepView
+    arguments: ArgumentsView
+
+
 async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | None) -> ArgumentsView:
     """Return what `Desk.arguments` does."""
     entries = await store.history(row.key)
@@ -43,7 +53,9 @@ async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | 
         raise BadInput(f"run {row.id} has called no step {step!r}{f'; did you mean {near[0]}?' if near else ''}")
     recorded = known[step].arguments
     called: StepVerb | str = "they are not recorded, and the code of the workflow is not at hand here to replay it"
-    if code is not None and row.workflow in code.names():
+    if peril := perilous(row):
+        called = f"they are not recorded; {peril}"
+    elif code is not None and row.workflow in code.names():
         # A turn cannot be driven from inside a task, and a long history takes a while.
         called = await asyncio.to_thread(_called, recorded_run(row, entries), row.version, code, step)
     retry = retry_words(called.activity.settings.retry) if not isinstance(called, str) else ""

@@ -15,6 +15,7 @@ from holdfast.histories.judging import Judge
 from holdfast.histories.misfits import REASONS, CheckReport, Misfit
 from holdfast.histories.recorded import recorded_run
 from holdfast.looking.about.frames import CodeLine, around
+from holdfast.looking.source import perilous
 from holdfast.looking.views import AuditPageView
 
 ACTION = "check"
@@ -96,6 +97,8 @@ async def misfit_view(store: Store, row: RunRow, code: Registry | None) -> Misfi
     """Return whether a run fits the code at hand. Nothing is executed and nothing is written."""
     if code is None or row.workflow not in code.names():
         return MisfitView(run=row.id, said=f"no code is at hand for workflow {row.workflow!r}")
+    if peril := perilous(row):
+        return MisfitView(run=row.id, said=peril)
     recorded = recorded_run(row, await store.history(row.key))
     # A turn cannot be driven from inside a task, and a long history takes a while.
     misfit = await asyncio.to_thread(Judge(code).judge, recorded)

@@ -12,6 +12,7 @@ from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.errors import HoldfastError
 from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
+from holdfast.looking.source import perilous
 from holdfast.payloads import codec
 from holdfast.replay.execution import Execution
 
@@ -38,6 +39,8 @@ async def state_view(store: Store, row: RunRow, code: Registry | None) -> StateV
         return StateView(run=row.id, said=f"no code is at hand for workflow {row.workflow!r}")
     if not row.epoch:
         return StateView(run=row.id, said="it has not begun, so it answers nothing yet")
+    if peril := perilous(row):
+        return StateView(run=row.id, said=peril)
     recorded = recorded_run(row, await store.history(row.key))
     # A turn cannot be driven from inside a task, and a long history takes a while.
     return await asyncio.to_thread(_asked, recorded, row.version, code)

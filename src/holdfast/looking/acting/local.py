@@ -63,6 +63,11 @@ class LocalActs(LocalHouse):
         return Answer(run=run_id, name=name, answer=reply)
 
     async def query(self, run_id: str, name: str, arguments: dict[str, Any] | None = None) -> Answer:
+        from holdfast.looking.source import perilous
+
+        row = await self._store.get(run_id)
+        if row is not None and (peril := perilous(row)):
+            raise BadInput(f"run {run_id} cannot be asked: {peril}")
         answer = await self._acting().get(run_id).query(name, **(arguments or {}))
         return Answer(run=run_id, name=name, answer=answer)
 
