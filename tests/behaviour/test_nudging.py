@@ -144,7 +144,7 @@ async def test_a_desk_nudges_and_says_where_there_is_nothing_to_nudge(make_engin
         done = await act(engine, "nudge", run_id, Options(by="kim", **options))
         return done.changed, done.said
 
-    assert await nudged("order-1") == (False, "no step of it waits to be tried again")
+    assert await nudged("order-1") == (False, "no step of it waits to be tried again: see holdfast why order-1")
     assert await nudged("order-2", dry_run=True) == (False, "")
     assert await nudged("order-2") == (True, "")
     await engine.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def test_a_letter_is_seen_once_and_one_is_replayed(ask):
     assert "pending" in ask("list", second.run)[1]
     assert {each.id for each in letters(ask, "--all")} == {first.id, second.id}
     assert "no run waits" not in ask("letters", "list")[2]
+
+
+def test_letters_are_named_on_stdin(ask, monkeypatch):
+    ids = [each.id for each in letters(ask)]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*ids, ""])))
+    code, out, _ = ask("letters", "ack", "-", "--reason", "paid by hand")
+    assert (code, out.splitlines()) == (0, [f"{each}: seen" for each in ids])
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert ask("letters", "ack", "-")[0] == 2
 
 
 def test_what_cannot_be_done_is_said_with_its_code(ask):

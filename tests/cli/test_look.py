@@ -6,17 +6,24 @@ import asyncio
 import gzip
 import hashlib
 import json
+import os
 import re
 import shlex
+import socket
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.json_schema import faults
 from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
 from tests.support.why_cases import steps
 
+from holdfast.cli.shell.schemas import records, schema_of
+from holdfast.contract.heads import CarriedStep, WorkerAbout, WorkerLoad
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
+from holdfast.stores import open_store
 from holdfast.testing import JumpingClock, TestEngine
 
 carried = steps["book_carrier"]
@@ -139,6 +146,94 @@ def test_commands_to_copy_name_the_database_where_an_option_named_it(shop, run):
     )
     assert "holdfast why order-9 --url sqlite:///holdfast.db" in run("stats", *there).out
     assert "--url" not in run("why", "order-10").out
+
+
+def test_all_there_is_of_a_step_is_shown_with_its_arguments(shop, run):
+    app = ("--app", "tests.support.transfer_cases:order")
+    shown = run("steps", "order-9", "--step", "bank", *app)
+    assert shown.code == 0, shown.err
+    assert shown.out.splitlines()[0] == "order-9  bank  failed"
+    facts = dict(re.findall(r"^(\w[\w ]+?)  +(\S.*)$", shown.out, re.MULTILINE))
+    assert (facts["attempts"], facts["error"].partition(":")[0]) == ("1, 1 failed", "ValueError")
+    assert facts["arguments"] == '{"name":"\\u001b[31mlamp"}   # by replaying the code at hand'
+    assert re.search(r"transfer_cases\.py:\d+ in bank   raise ValueError\(f", shown.out)
+    kept = run("steps", "order-7", "--step", "keep", *app).out
+    assert '{"what":"lamp"}   # by replaying the code at hand' in kept
+    assert 'result      "kept lamp"' in kept
+    document = json.loads(run("steps", "order-7", "--step", "keep", "--json", *app).out)
+    assert [*faults(document, schema_of("holdfast.step/1", records()["holdfast.step/1"]))] == []
+    assert (document["step"]["result"], document["arguments"]["source"]) == ("kept lamp", "replayed")
+    without = run("steps", "order-7", "--step", "keep").out
+    assert "not known: they are not recorded, and the code of the workflow is not at hand here" in without
+    wrong = run("steps", "order-7", "--step", "kep")
+    assert (wrong.code, "did you mean keep?" in wrong.err) == (2, True)
+    assert run("steps", "nobody", "--step", "keep").code == 3
+
+
+def test_what_one_worker_runs_is_shown(shop, run):
+    async def join() -> None:
+        store = open_store("sqlite:///holdfast.db")
+        await store.open()
+        about = WorkerAbout(holdfast="0.1.0", python="3.13.1", queues=["default"], workflows={"order": "2"})
+        await store.join("worker-3", timedelta(hours=1), msgspec.json.encode(about).decode())
+        body = CarriedStep(run="order-8", step="encode", attempt=2, since=shop.clock.now())
+        load = WorkerLoad(steps=3, runs=7, bodies=[body])
+        assert store.renew("worker-3", msgspec.json.encode(load).decode())
+        await store.join("worker-4", timedelta(hours=1), msgspec.json.encode(about).decode())
+        await store.close()
+
+    asyncio.run(join())
+    shown = run("workers", "worker-3")
+    assert shown.out.splitlines()[1] == "  holdfast 0.1.0, Python 3.13.1; queue default; order v2"
+    assert shown.out.splitlines()[3].split()[:3] == ["order-8", "encode", "2"]
+    document = json.loads(run("workers", "worker-3", "--json").out)
+    assert [*faults(document, schema_of("holdfast.worker/1", records()["holdfast.worker/1"]))] == []
+    idle = run("workers", "worker-4")
+    assert idle.err == "no step runs\n"
+    process = f"{socket.gethostname()}:{os.getpid()}"
+    assert run("workers", process).code == run("workers", str(os.getpid())).code == 0
+    wrong = run("workers", "worker-5")
+    assert (wrong.code, "there is no worker 'worker-5'; " in wrong.err) == (2, True)
+
+
+def test_the_database_may_be_named_before_the_command(shop, run, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    there = ("--url", str(tmp_path / "holdfast.db"))
+    assert run(*there, "list", "--count").out == run("list", "--count", *there).out == "4\n"
+    assert run(f"--url={there[1]}", "list", "--count", "--", "-status:failed").out == "3\n"
+    assert run(*there).out == run("stats", *there).out
+    assert "holdfast why order-9 --url" in run(*there).out
+    assert (run("--url").code, run("--url", "none.db", "list").code) == (2, 4)
+
+
+def test_a_list_that_is_cut_says_how_to_go_on(shop, run):
+    """The command to copy chooses what was shown, and the one that follows begins where it ended."""
+    acts = run("audit", "list", "--actor", "a b", "--until", "2100-01-01", "--limit", "1")
+    assert acts.err == "nothing is on record that fits\n"
+    for reason in ("first", "second"):
+        assert run("set", "order-8", "size=1", "--by", "a b", "--reason", reason).code == 0
+    acts = run("audit", "list", "--actor", "a b", "--until", "2100-01-01", "--limit", "1")
+    more = shlex.split(acts.err.partition("older: holdfast ")[2])
+    assert more[:7] == ["audit", "list", "--actor", "a b", "--until", "2100-01-01T00:00:00+00:00", "--before"]
+    assert ("second" in acts.out, "first" in run(*more).out) == (True, True)
+    asyncio.run(_fail(shop, "order-11"))
+    for words in (("letters", "list"), ("letters", "list", "--all", "--workflow", "order")):
+        first = run(*words, "--limit", "1")
+        assert ("order-11" in first.out, "order-9" in first.out) == (True, False)
+        more = shlex.split(first.err.partition("1 shown, older: holdfast ")[2])
+        assert more[:-2] == [*words]
+        second = run(*more)
+        assert ("order-11" in second.out, "order-9" in second.out) == (False, True)
+    assert run("letters", "list", "--workflow", "sleeper").err == "there are none that no person has seen\n"
+    some = run("list", "is:attention", "--limit", "1")
+    assert some.err == "the newest 1 are shown; up to 200 of them: holdfast list is:attention --limit 200\n"
+    assert run("list", "is:attention").err == ""
+
+
+async def _fail(house: House, run_id: str) -> None:
+    async with house.engine() as engine:
+        await engine.start(order, "chair", id=run_id)
+        await engine.settle()
 
 
 def test_why_says_what_would_move_it(shop, run):

@@ -6,11 +6,14 @@ import asyncio
 import gzip
 import json
 import os
+import re
 import socket
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.support import why_cases
 from tests.support.paths import ROOT
 from tests.support.transfer_cases import House, approval, order, sleeper
 from tests.support.waiting import eventually
@@ -255,6 +258,39 @@ def test_the_command_ends_with_one_if_there_is_something_to_look_at(tmp_path: Pa
 @pytest.mark.parametrize(("size", "said"), [(5, "5 bytes"), (1536, "1.5 KB"), (3 << 20, "3.0 MB"), (2 << 30, "2.0 GB")])
 def test_sizes_are_said_in_their_unit(size, said):
     assert bytes_said(size) == said
+
+
+async def test_an_open_circuit_is_found_with_who_waits(path, capsys):
+    async with AsyncExitStack() as stack:
+        house = why_cases.House(f"sqlite:///{path}", stack)
+        await why_cases.CASES["waiting.circuit"].make(house)
+        desk = LocalDesk(await house.store())
+        [finding] = [each for each in await desk.doctor() if each.subject == "limit bank"]
+        assert finding.level == "warn"
+        assert re.fullmatch(r"its circuit is open after failures, for .+ more: 1 step waits", finding.said)
+        assert finding.remedy == "see whether what it guards is back: holdfast limits show bank"
+        await asyncio.to_thread(main, ["limits", "list", "--url", str(path)])
+        out = capsys.readouterr().out
+        assert re.search(r"^left alone +bank .* nothing for 1 h after 1 failure$", out, re.MULTILINE), out
+        assert re.search(r"^ok +openai .* 1 at once$", out, re.MULTILINE)
+
+
+def test_a_remedy_to_copy_names_the_database_where_an_option_named_it(tmp_path: Path, monkeypatch, capsys):
+    database = str(tmp_path / "shop.db")
+    house = House(f"sqlite:///{database}", JumpingClock())
+
+    async def fill() -> None:
+        async with house.engine() as engine:
+            await engine.start(order, "lamp", id="order-1")  # the bank is closed
+            await engine.settle()
+            await engine.start(approval, 1, id="order-2")
+            await engine.settle()
+
+    asyncio.run(fill())
+    assert main(["doctor", "--url", database]) == 1
+    out = capsys.readouterr().out
+    assert f"holdfast letters groups --url {database}\n" in out
+    assert "start a process with Engine(..., workflows=[...])\n" in out
 
 
 async def test_a_move_that_was_interrupted_is_found(path):

@@ -15,15 +15,32 @@ import msgspec
 import pytest
 from tests.support.paths import ROOT
 from tests.support.waiting import eventually
-from tests.support.why_cases import BRIEF, CASES, HOUR, House, parent, quick, steps, train, until
+from tests.support.why_cases import (
+    BRIEF,
+    CASES,
+    HOUR,
+    House,
+    before,
+    charge,
+    kill_workers,
+    parent,
+    quick,
+    refund,
+    steps,
+    train,
+    until,
+)
 
+from holdfast import Context, workflow
 from holdfast.contract.heads import RunHead, WorkerAbout
 from holdfast.contract.looking import Looks
+from holdfast.engine.handle import RunHandle
 from holdfast.looking import LocalDesk
 from holdfast.looking.facts import Facts
 from holdfast.looking.times import Times
 from holdfast.looking.views import HttpRequest
 from holdfast.looking.why import CODES, DEPTH, LONGEST, explain
+from holdfast.testing import TestEngine
 from holdfast.web.routes import routes
 from holdfast.web.routing import RouteTable, read_body, read_query
 
@@ -91,6 +108,20 @@ def is_operation(request: HttpRequest) -> bool:
     return request.path.startswith("/api/v1/") and (request.body is None) == (route.body is None)
 
 
+async def test_a_poison_run_says_which_step_it_called_last(house):
+    async with TestEngine(house.database, workflows=[before], clock=house.clock) as engine:
+        await engine.start(before, id="order-1")
+        await engine.settle()
+    client = await house.engine([before], run_workflows=False)
+    await client.get("order-1").send("approved")
+    store = await house.store()
+    await store.join("w", HOUR)
+    await kill_workers(store, house.clock.now(), "changing")
+    why = await LocalDesk(store).why("order-1")
+    assert (why.code, why.subject) == ("blocked.poison", {"step": "restock"})
+    assert why.sentence.endswith("got a commit out of it after step `restock`: its code kills or hangs them")
+
+
 async def test_what_is_undone_is_counted_in_what_a_long_history_has_last(house, monkeypatch):
     monkeypatch.setattr("holdfast.looking.facts._LAST_FACTS", 6)
     run_id = await CASES["compensating"].make(house)
@@ -98,6 +129,37 @@ async def test_what_is_undone_is_counted_in_what_a_long_history_has_last(house, 
     assert (await desk.why(run_id)).sentence == CASES["compensating"].sentence
     [progress] = await desk.progress([run_id])
     assert (progress.undone, progress.to_undo) == (1, 2)
+
+
+@workflow
+async def charged(ctx: Context) -> None:
+    ctx.compensate(refund)
+    await ctx.step(charge)
+
+
+@workflow
+async def awaited(ctx: Context) -> None:
+    ctx.compensate(refund)
+    await ctx.receive("approved")
+
+
+async def test_why_a_run_undoes_is_told_by_the_step_that_failed_or_by_who_cancelled_it(house):
+    engine = await house.engine([charged, awaited])
+    failed, cancelled = await engine.start(charged, id="order-1"), await engine.start(awaited, id="order-2")
+    await until(house, engine, "order-2", lambda head: head.wait)
+    await cancelled.cancel(compensate=True, by="kim", reason="ordered twice")
+    for run in (failed, cancelled):
+        await eventually(lambda run=run: _undoes(run))
+    desk = LocalDesk(await house.store())
+    undone = "0 of 1 undone, `undo#0/refund` is running"
+    because = "after step `charge` failed with CardDeclinedError"
+    assert (await desk.why("order-1")).sentence == f"Undoing what it has done {because}: {undone}"
+    because = "cancelled by kim: ordered twice"
+    assert (await desk.why("order-2")).sentence == f"Undoing what it has done, {because}; {undone}"
+
+
+async def _undoes(run: RunHandle[None]) -> bool:
+    return any(step.name == "refund" and step.status == "running" for step in await run.steps())
 
 
 async def test_the_pauses_of_a_workflow_and_of_a_limit_are_told(house):

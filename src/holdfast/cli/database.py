@@ -196,6 +196,16 @@ def _own_zone() -> str:
     return place.partition("zoneinfo/")[2] or "UTC"
 
 
+def going_on(words: Sequence[str], url: str | None, **given: object) -> str:
+    """Return the command that shows what comes next: the words, the options that chose what is shown, the database."""
+    chose: list[str] = []
+    for name, value in given.items():
+        if value is not None and value is not False:
+            said = value.isoformat() if isinstance(value, datetime) else str(value)
+            chose += [f"--{name}"] if value is True else [f"--{name}", said]
+    return " ".join([with_database(shlex.join(["holdfast", *words]), url), *map(shlex.quote, chose)])
+
+
 def with_database(command: str, url: str | None) -> str:
     """Return a command to copy, with the database where an option named it: another may be meant here without it."""
     from holdfast.texts import masked, passwords

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.act import shared
-from holdfast.cli.database import acting, json_option, local_time, looking, url_option, who, zone
+from holdfast.cli.act import given_ids, shared
+from holdfast.cli.database import acting, going_on, json_option, local_time, looking, url_option, who, zone
 from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
 from holdfast.cli.flow.purge import purge, purging
 from holdfast.cli.output import emit, listed, payload, say, say_wrapped
@@ -26,17 +26,25 @@ def letters_group() -> None:
 
 @letters_group.command("list", short_help="List dead letters that no person has seen, newest first.")
 @click.option("--all", "everything", is_flag=True, help="Those that were seen, too.")
+@click.option("--workflow", help="Only those of runs of this workflow.")
 @click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
+@click.option("--before", metavar="LETTER", help="Go on below this one, the last of an earlier page.")
 @json_option
 @url_option
-def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -> None:
+def list_letters(
+    everything: bool, workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None
+) -> None:
     """List dead letters that no person has seen, newest first.
 
     \b
     Example: holdfast letters list
     """
     seen = None if everything else False
-    letters: list[LetterView] = looking(url, lambda desk: desk.letters(limit=limit, seen=seen))
+
+    async def work(desk: Desk) -> list[LetterView]:
+        return await desk.letters(limit=limit, seen=seen, workflow=workflow, before=before)
+
+    letters = looking(url, work)
     if as_json:
         emit("holdfast.letters/1", letters)
         return
@@ -57,6 +65,9 @@ def list_letters(everything: bool, limit: int, as_json: bool, url: str | None) -
         "there are no dead letters" if everything else "there are none that no person has seen",
         spare=(0,),
     )
+    if len(letters) == limit:
+        older = going_on(["letters", "list"], url, all=everything, workflow=workflow, before=letters[-1].id)
+        say(f"{limit} shown, older: {older}", err=True)
 
 
 @letters_group.command("groups", short_help="Show unseen dead letters by their cause.")
@@ -116,7 +127,7 @@ def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
 def acknowledge_letters(
     letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None
 ) -> int:
-    """Note that dead letters were seen, and need nothing done; it is on record who did.
+    """Note that dead letters were seen, and need nothing done; it is on record who did. - takes ids from stdin.
 
     \b
     Example: holdfast letters ack 019a8b1c-0000-7000-8000-000000000000 --reason "refunded by hand"
@@ -129,7 +140,7 @@ def acknowledge_letters(
 @click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
 @shared
 def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
-    """Let the runs of dead letters go on from what failed, or deliver their messages again.
+    """Let the runs of dead letters go on from what failed, or deliver their messages again. - takes ids from stdin.
 
     \b
     Example: holdfast letters replay 019a8b1c-0000-7000-8000-000000000000 --reason "the bank is back"
@@ -142,7 +153,7 @@ def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_
 @click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
 @shared
 def remove_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
-    """Forget dead letters; their runs stay as they are. It is on record who did it.
+    """Forget dead letters; their runs stay as they are. It is on record who did it. - takes ids from stdin.
 
     \b
     Example: holdfast letters remove 019a8b1c-0000-7000-8000-000000000000 --reason "a test"
@@ -168,15 +179,19 @@ def purge_letters(everything: bool, **given: Any) -> int:
 def _each(
     word: str, letter_ids: tuple[str, ...], as_json: bool, url: str | None, act: Callable[[Desk, str], Awaitable[Acted]]
 ) -> int:
+    ids = given_ids(letter_ids)
+    if not ids:
+        raise click.UsageError("name dead letters by their ids")
+
     async def work(desk: Desk) -> list[Acted]:
         done: list[Acted] = []
-        for each in letter_ids:
+        for each in ids:
             try:
                 done.append(await act(desk, each))
             except StoreError:
                 raise
             except HoldfastError as error:
-                if len(letter_ids) == 1 and isinstance(error, NoSuchLetter):
+                if len(ids) == 1 and isinstance(error, NoSuchLetter):
                     raise
                 done.append(Acted(run=each, action=word, changed=False, said=str(error), error=type(error).__name__))
         return done

@@ -9,16 +9,28 @@ from typing import Any
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import app_option, json_option, looking, url_option, with_database, zone
-from holdfast.cli.output import clock, emit, payload, say, say_wrapped, table
+from holdfast.cli.database import (
+    app_option,
+    going_on,
+    json_option,
+    local_time,
+    looking,
+    url_option,
+    with_database,
+    zone,
+)
+from holdfast.cli.output import clock, emit, listed, payload, say, say_wrapped, table
 from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.clock import from_datetime
+from holdfast.errors import BadInput
 from holdfast.looking import Desk
 from holdfast.looking.times import span
 from holdfast.looking.views import Head, HistoryPage, Page, RunView, StepView, Why, WorkerView
 from holdfast.texts import printable
 
 _INDENT = 6
+MOST = 200
+"""How many runs a page may have."""
 
 
 @click.command("list", cls=FilterCommand, short_help="List runs, newest first, each with why it is where it is.")
@@ -64,10 +76,10 @@ def list_command(
     if as_json:
         emit("holdfast.runs/1", page, fields)
         return
-    _list(page, text, url)
+    _list(page, text, limit, url)
 
 
-def _list(page: Page, text: str, url: str | None) -> None:
+def _list(page: Page, text: str, limit: int, url: str | None) -> None:
     if page.items:
         titles = ("STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW, AND WHY")
         table(titles, [_row(head, page.as_of) for head in page.items], spare=(4, 3, 2))
@@ -78,6 +90,8 @@ def _list(page: Page, text: str, url: str | None) -> None:
         say(f"  {asked} --cursor {page.next}", err=True)
     elif page.next is not None:
         say(f"{len(page.items)} shown, older: {asked} --cursor {page.next}", err=True)
+    elif "is:attention" in text.split() and len(page.items) == limit < MOST:
+        say(f"the newest {limit} are shown; up to {MOST} of them: {asked} --limit {MOST}", err=True)
     elif not page.items:
         say(f"no run fits{_meant(text)}" if text else "there are no runs yet", err=True)
 
@@ -249,24 +263,29 @@ def history_command(
     ]
     table(("SEQ", "AT", "KIND", "PATH", "DATA"), rows)
     if page.next is not None:
-        more = with_database(f"holdfast history {shlex.quote(run_id)}", url)
-        say(f"more: {more} --after {page.next}", err=True)
+        say(f"more: {going_on(['history', run_id], url, after=page.next)}", err=True)
 
 
 def _data(data: Any) -> str:
     return "" if data in ({}, [], None) else payload(data, 300)
 
 
-@click.command("workers", short_help="List the workers: alive, silent, dead.")
+@click.command("workers", short_help="List the workers: alive, silent, dead; or what one of them runs.")
+@click.argument("worker", required=False)
 @json_option
 @url_option
-def workers_command(as_json: bool, url: str | None) -> None:
+def workers_command(worker: str | None, as_json: bool, url: str | None) -> None:
     """List the processes that advance runs: alive, silent (their lease lapsed) or dead.
+
+    With a WORKER, its id, or its process as the list shows it: the steps that it runs now, the longest first.
 
     \b
     Example: holdfast workers
     """
     workers: list[WorkerView] = looking(url, lambda desk: desk.workers())
+    if worker is not None:
+        _carried(_named(workers, worker), as_json)
+        return
     if as_json:
         emit("holdfast.workers/1", workers)
         return
@@ -283,6 +302,27 @@ def workers_command(as_json: bool, url: str | None) -> None:
     ]  # fmt: skip
     titles = ("STATE", "PROCESS", "LAST HEARD OF", "RUNS", "STEPS", "HOLDFAST", "WORKER", "SERVES")
     table(titles, rows, spare=(6, 5))
+
+
+def _named(workers: list[WorkerView], name: str) -> WorkerView:
+    """Return the worker of a name; of those that were one process the one that was heard of last."""
+    found = [each for each in workers if name in (each.id, f"{each.host}:{each.pid}", str(each.pid))]
+    if not found:
+        there = ", ".join(f"{each.host}:{each.pid}" for each in workers if each.state == "alive")
+        raise BadInput(f"there is no worker {name!r}; {f'alive are {there}' if there else 'none is alive'}")
+    return max(found, key=lambda each: each.heard_at)
+
+
+def _carried(worker: WorkerView, as_json: bool) -> None:
+    if as_json:
+        emit("holdfast.worker/1", worker)
+        return
+    heard = f"last heard of {local_time(worker.heard_at)}"
+    say(f"{worker.host}:{worker.pid}  {worker.state}, {heard}, here since {local_time(worker.joined_at)}")
+    say_wrapped(f"  holdfast {worker.holdfast}, Python {worker.python}; {_serves(worker)}", hang=2)
+    rows = [(each.run, each.step, str(each.attempt), local_time(each.since)) for each in worker.bodies]
+    none = f"{worker.steps} run, none of them for longer than a second" if worker.steps else "no step runs"
+    listed(("RUN", "STEP", "ATTEMPT", "SINCE"), rows, none)
 
 
 def _serves(worker: WorkerView) -> str:

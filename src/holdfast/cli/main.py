@@ -43,7 +43,7 @@ GROUPS: dict[str, dict[str, _Where]] = {
         ),
         "top": _Where("top:top_command", "Show runs, workers and dead letters live in the terminal, and act on them."),
         "ui": _Where("serve:ui_command", "Serve the dashboard on this machine, and open it."),
-        "workers": _Where("look:workers_command", "List the workers: alive, silent, dead."),
+        "workers": _Where("look:workers_command", "List the workers: alive, silent, dead; or what one of them runs."),
     },
     "Act": {
         "start": _Where("runs.begin:start_command", "Start a run."),
@@ -101,6 +101,8 @@ GROUPS: dict[str, dict[str, _Where]] = {
     },
 }
 ALIASES = {"ls": "list"}
+_FIRST = ("--url", "--token-file")
+"""Options of nearly all commands that may stand before the command, too."""
 _PLACES = {name: where.place for group in GROUPS.values() for name, where in group.items()}
 
 
@@ -151,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 well; 1 it failed; 2 what was asked for was refused; 3 there is no such run, letter or schedule; 4 there is no
     database, or no right; 5 the code does not fit; 6 nothing was in a state for it; 7 done in part; 130 interrupted.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _in_order(list(sys.argv[1:] if arguments is None else arguments))
     unreadable = next((word for word in given if not word.isprintable() and not _is_text(word)), None)
     if unreadable is not None:
         return _failed(f"{unreadable}: is no text in UTF-8", given, 2)
@@ -181,6 +183,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         code, message = ending_of(error)
         return _failed(f"{message}{_named(given)}" if message.endswith("holdfast db upgrade") else message, given, code)
+
+
+def _in_order(given: list[str]) -> list[str]:
+    """Return the words with a database that is named before the command after it; without a command that is `stats`."""
+    first: list[str] = []
+    while given and given[0].partition("=")[0] in _FIRST and (len(given) > 1 or "=" in given[0]):
+        many = 1 if "=" in given[0] else 2
+        first, given = [*first, *given[:many]], given[many:]
+    end = given.index("--") if "--" in given else len(given)
+    return [*(given[:end] if given or not first else ["stats"]), *first, *given[end:]]
 
 
 def _is_text(word: str) -> bool:

@@ -22,7 +22,7 @@ _COLOURS = {
     "completed": "green", "failed": "red", "blocked": "red", "paused": "yellow", "cancelled": "yellow",
     "cancelling": "yellow", "compensating": "yellow", "running": "cyan", "suspended": "blue", "pending": "blue",
     "ok": "green", "warn": "yellow", "fail": "red", "dead": "red", "silent": "yellow", "alive": "green",
-    "moving": "yellow", "moved": "blue", "unserved": "red",
+    "moving": "yellow", "moved": "blue", "unserved": "red", "left alone": "yellow",
 }  # fmt: skip
 _NARROWEST = 30
 _ROOMY = 50

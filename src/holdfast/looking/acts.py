@@ -89,7 +89,7 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
         return Acted(run=run_id, action=action, changed=True)
     said = _fit(action, await run.status())
     if action == "nudge" and not said:
-        said = "no step of it waits to be tried again"
+        said = f"no step of it waits to be tried again: see holdfast why {run_id}"
     return Acted(run=run_id, action=action, changed=False, said=said)
 
 

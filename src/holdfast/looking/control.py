@@ -94,7 +94,7 @@ async def limit_views(store: Store) -> list[LimitView]:
         found.append(
             LimitView(
                 name=row.name,
-                allows=limit_words(row.override or row.spec),
+                allows=limit_words(row.override or row.spec, trips=True),
                 used=row.used,
                 waiting=row.waiting + row.granted,
                 next_turn=min(turns, default=None),

@@ -28,6 +28,7 @@ _LITTLE_SPACE, _NO_SPACE = 2 << 30, 256 << 20
 _MOST_LETTERS = 1_000
 _MOST_OVERDUE = 200
 _MOST_UNKNOWN = 50
+_MOST_KEYS = 20
 _CLOCKS_APART = 10_000_000
 _SHORT_LEASE = 5_000_000
 _MOVES_TAKE = timedelta(minutes=5)
@@ -317,7 +318,7 @@ async def _moving(store: Store) -> AsyncIterator[HouseFinding]:
             subject="moving",
             said=f"{runs} on the way to or from another runtime, untouched for more than "
             f"{span(store.clock.now() - quiet)}",
-            remedy="run the same `holdfast move` again; holdfast list status:moving says where",
+            remedy="run the same `holdfast move` again; where to: holdfast list status:moving",
         )
 
 
@@ -343,14 +344,26 @@ async def _paused(store: Store) -> AsyncIterator[HouseFinding]:
             said=f"paused since {span(now - row.since)}: nothing of it begins",
             remedy=f"holdfast resume --{row.kind} {shlex.quote(row.name)}",
         )
+
+
+async def _limits(store: Store) -> AsyncIterator[HouseFinding]:
+    """Find limits that are paused, and those of whose keys the circuit is open: what they guard fails."""
+    now = store.lease_clock.now()
     for limit in await store.limits():
+        wait = f"{limit.waiting:,} step{'s wait' if limit.waiting != 1 else ' waits'}"
+        name = shlex.quote(limit.name)
         if limit.paused:
-            yield HouseFinding(
-                level="warn",
-                subject=f"limit {limit.name}",
-                said=f"paused: {limit.waiting:,} steps wait",
-                remedy=f"holdfast resume --limit {shlex.quote(limit.name)}",
-            )
+            said, remedy = f"paused: {wait}", f"holdfast resume --limit {name}"
+        else:
+            keys = await store.limit_keys(limit.name, _MOST_KEYS)
+            opened = {key.key: key.open_until for key in keys if key.open_until is not None and key.open_until > now}
+            if not opened:
+                continue
+            of = f" of {len(opened):,} keys" if len(keys) > 1 else ""
+            lasts = span(max(opened.values()) - now)
+            said = f"its circuit{of} is open after failures, for {lasts} more: {wait}"
+            remedy = f"see whether what it guards is back: holdfast limits show {name}"
+        yield HouseFinding(level="warn", subject=f"limit {limit.name}", said=said, remedy=remedy)
 
 
 async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
@@ -366,5 +379,5 @@ async def _schedules(store: Store) -> AsyncIterator[HouseFinding]:
 
 _LOOKS = (
     _database, _clocks, _workers, _code, _leases, _overdue, _queues, _retries, _blocked, _moving, _letters, _paused,
-    _schedules, _retention,
+    _limits, _schedules, _retention,
 )  # fmt: skip

@@ -63,6 +63,10 @@ class Undone:
 
     done: int
     of: int
+    after: str = ""
+    """The path of the step that failed last before that."""
+    error: str = ""
+    """The class of its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Facts:
     # What only the question about one run asks for:
     undone: dict[str, Undone] = field(default_factory=dict)
     """How far runs have come that undo what they have done."""
+    last_steps: dict[str, str] = field(default_factory=dict)
+    """The steps that blocked runs called last."""
     others: dict[str, Counted] = field(default_factory=dict)
     """How many runs wait to try a step again that a run waits to try again, this one among them."""
     taken: float | None = None
@@ -180,7 +186,7 @@ async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
     if len(waits) == 1 and (path := _tried_again(waits[0])):
         which = HeadFilter(statuses=(head.status,), workflows=(head.workflow,), waiting=path, budget=_OTHERS)
         facts.others[head.id] = await store.count(which)
-    if head.status in _DRIVEN:
+    if head.status in (*_DRIVEN, Status.BLOCKED):
         await _steps(store, head, facts)
     if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
@@ -218,13 +224,26 @@ async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
     if len(rows) == _LAST_FACTS:
         rows = [*await store.facts_of_kind(head.key, Name.kind, rows[0].seq), *rows]
     steps = steps_of(head.id, rows, await store.beats(head.key), None, head.generation)
+    if head.status is Status.BLOCKED:
+        if steps:
+            facts.last_steps[head.id] = steps[-1].path
+        return
     if head.status is Status.COMPENSATING and rows:
         added = await store.facts_of_kind(head.key, CompensationAdded.kind, rows[-1].seq + 1)
         done = sum(step.compensation and step.status == "completed" for step in steps)
-        facts.undone[head.id] = Undone(done, len({row.location for row in added}))
+        failed = [
+            step for step in steps if step.status == "failed" and not step.compensation and step.error is not None
+        ]
+        after, error = (failed[-1].path, _error_class(failed[-1])) if failed else ("", "")
+        facts.undone[head.id] = Undone(done, len({row.location for row in added}), after, error)
     now = [step for step in steps if step.status == "running" and step.started_at is not None]
     if now:
         facts.steps[head.id] = _running(now[-1])
+
+
+def _error_class(step: Step) -> str:
+    """Return the class of the error of a step, without its module."""
+    return step.error.type.rpartition(".")[2] if step.error is not None else ""
 
 
 def _running(step: Step) -> RunningStep:
@@ -235,7 +254,7 @@ def _running(step: Step) -> RunningStep:
 
 
 async def _about(store: Store, heads: Sequence[RunHead], facts: Facts) -> None:
-    stopped = (Status.PAUSED, Status.CANCELLED, Status.CANCELLING)
+    stopped = (Status.PAUSED, Status.CANCELLED, Status.CANCELLING, Status.COMPENSATING)
     acted = [head.id for head in heads if head.status in stopped]
     if acted:
         facts.acts |= {target: _act(row) for target, row in (await store.last_acts(acted, _STOPPING)).items()}
@@ -300,12 +319,15 @@ async def _limits(store: Store, names: set[str]) -> dict[str, LimitFact]:
     return found
 
 
-def limit_words(spec: str) -> str:
-    """Return what a limit allows, in words: `4 at once, 100 in 1 min`."""
+def limit_words(spec: str, *, trips: bool = False) -> str:
+    """Return what a limit allows, in words: `4 at once, 100 in 1 min`; with `trips` after how many failures nothing."""
     allowed = msgspec.json.decode(spec, type=LimitSpec)
     at_once = [f"{allowed.at_once:,} at once"] if allowed.at_once is not None else []
     rate = [f"{allowed.rate:,} in {span(allowed.per)}"] if allowed.rate is not None else []
-    return ", ".join([*at_once, *rate])
+    after = allowed.trip_after if trips else None
+    fail = f"failure{'s in a row' if after != 1 else ''}"
+    nothing = [f"nothing for {span(allowed.cool_down)} after {after:,} {fail}"] if after is not None else []
+    return ", ".join([*at_once, *rate, *nothing])
 
 
 def _act(row: AuditRow) -> Act:

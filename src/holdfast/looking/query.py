@@ -190,13 +190,12 @@ class _Reading:
 
     def _span(self, name: str, said: str) -> tuple[Instant, Instant]:
         """Return the first instant that is meant, and the one after the last: a date is a day."""
-        ago = _AGO.fullmatch(said)
-        if ago is not None:
-            try:
-                back = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-                return self._now - int(back.total_seconds() * 1e6), self._now
-            except OverflowError:
-                raise BadFilter(f"{name}:{said} lies before the calendar") from None
+        try:
+            back = time_back(said)
+        except OverflowError:
+            raise BadFilter(f"{name}:{said} lies before the calendar") from None
+        if back is not None:
+            return self._now - int(back.total_seconds() * 1e6), self._now
         try:
             moment = datetime.fromisoformat(said)
         except ValueError:
@@ -239,6 +238,16 @@ EXAMPLES = {
     "key": "key:o-88405",
 }  # fmt: skip
 """How each word of the language is written."""
+
+
+def time_back(said: str) -> timedelta | None:
+    """Return how long ago `-24h` is, None of a moment that is written otherwise.
+
+    Raises:
+        OverflowError: nothing is that long ago.
+    """
+    ago = _AGO.fullmatch(said)
+    return timedelta(**{_UNITS[ago[2]]: int(ago[1])}) if ago is not None else None
 
 
 def _near(word: str, known: Any) -> list[str]:

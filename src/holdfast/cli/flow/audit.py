@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.database import json_option, local_time, looking, url_option
+from holdfast.cli.database import going_on, json_option, local_time, looking, url_option
 from holdfast.cli.output import emit, harmless, listed, payload, say, say_wrapped
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.shell.names import RUN
@@ -30,7 +30,7 @@ def audit_group() -> None:
 @click.option("--action", help="Only this action, as in cancel.")
 @click.option("--target", help="Only what was done to this run, workflow, queue, limit or schedule.")
 @click.option(
-    "--since", metavar="TIME", type=MOMENT, help="Only what was done from then on: 2026-11-01, or with T09:30."
+    "--since", metavar="TIME", type=MOMENT, help="Only what was done from then on: -24h, 2026-11-01, or with T09:30."
 )
 @click.option("--until", metavar="TIME", type=MOMENT, help="Only what was done before.")
 @click.option("--limit", default=20, show_default=True, help="How many to show, up to 1,000.")
@@ -53,7 +53,8 @@ def list_audit(limit: int, before: int | None, as_json: bool, url: str | None, *
     ]
     listed(("N", "AT", "ACTOR", "ACTION", "TARGET", "DETAIL"), rows, "nothing is on record that fits", spare=(0, 1))
     if page.next is not None:
-        say(f"{'searched so far' if page.partial else 'older'}: holdfast audit list --before {page.next}", err=True)
+        older = going_on(["audit", "list"], url, **which, before=page.next)
+        say(f"{'searched so far' if page.partial else 'older'}: {older}", err=True)
 
 
 def _said(detail: Any) -> str:
@@ -141,4 +142,4 @@ def evidence_command(run_id: str, after: int, limit: int, as_json: bool, url: st
         "it has put nothing on record" if not after else "there is nothing more on record",
     )
     if page.next is not None:
-        say(f"more: holdfast evidence {run_id} --after {page.next}", err=True)
+        say(f"more: {going_on(['evidence', run_id], url, after=page.next)}", err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.database import json_option, local_time, looking, url_option
+from holdfast.cli.database import going_on, json_option, local_time, looking, url_option
 from holdfast.cli.output import emit, listed, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
@@ -63,7 +63,7 @@ def list_limits(as_json: bool, url: str | None) -> None:
         emit("holdfast.limits/1", found)
         return
     rows = [
-        ("paused" if each.paused else "ok", each.name, f"{each.used:,}", f"{each.waiting:,}",
+        (_limit_state(each), each.name, f"{each.used:,}", f"{each.waiting:,}",
          local_time(each.next_turn), f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
         for each in found
     ]  # fmt: skip
@@ -72,6 +72,14 @@ def list_limits(as_json: bool, url: str | None) -> None:
         rows,
         "there are no limits that workers share; Engine(limits=[Limit(...)]) declares one",
     )
+
+
+def _limit_state(limit: LimitView) -> str:
+    """Return how a limit is; what it guards is left alone while it asked for that, or its circuit is open."""
+    if limit.paused:
+        return "paused"
+    alone = sum(key.held_until is not None for key in limit.keys)
+    return "ok" if not alone else "left alone" if len(limit.keys) == 1 else f"{alone} left alone"
 
 
 @limits_group.command("show", short_help="Show one limit, with its keys that are in use.")
@@ -92,8 +100,7 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
     if as_json:
         emit("holdfast.limit/1", limit)
         return
-    state = "paused" if limit.paused else "ok"
-    say(f"{limit.name}  {state}  {limit.allows}; {limit.used:,} used, {limit.waiting:,} wait")
+    say(f"{limit.name}  {_limit_state(limit)}  {limit.allows}; {limit.used:,} used, {limit.waiting:,} wait")
     if limit.keys:
         rows = [
             (
@@ -146,7 +153,7 @@ def events_command(name: str | None, after: int, limit: int, as_json: bool, url:
         if as_json:
             emit("holdfast.event/1", page)
         else:
-            _events(page)
+            _events(page, url)
         return
     found: list[EventNameView] = looking(url, lambda desk: desk.event_names())
     if as_json:
@@ -163,7 +170,7 @@ def events_command(name: str | None, after: int, limit: int, as_json: bool, url:
     )
 
 
-def _events(page: EventPage) -> None:
+def _events(page: EventPage, url: str | None) -> None:
     say(f"{page.name}: {len(page.queued):,} queued{'+' if page.next else ''}, {len(page.waiting):,} runs wait")
     if page.queued:
         rows = [(str(each.n), local_time(each.at), each.id, payload(each.payload, 200)) for each in page.queued]
@@ -171,7 +178,7 @@ def _events(page: EventPage) -> None:
     if page.waiting:
         table(("RUN", "WAITS SINCE"), [(each.run, local_time(each.since)) for each in page.waiting])
     if page.next is not None:
-        say(f"more: holdfast events {page.name} --after {page.next}", err=True)
+        say(f"more: {going_on(['events', page.name], url, after=page.next)}", err=True)
 
 
 @click.command("versions", short_help="List versions of workflows: workers that have them, and open runs.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.act import duration_of
-from holdfast.cli.database import json_option, local_time, looking, url_option, zone
+from holdfast.cli.database import going_on, json_option, local_time, looking, url_option, zone
 from holdfast.cli.output import clock, emit, listed, payload, say, table
 from holdfast.cli.shell.names import FILTER, RUN, FilterCommand
 from holdfast.errors import BadInput
@@ -45,7 +45,7 @@ def children_command(run_id: str, depth: int, as_json: bool, url: str | None) ->
     ]
     listed(("STATUS", "RUN", "WORKFLOW", "NOW, AND WHY"), rows, "it has started no run", spare=(2,))
     if found.more:
-        say(f"older ones: holdfast list parent:{run_id}", err=True)
+        say(f"older ones: {going_on(['list', f'parent:{run_id}'], url)}", err=True)
 
 
 @click.command("inbox", short_help="List messages that a run has not received.")
@@ -76,7 +76,7 @@ def inbox_command(run_id: str, after: int, limit: int, as_json: bool, url: str |
     ]
     listed(("N", "SENT", "KIND", "NAME", "PAYLOAD"), rows, "nothing waits there")
     if page.next is not None:
-        say(f"more: holdfast inbox {run_id} --after {page.next}", err=True)
+        say(f"more: {going_on(['inbox', run_id], url, after=page.next)}", err=True)
 
 
 @click.command("tail", cls=FilterCommand, short_help="Show runs as they are started and change, until it is stopped.")

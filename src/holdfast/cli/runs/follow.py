@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import output
-from holdfast.cli.database import json_option, looking, url_option, zone
+from holdfast.cli.database import app_option, json_option, looking, url_option, zone
 from holdfast.cli.look import step_row
 from holdfast.cli.output import emit, payload, say, table
 from holdfast.cli.shell.names import RUN
@@ -30,14 +30,24 @@ _WIDEST = 40
 
 @click.command("steps", short_help="List the steps of a run: attempts, times, results.")
 @click.argument("run_id", metavar="ID", type=RUN)
+@click.option("--step", metavar="PATH", help="All there is of this step: its arguments, its whole result or error.")
+@app_option
 @json_option
 @url_option
-def steps_command(run_id: str, as_json: bool, url: str | None) -> None:
+def steps_command(run_id: str, step: str | None, app: str | None, as_json: bool, url: str | None) -> None:
     """List the steps of a run, in the order in which its code called them.
+
+    Of one --step its arguments are shown, too: as they were recorded, or, with --app, by replaying the run here.
 
     \b
     Example: holdfast steps order-88405
+    Example: holdfast steps order-88405 --step charge
     """
+    if step is not None:
+        from holdfast.cli.runs.steps import show_step
+
+        show_step(run_id, step, app, as_json, url)
+        return
     if as_json:
         emit("holdfast.steps/1", looking(url, lambda desk: desk.steps(run_id)))
         return

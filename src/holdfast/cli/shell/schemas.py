@@ -32,6 +32,7 @@ def records() -> dict[str, Any]:
     return {
         **_secrets(),
         **_ticks(),
+        **_steps_and_workers(),
         "holdfast.acted/1": views.Acted,
         "holdfast.acts/1": list[views.Acted],
         "holdfast.answer/1": views.Answer,
@@ -68,12 +69,10 @@ def records() -> dict[str, Any]:
         "holdfast.schedule/1": views.ScheduleView,
         "holdfast.schedules/1": list[views.ScheduleView],
         "holdfast.selection/1": views.SelectionView,
-        "holdfast.steps/1": views.StepList,
         "holdfast.summary/1": views.Summary,
         "holdfast.verdict/1": views.VerdictView,
         "holdfast.versions/1": list[VersionView],
         "holdfast.why/1": views.Why,
-        "holdfast.workers/1": list[views.WorkerView],
     }
 
 
@@ -82,6 +81,17 @@ def _ticks() -> dict[str, Any]:
     from holdfast.schedules.preview import TickPreview
 
     return {"holdfast.ticks/1": list[TickPreview], "holdfast.past-ticks/1": list[PastTick]}
+
+
+def _steps_and_workers() -> dict[str, Any]:
+    from holdfast.looking.about.arguments import StepDetail
+
+    return {
+        "holdfast.step/1": StepDetail,
+        "holdfast.steps/1": views.StepList,
+        "holdfast.worker/1": views.WorkerView,
+        "holdfast.workers/1": list[views.WorkerView],
+    }
 
 
 def _secrets() -> dict[str, Any]:

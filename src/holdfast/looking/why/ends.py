@@ -20,7 +20,7 @@ _BLOCKED: dict[str, Code] = {
 }  # fmt: skip
 _ADVICE = re.compile(r"put the old code back(?:, or [^;]+)?(?=;)")
 """What the message of a mismatch says to write, if it was not cut before that."""
-_POISON = "three workers in a row drove it alone and none got a commit out of it: its code kills or hangs them"
+_POISON = "three workers in a row drove it alone and none got a commit out of it{after}: its code kills or hangs them"
 
 
 def ended(head: RunHead, facts: Facts, times: Times) -> Say | None:
@@ -95,7 +95,11 @@ def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
         helping("see its steps and the whole error", "show", head.id),
         helping("try again once the code is put right", "recover", head.id),
     )
-    return Say(code=code, text=f"Blocked: {_POISON if poison else said}", since=head.updated, help=help)
+    step = facts.last_steps.get(head.id, "") if poison else ""
+    if poison:
+        said = _POISON.format(after=f" after step `{step}`" if step else "")
+    subject = {"step": step} if step else {}
+    return Say(code=code, text=f"Blocked: {said}", since=head.updated, subject=subject, help=help)
 
 
 def moving(head: RunHead, facts: Facts, times: Times) -> Say | None:
@@ -144,6 +148,14 @@ def ending(head: RunHead, facts: Facts, times: Times) -> Say | None:
     return None
 
 
+def _undone_because(head: RunHead, facts: Facts) -> str:
+    """Say who cancelled a run, or which of its steps failed last: what its own code raised is on record at its end."""
+    whom, undone = _by(facts.acts.get(head.id), "cancel"), facts.undone.get(head.id)
+    if whom:
+        return f", cancelled{whom}"
+    return f" after step `{undone.after}` failed with {undone.error}" if undone is not None and undone.after else ""
+
+
 def _compensating(head: RunHead, facts: Facts, times: Times) -> Say:
     waits, step, undone = notes_of(head.wait), facts.steps.get(head.id), facts.undone.get(head.id)
     said = [f"{undone.done} of {undone.of} undone"] if undone is not None else []
@@ -151,7 +163,7 @@ def _compensating(head: RunHead, facts: Facts, times: Times) -> Say:
         said.append(lower(noted(waits[0], head, facts, times).text))
     elif step is not None:
         said.append(f"`{step.path}` is running")
-    now = f": {', '.join(said)}" if said else ""
     subject = {"step": step.path} if step is not None else {}
-    text = f"Undoing what it has done{now}"
+    text = f"Undoing what it has done{_undone_because(head, facts)}"
+    text += f"{'; ' if ': ' in text else ': '}{', '.join(said)}" if said else ""
     return Say(code="compensating", text=text, since=head.updated, until=head.due, subject=subject)

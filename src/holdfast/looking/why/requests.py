@@ -51,7 +51,7 @@ _REQUESTS: dict[str, Callable[[list[str]], HttpRequest]] = {
     "show": lambda given: _get(f"/runs/{given[0]}"),
     "why": lambda given: _get(f"/runs/{given[0]}/why"),
     "list": lambda given: _list(" ".join(given)),
-    "workers": lambda given: _get("/workers"),
+    "workers": lambda given: _get(f"/workers/{given[0]}" if given else "/workers"),
     "queues": lambda given: _get("/queues"),
     "limits": lambda given: _get("/limits"),
     "send": lambda given: _post(f"/runs/{given[0]}/messages", {"name": given[1], "payload": {}}),

@@ -219,7 +219,7 @@ def _limit(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
     if limit is not None and limit.open_until is not None:
         then = times.until(limit.open_until)
         text = f"{step} waits: the circuit of limit `{wait.limit}` is open after failures, until {then}"
-        help = (helping("see its failures", "limits", "show", wait.limit),)
+        help = (helping("see what it allows, and who waits", "limits", "show", wait.limit),)
         return Say(
             code="waiting.circuit", text=text, since=head.updated, until=limit.open_until, subject=subject, help=help
         )

@@ -113,11 +113,23 @@ def lost(head: RunHead, facts: Facts, times: Times) -> Say | None:
     if worker is None or worker.state == "dead":
         heard = f" was last heard of {times.back(worker.heard)} and" if worker is not None else ""
         text = f"Its worker `{name}`{heard} is dead; {then}"
-        return Say(code="running.dead", text=text, since=head.updated, subject=subject, help=(WORKERS,))
+        return Say(
+            code="running.dead", text=text, since=head.updated, subject=subject, help=(*_another(others), WORKERS)
+        )
     if worker.state == "silent":
         text = f"Its worker `{name}` was last heard of {times.back(worker.heard)}, longer than its lease; {then}"
-        return Say(code="running.silent", text=text, since=worker.heard, subject=subject, help=(WORKERS,))
+        hangs = Help(say=f"end process {worker.pid} on {worker.host}, if it hangs: its runs are freed then")
+        help = (hangs, *_another(others), _runs_on(head.owner))
+        return Say(code="running.silent", text=text, since=worker.heard, subject=subject, help=help)
     return None
+
+
+def _another(others: list[str]) -> tuple[Help, ...]:
+    return () if others else (Help(say="start a worker: a process with Engine(..., workflows=[...])"),)
+
+
+def _runs_on(worker: str) -> Help:
+    return helping("see what its worker runs", "workers", worker)
 
 
 def _at_work(head: RunHead, facts: Facts, times: Times) -> Say:
@@ -125,8 +137,10 @@ def _at_work(head: RunHead, facts: Facts, times: Times) -> Say:
     step = facts.steps.get(head.id)
     if step is None:
         text = f"Runs on worker `{facts.worker(head.owner)}` {times.ago(head.updated)}"
-        return Say(code="running.step", text=text, since=head.updated, subject={"worker": head.owner})
+        subject, help = {"worker": head.owner}, (_runs_on(head.owner),)
+        return Say(code="running.step", text=text, since=head.updated, subject=subject, help=help)
     progress = f": {step.progress}" if step.progress and not times.discreet else ""
     beat = f"; heartbeat {times.back(step.beat)}{progress}" if step.beat else ""
     text = f"Step `{step.path}`, attempt {step.attempt}, {times.ago(step.began)} on `{facts.worker(head.owner)}`{beat}"
-    return Say(code="running.step", text=text, since=step.began, subject={"step": step.path, "worker": head.owner})
+    subject, help = {"step": step.path, "worker": head.owner}, (_runs_on(head.owner),)
+    return Say(code="running.step", text=text, since=step.began, subject=subject, help=help)
