@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import msgspec
 import pytest
 from tests.support.transfer_cases import House, approval, order, sleeper
 
+from holdfast import Context, Retry, activity, workflow
 from holdfast.contract.rows import AuditRow
 from holdfast.looking import bulk
 from holdfast.looking.acts import FITS
 from holdfast.looking.views import Acted, BulkProgress, SelectionView
 from holdfast.stores import open_store
-from holdfast.testing import JumpingClock
+from holdfast.testing import JumpingClock, TestEngine
 
 
 @pytest.fixture
@@ -113,6 +115,39 @@ def test_a_rerun_is_previewed_and_a_wrong_step_named(shop, run):
     assert statuses("done") == ["completed"]
     wrong = run("rerun", "done", "--from", "bnak")
     assert (wrong.code, "did you mean 'bank'?" in wrong.err) == (6, True)
+
+
+def test_a_retry_says_first_which_steps_were_undone_and_which_may_have_had_an_effect(shop, run):
+    preview = run("retry", "failed", "--dry-run")
+    assert "steps that run again: keep, bank\n" in preview.out
+    assert "of these were undone, and get new idempotency keys: keep\n" in preview.out
+    assert "may have had an effect" not in preview.out
+    document = json.loads(run("retry", "failed", "--dry-run", "--json").out)
+    assert (document["undone"], document["unsure"]) == (["keep"], {})
+    document = json.loads(run("rerun", "done", "--dry-run", "--json").out)
+    assert (document["undone"], set(document["unsure"].values())) == ([], {"it had completed"})
+    assert "may have had an effect" not in run("rerun", "done", "--dry-run").out
+    assert statuses("failed", "done") == ["failed", "completed"]
+
+
+@activity(retry=Retry.never, timeout=timedelta(seconds=1))
+async def slow() -> None:
+    await asyncio.Event().wait()
+
+
+@workflow
+async def lost(ctx: Context) -> None:
+    await ctx.step(slow)
+
+
+def test_a_retry_says_first_which_step_timed_out(shop, run):
+    async def fill() -> None:
+        async with TestEngine("sqlite:///holdfast.db", workflows=[lost], clock=shop.clock) as engine:
+            await engine.start(lost, id="lost")
+            await engine.settle()
+
+    asyncio.run(fill())
+    assert "slow may have had an effect: its last attempt timed out\n" in run("retry", "lost", "--dry-run").out
 
 
 MEANT = "They begin no step until they are resumed; what is under way finishes.\n"

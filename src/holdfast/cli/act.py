@@ -29,6 +29,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)min)?(?:(\d+)s)?")
 _UNITS = ("days", "hours", "minutes", "seconds")
 _LONGEST = timedelta(days=36_500)
+_COMPLETED = "it had completed"
+"""Why a step may have had an effect that needs not be said: that it is done again was asked for."""
 
 
 def shared(command: F) -> F:
@@ -322,6 +324,13 @@ def _tell(action: str, acted: Acted, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     said = f", {acted.said}" if acted.said else ""
     say(f"{acted.run} {would or 'is '}{PAST[action]}{said}")
-    for name, items in (("steps that run again", acted.steps), ("children that go on", acted.children)):
+    for name, items in (
+        ("steps that run again", acted.steps),
+        ("of these were undone, and get new idempotency keys", acted.undone),
+        ("children that go on", acted.children),
+    ):
         if items:
             say(f"  {name}: {', '.join(items)}")
+    for step, doubt in acted.unsure.items():
+        if doubt != _COMPLETED:
+            say_wrapped(f"  {step} may have had an effect: {doubt}", hang=4)

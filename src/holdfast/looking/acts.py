@@ -78,6 +78,8 @@ async def act(engine: Engine, action: str, run_id: str, options: Options) -> Act
             said=f"goes on from {again.since}" if again.since else "goes on from its beginning",
             steps=list(again.steps),
             children=list(again.children),
+            unsure=again.unsure,
+            undone=list(again.undone),
         )
     status = await run.status()
     if action == "attributes" and not options.dry_run:

@@ -278,6 +278,9 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
     """The class of what went wrong."""
     steps: list[str] = []
     """Of a retry or rerun: the steps that are done again."""
+    unsure: dict[str, str] = {}
+    """Of these, those whose last attempt may have had an effect, and why; `undone` ones get new idempotency keys."""
+    undone: list[str] = []
     children: list[str] = []
     started: list[str] = []
     """Of a backfill: the runs that were started."""

@@ -22,13 +22,14 @@ from holdfast.replay import entry as entries
 from holdfast.replay.cuts import (
     UNDO,
     Cut,
+    covers,
     cut_for_all,
     cut_for_rerun,
     cut_for_resume,
     cut_for_retry,
     cut_for_undoing,
 )
-from holdfast.replay.entry import encode_entry
+from holdfast.replay.entry import decode_entry, encode_entry
 from holdfast.texts import LONGEST_REMARK, check_text
 
 _ATTEMPTS = 5
@@ -49,6 +50,8 @@ class Redo(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of child runs that go on with it, or are started again."""
     unsure: dict[str, str] = msgspec.field(default_factory=dict)
     """Of these steps, those of which it is not known that their last attempt had no effect, and why."""
+    undone: tuple[str, ...] = ()
+    """Of these steps, those that a compensation undid: their idempotency keys are new ones."""
 
 
 class Reopener:
@@ -271,7 +274,10 @@ def _redo(run_id: str, cut: Cut, operation: Reopen) -> Redo:
     children = (*(child for each in operation.children for child in _family(each)), *(id for id, _ in cut.restarted))
     unsure = {redone.path: redone.doubt for redone in cut.redone if redone.doubt}
     steps = tuple(redone.path for redone in cut.redone)
-    return Redo(run_id=run_id, since=cut.reason, steps=steps, children=children, unsure=unsure)
+    marks = (decode_entry(row.kind, row.data) for row in cut.entries if row.kind == entries.Reopened.kind)
+    taken_back = {path for mark in marks for path in mark.undone}
+    undone = tuple(path for path in steps if covers(taken_back, path))
+    return Redo(run_id=run_id, since=cut.reason, steps=steps, children=children, unsure=unsure, undone=undone)
 
 
 def _family(operation: Reopen) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Cuts: where an ended run goes on when it is reopened."""
 
-from holdfast.replay.cuts.cut import UNDO, Cut, Redone, only_undoes, threw
+from holdfast.replay.cuts.cut import UNDO, Cut, Redone, covers, only_undoes, threw
 from holdfast.replay.cuts.finder import (
     CutFinder,
     cut_for_all,
@@ -15,6 +15,7 @@ __all__ = [
     "Cut",
     "CutFinder",
     "Redone",
+    "covers",
     "cut_for_all",
     "cut_for_rerun",
     "cut_for_resume",
