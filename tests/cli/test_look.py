@@ -22,9 +22,12 @@ from tests.support.why_cases import steps
 
 from holdfast.cli.shell.schemas import records, schema_of
 from holdfast.contract.heads import CarriedStep, WorkerAbout, WorkerLoad
+from holdfast.contract.operations import Started
+from holdfast.contract.turns import StartRun
 from holdfast.looking.views import Count, HistoryPage, Page, RunView, Why, WorkerView
 from holdfast.stores import open_store
 from holdfast.testing import JumpingClock, TestEngine
+from holdfast.testing.conformance.samples import new_run, one
 
 carried = steps["book_carrier"]
 
@@ -194,6 +197,22 @@ def test_what_one_worker_runs_is_shown(shop, run):
     assert run("workers", process).code == run("workers", str(os.getpid())).code == 0
     wrong = run("workers", "worker-5")
     assert (wrong.code, "there is no worker 'worker-5'; " in wrong.err) == (2, True)
+
+
+def test_a_run_whose_input_no_code_can_read_is_shown_with_what_moves_it(shop, run):
+    async def fill() -> None:
+        async with shop.engine(run_workflows=False) as client:
+            row = new_run("order-11", at=client.clock.now(), workflow="sleeper", version="", input='{"weeks":1}')
+            await one(client.store, StartRun(run=row), Started)
+        async with shop.engine() as engine:
+            await engine.settle()
+
+    asyncio.run(fill())
+    shown = run("show", "order-11").out
+    assert shown.startswith("order-11  sleeper  blocked\nBlocked: the input of workflow 'sleeper': ")
+    assert "holdfast recover order-11   # try again once the code is put right\n" in shown
+    assert "holdfast terminate order-11 --reason ...   # give it up: end it here and now\n" in shown
+    assert shown.splitlines()[-1].startswith("error "), "lines of holdfast alone are no help"
 
 
 def test_the_database_may_be_named_before_the_command(shop, run, tmp_path, monkeypatch):

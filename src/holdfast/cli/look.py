@@ -174,9 +174,7 @@ def _show(view: RunView, url: str | None) -> None:
     from holdfast.cli.runs.errors import shown_errors
 
     head = view.head
-    click.echo(
-        f"{printable(head.id)}  {printable(head.workflow)} v{printable(head.version)}  {output.status(head.status)}"
-    )
+    click.echo(f"{printable(head.id)}  {flow(head)}  {output.status(head.status)}")
     _why(head.why, url, shown=True)
     say()
     for name, value in _facts(view):
@@ -193,6 +191,11 @@ def _show(view: RunView, url: str | None) -> None:
             [step_row(step, view.as_of, zone()) for step in view.steps],
             spare=(3, 4),
         )
+
+
+def flow(head: Head) -> str:
+    """Return the workflow of a run with its version, which one that was not begun may not have yet."""
+    return printable(f"{head.workflow} v{head.version}" if head.version else head.workflow)
 
 
 def _facts(view: RunView) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.looking.about.frames import FRAME
 from holdfast.looking.views import RunView, StepView
 
-_OURS = re.compile(r"[/\\]holdfast[/\\](?:bodies|context|engine|replay)[/\\]")
+_OURS = re.compile(r"[/\\]holdfast[/\\](?:bodies|context|definitions|engine|payloads|replay)[/\\]")
 _MOST_STEPS, _MOST_FRAMES, _LAST_LINES = 3, 8, 6
 
 
@@ -33,11 +33,15 @@ def _matters(step: StepView, failed: str | None) -> bool:
 
 
 def places(traceback: str, *, otherwise: bool = True) -> list[str]:
-    """Return where an error came through, innermost first, without the lines of holdfast; or else its last lines."""
+    """Return where an error came through, innermost first, without the lines of holdfast; or else its last lines.
+
+    Nothing is left of an error that came through holdfast alone.
+    """
     lines = traceback.split("\n")
     found: list[str] = []
     for number, line in enumerate(lines):
         frame = FRAME.match(line)
+        otherwise = otherwise and frame is None
         if frame is not None and not _OURS.search(frame["file"]):
             text = lines[number + 1].strip() if number + 1 < len(lines) else ""
             found.append(f"{frame['file']}:{frame['line']} in {frame['name'] or '?'}   {text}")

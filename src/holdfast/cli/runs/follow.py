@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.database import app_option, json_option, looking, url_option, zone
-from holdfast.cli.look import step_row
+from holdfast.cli.look import flow, step_row
 from holdfast.cli.output import emit, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.clock import from_datetime
@@ -105,7 +105,7 @@ def pictured(view: RunView) -> list[str]:
     """Return a run as lines: what it is, how far it has come, why it waits, and its steps."""
     head, done = view.head, sum(step.status == "completed" for step in view.steps)
     steps = f"{done} of {len(view.steps)} steps" if view.steps else "no step yet"
-    name = f"{printable(head.id)}  {printable(head.workflow)} v{printable(head.version)}"
+    name = f"{printable(head.id)}  {flow(head)}"
     lines = [f"{name}  {output.status(head.status)}  {steps}", f"  {printable(head.why.sentence)}"]
     width = min(max([len(printable(step.path)) for step in view.steps], default=0), _WIDEST)
     lines += [f"  {_line(step, view, width)}" for step in view.steps]

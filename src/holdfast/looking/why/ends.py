@@ -94,6 +94,7 @@ def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
         *([Help(say=advice[0])] if advice is not None else []),
         helping("see its steps and the whole error", "show", head.id),
         helping("try again once the code is put right", "recover", head.id),
+        helping("give it up: end it here and now", "terminate", head.id, "--reason", "..."),
     )
     step = facts.last_steps.get(head.id, "") if poison else ""
     if poison:
