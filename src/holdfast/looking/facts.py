@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -33,7 +34,10 @@ _OTHERS = 4_000
 """How many rows are looked at to count the runs that wait for the same."""
 _LAST_FACTS = 2_000
 """How much of a history is read for the step that a run is at."""
+_MANY_FACTS = 300
+"""Of more than so many facts steps are made in a thread."""
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +190,19 @@ async def gather_one(store: Store, head: RunHead, facts: Facts) -> None:
     if len(waits) == 1 and (path := _tried_again(waits[0])):
         which = HeadFilter(statuses=(head.status,), workflows=(head.workflow,), waiting=path, budget=_OTHERS)
         facts.others[head.id] = await store.count(which)
-    if head.status in (*_DRIVEN, Status.BLOCKED):
+    poison = head.status is Status.BLOCKED and head.fingerprint is None
+    if head.status in _DRIVEN or poison:
         await _steps(store, head, facts)
     if head.status is Status.PENDING and head.due is not None and head.place != RunPlace.WAITS:
         which = HeadFilter(statuses=(Status.PENDING,), due_until=head.due - 1)
         n, exact, _ = await store.count(which)
         facts.ahead[head.id] = f"{n:,}{'' if exact else '+'} run{' is' if n == 1 else 's are'}" if n else ""
         facts.taken = await _taken(store) if n else None
+
+
+async def aside(size: int, work: Callable[[], T]) -> T:
+    """Do work on so many facts, in a thread where they are many: the loop goes on meanwhile."""
+    return await asyncio.to_thread(work) if size > _MANY_FACTS else work()
 
 
 async def _taken(store: Store) -> float:
@@ -223,7 +233,8 @@ async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
     rows = await store.history(head.key, newest=True, limit=_LAST_FACTS)
     if len(rows) == _LAST_FACTS:
         rows = [*await store.facts_of_kind(head.key, Name.kind, rows[0].seq), *rows]
-    steps = steps_of(head.id, rows, await store.beats(head.key), None, head.generation)
+    beats = await store.beats(head.key)
+    steps = await aside(len(rows), lambda: steps_of(head.id, rows, beats, None, head.generation))
     if head.status is Status.BLOCKED:
         if steps:
             facts.last_steps[head.id] = steps[-1].path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,7 +14,7 @@ from holdfast.contract.rows import TERMINAL, LetterFilter, RunRow, Status
 from holdfast.contract.waits import notes_of, words_of
 from holdfast.errors import BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
-from holdfast.looking.facts import Facts, gather, gather_one
+from holdfast.looking.facts import Facts, aside, gather, gather_one
 from holdfast.looking.house import check_limit, check_place
 from holdfast.looking.query import OPEN, OVERDUE, Query, cursor_at, meets, parse, read_cursor
 from holdfast.looking.times import Times
@@ -38,7 +38,7 @@ from holdfast.looking.why import DEPTH, explain
 from holdfast.payloads import codec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
@@ -56,9 +56,6 @@ MOST = 200
 """How many runs a page may have."""
 MOST_FACTS = 10_000
 """How many facts of a run are looked at, the newest, to show it with its steps."""
-_MANY_FACTS = 300
-"""Of more than so many facts steps are made in a thread."""
-T = TypeVar("T")
 _MOST_TRACEBACK = 4_000
 _NAMED = 3
 _OVER = frozenset({*TERMINAL, Status.BLOCKED})
@@ -200,7 +197,7 @@ class LocalDesk(LocalActs):
         partial = len(rows) > most
         entries = await self._with_names(row.key, rows[1:]) if partial else rows
         beats = await self._store.beats(row.key)
-        steps = await _aside(len(entries), lambda: steps_of(row.id, entries, beats, row.ended, row.generation))
+        steps = await aside(len(entries), lambda: steps_of(row.id, entries, beats, row.ended, row.generation))
         return RunView(
             as_of=to_datetime(self._now),
             head=head_view(head, why, known),
@@ -273,7 +270,7 @@ class LocalDesk(LocalActs):
         more = len(rows) > limit and not archived
         rows = (rows[1:] if newest else rows[:limit]) if more else rows
         named = rows if not after and not newest else await self._with_names(head.key, rows)
-        items = entry_views(named, {row.seq for row in rows}, archived)
+        items = await aside(len(named), lambda: entry_views(named, {row.seq for row in rows}, archived))
         return HistoryPage(run=run_id, items=items, next=rows[-1].seq if more and not newest else None)
 
     async def calls(self, run_id: str, *, facts: int = 5_000) -> CallList:
@@ -286,7 +283,7 @@ class LocalDesk(LocalActs):
         partial = len(rows) > facts
         rows = rows[1:] if partial else rows
         named = await self._with_names(head.key, rows) if partial else rows
-        return await _aside(len(rows), lambda: call_list(run_id, named, {row.seq for row in rows}, partial))
+        return await aside(len(rows), lambda: call_list(run_id, named, {row.seq for row in rows}, partial))
 
     async def timeline(self, run_id: str, *, facts: int = 5_000) -> MomentList:
         from holdfast.looking.about.timeline import MOST_FACTS, moment_list
@@ -322,7 +319,7 @@ class LocalDesk(LocalActs):
         declared = declared_dependencies(head.workflow, self._code)
         most = None if declared is not None else MOST_FACTS
         entries, beats = await self._store.history(head.key, limit=most), await self._store.beats(head.key)
-        steps = steps_of(head.id, entries, beats, head.ended, head.generation)
+        steps = await aside(len(entries), lambda: steps_of(head.id, entries, beats, head.ended, head.generation))
         partial = most is not None and len(entries) == most
         # Which steps followed which takes a while of a long run.
         return await asyncio.to_thread(run_graph_view, run_id, head.workflow, steps, declared, partial)
@@ -448,11 +445,6 @@ def head_view(head: RunHead, why: Why, facts: Facts) -> Head:
 
 def _moment(at: Instant | None) -> Any:
     return to_datetime(at) if at is not None else None
-
-
-async def _aside(size: int, work: Callable[[], T]) -> T:
-    """Do work on so many facts, in a thread where they are many: the loop goes on meanwhile."""
-    return await asyncio.to_thread(work) if size > _MANY_FACTS else work()
 
 
 def _step(step: Any) -> StepView:

@@ -16,6 +16,7 @@ from holdfast.definitions import Registry
 from holdfast.engine.views.steps import steps_of
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.histories.recorded import RecordedRun, bring_to_its_end, recorded_run, unbegun
+from holdfast.looking.facts import aside
 from holdfast.looking.source import perilous
 from holdfast.looking.times import span
 from holdfast.looking.views import StepView
@@ -47,7 +48,8 @@ class StepDetail(msgspec.Struct, frozen=True, kw_only=True):
 async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | None) -> ArgumentsView:
     """Return what `Desk.arguments` does."""
     entries = await store.history(row.key)
-    known = {each.path: each for each in steps_of(row.id, entries, {}, row.ended, row.generation)}
+    steps = await aside(len(entries), lambda: steps_of(row.id, entries, {}, row.ended, row.generation))
+    known = {each.path: each for each in steps}
     if step not in known:
         near = get_close_matches(step, known, 1)
         raise BadInput(f"run {row.id} has called no step {step!r}{f'; did you mean {near[0]}?' if near else ''}")

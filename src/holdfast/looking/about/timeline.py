@@ -12,6 +12,7 @@ import msgspec
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import EntryRow, LetterFilter, RunRow
 from holdfast.contract.store import Store
+from holdfast.looking.facts import aside
 from holdfast.looking.views import EntryView
 from holdfast.payloads import codec
 
@@ -137,16 +138,18 @@ async def moment_list(
 
     rows = await store.history(row.key, newest=True, limit=facts + 1)
     partial = len(rows) > facts
-    items = timeline(
-        row,
-        await with_names(row.key, rows[1:]) if partial else rows,
-        await store.audit(row.id),
-        await store.letters(LetterFilter(run=row.id)),
-        await store.evidence(row.id),
-        [] if partial else await store.history(row.key, archived=True),
-    )
-    made = [MomentView(at=each.at, what=each.what, where=each.where, detail=each.detail or None) for each in items]
-    return MomentList(run=row.id, items=made, partial=partial)
+    named = await with_names(row.key, rows[1:]) if partial else rows
+    acts, evidence = await store.audit(row.id), await store.evidence(row.id)
+    letters = await store.letters(LetterFilter(run=row.id))
+    archived = [] if partial else await store.history(row.key, archived=True)
+
+    def made() -> list[MomentView]:
+        return [
+            MomentView(at=each.at, what=each.what, where=each.where, detail=each.detail or None)
+            for each in timeline(row, named, acts, letters, evidence, archived)
+        ]
+
+    return MomentList(run=row.id, items=await aside(len(named) + len(archived), made), partial=partial)
 
 
 @dataclass(slots=True)
