@@ -127,7 +127,7 @@ def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
 def acknowledge_letters(
     letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None
 ) -> int:
-    """Note that dead letters were seen, and need nothing done; it is on record who did. - takes ids from stdin.
+    """Note that dead letters were seen, and need nothing done; it is on record who did. With - ids are read from stdin.
 
     \b
     Example: holdfast letters ack 019a8b1c-0000-7000-8000-000000000000 --reason "refunded by hand"
@@ -140,7 +140,7 @@ def acknowledge_letters(
 @click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
 @shared
 def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
-    """Let the runs of dead letters go on from what failed, or deliver their messages again. - takes ids from stdin.
+    """Let runs of dead letters go on from what failed, or deliver messages again. With - ids are read from stdin.
 
     \b
     Example: holdfast letters replay 019a8b1c-0000-7000-8000-000000000000 --reason "the bank is back"
@@ -153,7 +153,7 @@ def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_
 @click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
 @shared
 def remove_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
-    """Forget dead letters; their runs stay as they are. It is on record who did it. - takes ids from stdin.
+    """Forget dead letters; their runs stay as they are. It is on record who did it. With - ids are read from stdin.
 
     \b
     Example: holdfast letters remove 019a8b1c-0000-7000-8000-000000000000 --reason "a test"
