@@ -95,6 +95,46 @@ def test_a_directory_is_open_once(tmp_path):
     DirectoryDriver(tmp_path).close()
 
 
+FORKING = """
+import os, sys
+from holdfast.errors import StoreClosed
+from holdfast.kv import DirectoryDriver
+from holdfast.kv.drivers.lmdb import LMDBDriver
+path, opened = sys.argv[1], globals()[sys.argv[2]]
+driver = opened(path)
+driver.batch({b"n": b"1"})
+said, say = os.pipe()
+waiting, wake = os.pipe()
+child = os.fork()
+if not child:
+    os.close(wake)
+    try:
+        driver.batch({b"n": b"2"})
+    except StoreClosed as error:
+        os.write(say, str(error).encode())
+    else:
+        os.write(say, b"wrote")
+    os.read(waiting, 1)  # until its parent ends
+    os._exit(0)
+print(os.read(said, 1000).decode())
+driver.batch({b"n": b"3"})
+driver.close()
+driver = opened(path)  # though the child lives
+print(driver.get(b"n").decode())
+driver.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["DirectoryDriver", "LMDBDriver"])
+def test_a_forked_child_has_no_part_in_the_key_space_of_its_parent(tmp_path, kind):
+    """S1-3 G1 What two processes append to one file is lost; and a child that lives on keeps no lock."""
+    pytest.importorskip("lmdb", reason="the package lmdb is not installed")
+    command = [sys.executable, "-c", FORKING, tmp_path, kind]
+    said, value = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert "inherited through a fork" in said
+    assert value == "3"
+
+
 def test_a_lock_that_a_killed_process_leaves_for_a_moment_is_waited_for(tmp_path, monkeypatch):
     """Between fork and exec its child has the lock, too."""
     monkeypatch.setattr(directory, "_LOCK_TRIES", 100_000)

@@ -24,6 +24,7 @@ from holdfast.errors import (
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 from holdfast.kv.drivers import segments
 from holdfast.kv.drivers.folders import check_place, file_identity, refuse_foreign_folder
+from holdfast.kv.drivers.forks import keep_to_this_process
 from holdfast.kv.drivers.memory import SortedKeys
 from holdfast.system import lock
 
@@ -77,6 +78,7 @@ class DirectoryDriver(Driver):
         except BaseException:
             self._let_go()
             raise
+        keep_to_this_process(self)
 
     def _open(self) -> None:
         space = segments.read_all(self.path)
@@ -129,7 +131,7 @@ class DirectoryDriver(Driver):
 
     def _append(self, puts: Mapping[bytes, bytes], deletes: Collection[bytes]) -> None:
         if self._file < 0:
-            raise StoreClosed(f"{self.path}: the driver is closed")
+            raise StoreClosed(f"{self.path}: the driver is closed, or was inherited through a fork: open one here")
         data = segments.packed(self._number + 1, puts, deletes)
         try:
             self._make_room(self._end + len(data))
@@ -222,6 +224,10 @@ class DirectoryDriver(Driver):
         if self._file >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._end)  # the room is for a process that has it open
+        self._let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: be of no use, and do not keep the lock when the parent lets go of it."""
         self._let_go()
 
     def _let_go(self) -> None:

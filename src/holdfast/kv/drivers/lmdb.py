@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.kv.driver import Driver, Expected, Pair, check_sizes
 from holdfast.kv.drivers.folders import FileIdentity, check_place, file_identity, refuse_foreign_folder
+from holdfast.kv.drivers.forks import keep_to_this_process
 
 _ALARM = b"alarm"
 _SPACE = b"space "
@@ -119,6 +120,7 @@ class LMDBDriver(Driver):
         except (lmdb.Error, OSError) as error:
             self.close()
             raise CannotOpen(f"{self.path}: {error}") from error
+        keep_to_this_process(self)
 
     def get(self, key: bytes) -> bytes | None:
         return self._read(b"k" + key)
@@ -211,7 +213,7 @@ class LMDBDriver(Driver):
 
     def _begun(self, write: bool) -> Any:
         if self._environment is None:
-            raise StoreClosed(f"{self.path}: the driver is closed")
+            raise StoreClosed(f"{self.path}: the driver is closed, or was inherited through a fork: open one here")
         while True:
             try:
                 return self._environment.begin(write=write)
@@ -223,6 +225,10 @@ class LMDBDriver(Driver):
 
     def _crowded(self) -> StoreBusy:
         return StoreBusy(f"{self.path}: as many read it as LMDB lets at once; try again")
+
+    def abandon(self) -> None:
+        """In a forked child: be of no use. The environment stays open, since closing it would be felt by the parent."""
+        self._environment = None
 
     def close(self) -> None:
         if self._environment is not None:
