@@ -354,16 +354,14 @@ class OddClient:
 
 class TestRedisDriver(DriverConformance):
     @pytest.fixture
-    async def open_driver(self, server):
-        client = server.client()
+    def open_driver(self, server):
         self.server = server
-        yield lambda: RedisDriver(client, "space")
-        await client.aclose()
+        return lambda: RedisDriver.connect(f"unix://{server.socket}", "space")
 
     def program(self):
         return (
-            "import redis.asyncio\nfrom holdfast.kv.drivers.redis import RedisDriver\n"
-            f"driver = RedisDriver(redis.asyncio.Redis(unix_socket_path={self.server.socket!r}), 'space')"
+            "from holdfast.kv.drivers.redis import RedisDriver\n"
+            f"driver = RedisDriver.connect('unix://{self.server.socket}', 'space')"
         )
 
     def fail_next_batch(self, driver, monkeypatch):

@@ -5,7 +5,7 @@ A test module makes one class from `DriverConformance` and gives it what it need
     class TestMyDriver(DriverConformance):
         @pytest.fixture
         def open_driver(self, tmp_path): ...   # a function that opens the key space, empty at first; called again it
-                                               # makes another driver of the same one
+                                               # makes another driver of the same one. It may be a coroutine function
 
 What it says besides is optional: see the methods of the class.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,7 +23,7 @@ import pytest
 from holdfast.errors import NotAsExpected, OutcomeUnknown, PayloadTooLarge, StoreError
 from holdfast.kv.driver import Driver, Expected, Pair, answer
 
-Open = Callable[[], Driver]
+Open = Callable[[], Driver | Awaitable[Driver]]
 _SOME = {b"a": b"1", b"ab": b"2", b"ab\x00": b"3", b"ab\xff": b"4", b"ac": b"5", b"b": b"6", b"\xff\xff": b"7"}
 _AT, _PAST = (datetime(year, 1, 2, 3, 4, 5, 678901, UTC) for year in (2030, 2020))
 
@@ -36,7 +36,7 @@ class DriverConformance:
         raise NotImplementedError("return a function that opens the key space")
 
     def program(self) -> str | None:
-        """Return Python that assigns `driver`, the one that `open_driver` opens, in another process; None to skip."""
+        """Return Python that assigns `driver`, what `open_driver()` gives, in another process; None to skip."""
         return None
 
     def fail_next_batch(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ class DriverConformance:
     # Reading and writing.
 
     async def test_what_a_batch_put_is_there(self, open_driver: Open) -> None:
-        driver = open_driver()
+        driver = await answer(open_driver())
         await answer(driver.batch(_SOME))
         assert {key: await answer(driver.get(key)) for key in _SOME} == _SOME
         assert await answer(driver.get(b"aa")) is None
@@ -60,7 +60,7 @@ class DriverConformance:
 
     async def test_a_list_is_in_the_order_of_bytes(self, open_driver: Open) -> None:
         """S1-6 Whatever order they were put in; a longer key comes after the key that it begins with."""
-        driver = open_driver()
+        driver = await answer(open_driver())
         keys = [bytes([first, second]) for first in (255, 0, 127, 128, 9, 10) for second in (255, 0, 128)]
         keys += [b"\x00", b"\x80", b"a", b"B", b"b", b"A"]
         for key in keys:
@@ -73,7 +73,7 @@ class DriverConformance:
 
     async def test_a_list_has_only_what_begins_with_exactly_these_bytes(self, open_driver: Open) -> None:
         """S1-8"""
-        driver = open_driver()
+        driver = await answer(open_driver())
         await answer(driver.batch(_SOME))
         for prefix in (b"a", b"ab", b"ab\xff", b"\xff", b"\xff\xff", b"c", b""):
             wanted = [(key, value) for key, value in sorted(_SOME.items()) if key.startswith(prefix)]
@@ -81,12 +81,12 @@ class DriverConformance:
         await answer(driver.close())
 
     async def test_what_is_durable_is_there_when_it_is_opened_again(self, open_driver: Open) -> None:
-        driver = open_driver()
+        driver = await answer(open_driver())
         await answer(driver.batch(_SOME))
         await answer(driver.batch({b"a": b"changed"}, [b"ab"]))
         await answer(driver.close())
         await answer(driver.close())
-        driver = open_driver()
+        driver = await answer(open_driver())
         assert dict(await answer(driver.list(b""))) == {
             **{k: v for k, v in _SOME.items() if k != b"ab"},
             b"a": b"changed",
@@ -95,10 +95,10 @@ class DriverConformance:
 
     async def test_a_driver_that_excludes_others_is_open_once(self, open_driver: Open) -> None:
         """What it says of that is believed: a process that had the key space before is known to be gone."""
-        driver = open_driver()
+        driver = await answer(open_driver())
         if driver.exclusive:
             with pytest.raises(StoreError):
-                await answer(open_driver().close())
+                await answer((await answer(open_driver())).close())
         await answer(driver.close())
 
     async def test_two_drivers_of_a_key_space_see_what_the_other_wrote(self, open_driver: Open) -> None:
@@ -106,11 +106,11 @@ class DriverConformance:
 
         So a driver that compares is fenced by what another wrote.
         """
-        first = open_driver()
+        first = await answer(open_driver())
         if first.exclusive:
             await answer(first.close())
             pytest.skip("no two of these drivers are open at once")
-        second = open_driver()
+        second = await answer(open_driver())
         wanted = {b"epoch": b"0", b"gone0": b"", b"gone1": b""}
         await answer(first.batch(wanted))
         for number, (writes, other) in enumerate(((first, second), (second, first))):
@@ -135,7 +135,7 @@ class DriverConformance:
 
     async def test_what_is_declared_fits(self, open_driver: Open) -> None:
         """A key as long as declared is kept whole: two that differ in their last byte are two."""
-        driver = open_driver()
+        driver = await answer(open_driver())
         longest = [b"k" * (driver.max_key - 1) + last for last in (b"1", b"2")]
         size = min(driver.max_value, 4 * 1024 * 1024)
         await answer(driver.batch(dict.fromkeys(longest, b"v" * size)))
@@ -150,7 +150,7 @@ class DriverConformance:
     async def test_what_is_larger_than_declared_is_refused_and_nothing_of_it_is_kept(
         self, open_driver: Open, what: str
     ) -> None:
-        driver = open_driver()
+        driver = await answer(open_driver())
         puts = {b"other": b"1"}
         if what == "key":
             puts[b"k" * (driver.max_key + 1)] = b"1"
@@ -166,7 +166,7 @@ class DriverConformance:
     # All or nothing.
 
     async def test_a_batch_is_made_only_if_it_finds_what_it_expects(self, open_driver: Open) -> None:
-        driver = open_driver()
+        driver = await answer(open_driver())
         if not driver.compares:
             await answer(driver.close())
             pytest.skip("this driver does not compare")
@@ -184,7 +184,7 @@ class DriverConformance:
 
     async def test_batches_at_the_same_time_are_made_one_after_another(self, open_driver: Open) -> None:
         """S1-7 Of those that expect the same one is made; each is made whole."""
-        driver = open_driver()
+        driver = await answer(open_driver())
 
         async def write(number: int) -> bool:
             order = range(20) if number % 2 else range(19, -1, -1)
@@ -202,7 +202,7 @@ class DriverConformance:
 
     async def test_a_list_shows_all_of_a_batch_or_nothing_of_it(self, open_driver: Open) -> None:
         """S1-7 Also of one that is made while it is listed."""
-        driver = open_driver()
+        driver = await answer(open_driver())
         names = [b"k%02d" % each for each in range(20)]
         await answer(driver.batch(dict.fromkeys(names, b"0")))
         seen: list[set[bytes]] = []
@@ -225,7 +225,7 @@ class DriverConformance:
         self, open_driver: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """S1-7"""
-        driver = open_driver()
+        driver = await answer(open_driver())
         await answer(driver.batch(_SOME))
         with monkeypatch.context() as patch:
             self.fail_next_batch(driver, patch)
@@ -238,14 +238,14 @@ class DriverConformance:
         self, open_driver: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """S1-7"""
-        driver = open_driver()
+        driver = await answer(open_driver())
         await answer(driver.batch(_SOME))
         with monkeypatch.context() as patch:
             self.lose_next_answer(driver, patch)
             with pytest.raises(OutcomeUnknown):
                 await answer(driver.batch({b"a": b"new", b"z": b"new"}, [b"b"]))
         await answer(driver.close())
-        driver = open_driver()
+        driver = await answer(open_driver())
         kept = dict(await answer(driver.list(b"")))
         made = {**{key: value for key, value in _SOME.items() if key != b"b"}, b"a": b"new", b"z": b"new"}
         assert kept in (_SOME, made)
@@ -256,7 +256,7 @@ class DriverConformance:
         assert dict(await answer(driver.list(b""))) == wanted
         await answer(driver.batch({b"next": b"1"}))
         await answer(driver.close())
-        driver = open_driver()
+        driver = await answer(open_driver())
         assert dict(await answer(driver.list(b""))) == {**wanted, b"next": b"1"}
         await answer(driver.close())
 
@@ -268,10 +268,10 @@ class DriverConformance:
         program = self.program()
         if program is None:
             pytest.skip("this driver does not outlive its process")
-        await answer(open_driver().close())
+        await answer((await answer(open_driver())).close())
         for _ in range(2):
             told = await asyncio.get_running_loop().run_in_executor(None, _killed, program)
-            driver = open_driver()
+            driver = await answer(open_driver())
             values = {value for _, value in await answer(driver.list(b"k"))}
             assert len(values) == 1, f"a batch was kept in part: {sorted(values)}"
             assert int(values.pop()) >= told
@@ -284,7 +284,7 @@ class DriverConformance:
 
     async def test_there_is_one_alarm_and_it_is_kept(self, open_driver: Open) -> None:
         """S1-5 Set, set again, opened again, cleared; it is apart from the keys."""
-        driver = open_driver()
+        driver = await answer(open_driver())
         assert await answer(driver.get_alarm()) is None
         await answer(driver.clear_alarm())
         for at in (_AT + timedelta(days=1), _PAST, _AT):  # earlier, one that is over, and later again
@@ -295,13 +295,13 @@ class DriverConformance:
         assert await answer(driver.get_alarm()) == _AT
         assert list(await answer(driver.list(b""))) == [(b"k", b"v")]
         await answer(driver.close())
-        driver = open_driver()
+        driver = await answer(open_driver())
         assert await answer(driver.get_alarm()) == _AT
         for _ in range(2):
             await answer(driver.clear_alarm())
             assert await answer(driver.get_alarm()) is None
         await answer(driver.close())
-        driver = open_driver()
+        driver = await answer(open_driver())
         assert await answer(driver.get_alarm()) is None
         await answer(driver.close())
 
@@ -313,10 +313,11 @@ from holdfast.kv.driver import answer
 from holdfast.testing.drivers import _AT
 {program}
 async def write():
-    start = int((await answer(driver.get(b"k00"))) or 0)
+    opened = await answer(driver)
+    start = int((await answer(opened.get(b"k00"))) or 0)
     for number in range(start + 1, start + 1_000_000):
-        await answer(driver.batch({{b"k%02d" % each: b"%d" % number for each in range(30)}}))
-        await answer(driver.set_alarm(_AT + timedelta(seconds=number)))
+        await answer(opened.batch({{b"k%02d" % each: b"%d" % number for each in range(30)}}))
+        await answer(opened.set_alarm(_AT + timedelta(seconds=number)))
         print(number, flush=True)
 asyncio.run(write())
 """
