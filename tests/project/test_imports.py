@@ -13,11 +13,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from tests.support.paths import ROOT
+from tests.support.source import SOURCE, trees
 
 import holdfast
-
-SOURCE = ROOT / "src" / "holdfast"
 
 # Module names are written without the leading "holdfast."; the package itself is "". "replay.*" is what is inside
 # replay, "replay" its __init__.
@@ -226,7 +224,7 @@ PACKAGES = {module_name(path) for path in SOURCE.rglob("__init__.py")}
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     """Return the tree of each module; made when a test asks, for every process of the tests reads this file."""
-    return {name: ast.parse(path.read_text(), str(path)) for name, path in NAMES.items()}
+    return {module_name(path): tree for path, tree in trees().items() if path.is_relative_to(SOURCE)}
 
 
 def imports(module: str, root: ast.AST) -> Iterator[tuple[str, str]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.support.source import SOURCE, trees
 
-SOURCE = Path(__file__).parent.parent.parent / "src" / "holdfast"
 LINES_OF_A_FILE = 500
 LINES_OF_A_FUNCTION = 60
 ATTRIBUTES_OF_A_CLASS = 25
@@ -20,11 +19,13 @@ MANY_ALIKE = {"testing/conformance": "one file of tests for each topic of the st
 
 
 def over_a_limit() -> Iterator[str]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name, text = path.relative_to(SOURCE).as_posix(), path.read_text()
-        if len(text.splitlines()) > LINES_OF_A_FILE:
+    for path, tree in trees().items():
+        if not path.is_relative_to(SOURCE):
+            continue
+        name = path.relative_to(SOURCE).as_posix()
+        if len(path.read_text().splitlines()) > LINES_OF_A_FILE:
             yield f"{name} is longer than {LINES_OF_A_FILE} lines"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length(node) > LINES_OF_A_FUNCTION:
                 yield f"{name}: {node.name}() is longer than {LINES_OF_A_FUNCTION} lines"
             if isinstance(node, ast.ClassDef) and not is_record(node) and len(attributes(node)) > ATTRIBUTES_OF_A_CLASS:

@@ -6,13 +6,12 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.support.paths import ROOT
+from tests.support.source import trees
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 VAGUE = ("anybody", "elsewhere", "everybody", "few", "nobody", "somebody", "whoever")
@@ -30,7 +29,7 @@ def test_a_word_stands_once_in_the_glossary():
 
 def test_every_word_of_the_glossary_is_used():
     """In another document, or in the source."""
-    written = "\n".join(path.read_text() for path in [*PAGES, *SOURCES] if path != GLOSSARY).lower()
+    written = "\n".join(path.read_text() for path in [*PAGES, *trees()] if path != GLOSSARY).lower()
     assert [word for word in _WORD.findall(GLOSSARY.read_text()) if not re.search(rf"\b{word}", written)] == []
 
 
@@ -42,12 +41,14 @@ def test_a_sentence_of_a_document_says_who(page):
 
 
 def test_a_docstring_says_who():
-    assert [f"{path.name}: {text}" for path in SOURCES for text in _docstrings(path) if _OPENING.match(text)] == []
+    assert [
+        f"{path.name}: {text}" for path, tree in trees().items() for text in _docstrings(tree) if _OPENING.match(text)
+    ] == []
 
 
-def _docstrings(path: Path) -> Iterator[str]:
+def _docstrings(tree: ast.Module) -> Iterator[str]:
     """Give the first line of every docstring, those of attributes included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value.strip().partition("\n")[0]
 
@@ -55,8 +56,8 @@ def _docstrings(path: Path) -> Iterator[str]:
 def test_no_two_classes_share_a_name():
     """Apart from private ones, which are seen in one file only."""
     homes = defaultdict(list)
-    for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+    for path, tree in trees().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(ROOT))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
