@@ -96,10 +96,10 @@ async def test_heartbeats_cross_from_the_child():
 
     @workflow
     async def caller(ctx: Context) -> list[str]:
-        return list(await asyncio.gather(caught(ctx.step(bodies.beat, 10)), caught(ctx.step(bodies.beat, 1))))
+        return list(await asyncio.gather(caught(ctx.step(bodies.beat, 25)), caught(ctx.step(bodies.beat, 1))))
 
     async with TestEngine(workflows=[caller]) as engine:
-        assert await engine.execute(caller) == ["10", "HeartbeatTimeout: step 'beat#2' sent no heartbeat for 0.7 s"]
+        assert await engine.execute(caller) == ["25", "HeartbeatTimeout: step 'beat#2' sent no heartbeat for 2 s"]
 
 
 @pytest.mark.parametrize("why", ["timeout", "cancel"])

@@ -92,7 +92,7 @@ def hopeless(log: str) -> None:
     raise QuiteHopeless("x")
 
 
-@activity(isolate="process", heartbeat_timeout=timedelta(milliseconds=700), retry=Retry.never)
+@activity(isolate="process", heartbeat_timeout=timedelta(seconds=2), retry=Retry.never)
 def beat(beats: int) -> int:
     """Send heartbeats from the child for longer than the heartbeat timeout, then fall silent."""
     for _ in range(beats):
