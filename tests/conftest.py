@@ -33,7 +33,8 @@ settings.load_profile("shared machine")
 _ROOM_FOR_DATABASES = 4 << 30
 _LONG = ("crash", "examples", "transfer", "postgres", "simulation")
 _LONGEST = ("test_tutorial.py",)
-# These wait in real time, try hundreds of random examples, or start processes by a function of their own.
+# These wait in real time, try hundreds of random examples, fill large databases, or start processes by a function of
+# their own.
 _NOT_QUICK = (
     "test_batches.py",
     "test_begin.py",
@@ -45,13 +46,20 @@ _NOT_QUICK = (
     "test_described.py",
     "test_docs.py",
     "test_examples.py",
+    "test_hostile_texts.py",
     "test_isolated_steps.py",
     "test_kills.py",
     "test_lifespan.py",
+    "test_limit_clocks.py",
     "test_mounts.py",
+    "test_patience.py",
+    "test_queue_places.py",
     "test_servers.py",
     "test_small.py",
+    "test_three_in_the_morning.py",
     "test_time_skipping.py",
+    "test_which_store.py",
+    "test_why_always.py",
 )
 _SEEDS = 10
 """How many of the random worlds, workflows and races of a test are tried in quick runs."""

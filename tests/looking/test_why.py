@@ -88,7 +88,7 @@ ALL = [fulfil, pay, breaks, approval, endless, parent, sleeper, account, trainin
 @pytest.fixture
 async def engine(path) -> AsyncIterator[TestEngine]:
     clock = JumpingClock()
-    async with TestEngine(f"sqlite:///{path}", workflows=ALL, clock=clock) as engine:
+    async with TestEngine(f"sqlite:///{path}", workflows=ALL, clock=clock, stop_grace=timedelta(0)) as engine:
         engine.store.clock = clock
         yield engine
 
