@@ -10,13 +10,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 from tests.support.asgi import Browser
-from tests.web.shop import house
+from tests.web.shop import house, order
 
+from holdfast.cli.main import main
 from holdfast.looking import LocalDesk
 from holdfast.looking.acting.tokens import KnownTokens
 from holdfast.web.app import Dashboard
@@ -110,6 +112,55 @@ def test_other_machines_are_served_under_a_name_and_by_tls_only(bind):
 def test_an_address_is_an_address_and_a_port(bind, said):
     with pytest.raises(CannotServe, match=said):
         listen(bind)
+
+
+def test_what_is_masked_is_read_from_settings_as_the_database_is(tmp_path: Path, monkeypatch):
+    """Otherwise a person who looks by `holdfast ui` would see what the dashboard of the application masks."""
+    seen: list[tuple[str, ...]] = []
+
+    async def served(engine: Any, listening: Any, serving: Serving, *others: Any) -> None:
+        seen.append(serving.redact)
+
+    monkeypatch.setattr("holdfast.web.standalone.serve", served)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text('url = "sqlite:///shop.db"\nredact = ["customer.name", "headers.*"]\n')
+    command = ("ui", "--no-open", "--bind", "127.0.0.1:0")
+    assert main(command) == 0
+    monkeypatch.setenv("HOLDFAST_REDACT", "iban")
+    assert main(command) == 0
+    assert main((*command, "--redact", "card.number, name")) == 0
+    assert seen == [("customer.name", "headers.*"), ("iban",), ("card.number", "name")]
+
+
+async def test_a_server_by_itself_masks_what_it_is_told_to():
+    async with house() as engine:
+        await (await engine.start(order, "lamp", id="order-7")).result()
+        with listen("127.0.0.1:0") as listening:
+            links: asyncio.Queue[str] = asyncio.Queue()
+            serving = serve(engine, listening, Serving(redact=("item",)), Principal("kim", "reader"), links.put_nowait)
+            task = asyncio.create_task(serving)
+            try:
+                link = await links.get()
+                host, _, token = link.removeprefix("http://").partition("/#token=")
+                headers = {"Content-Type": "application/json", "X-Holdfast": "1", "Origin": f"http://{host}"}
+                said = await asyncio.to_thread(_read, host, token, headers)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+    assert msgspec.json.decode(said)["input"] == {"item": "\u2022" * 6}
+
+
+def _read(host: str, token: str, headers: dict[str, str]) -> bytes:
+    connection = http.client.HTTPConnection(host, timeout=60)
+    try:
+        connection.request("POST", "/api/v1/session", msgspec.json.encode({"token": token}), headers)
+        opened = connection.getresponse()
+        opened.read()
+        cookie = str(opened.headers["set-cookie"]).partition(";")[0]
+        connection.request("GET", "/api/v1/runs/order-7", headers={"Cookie": cookie})
+        return connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 async def test_other_machines_are_not_served_without_a_token():

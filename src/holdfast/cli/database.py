@@ -102,6 +102,8 @@ def _in_file(file: Path, path: tuple[str, ...], name: str) -> Setting | None:
         values = values.get(part, {}) if isinstance(values, dict) else {}
     if not isinstance(values, dict) or name not in values:
         return None
+    if name == "redact" and isinstance(values[name], list) and all(isinstance(each, str) for each in values[name]):
+        return Setting(",".join(values[name]), str(file))
     if not isinstance(values[name], str):
         raise BadInput(f"{file}: {name} must be a text, not {values[name]!r}")
     return Setting(values[name], str(file))

@@ -16,6 +16,7 @@ from holdfast.cli.database import (
     careful_store,
     code_at_hand,
     database,
+    setting,
     url_option,
     who,
 )
@@ -46,6 +47,12 @@ from holdfast.contract.tokens import ROLES
     show_default=True,
     help="What the browser may do that the link lets in.",
 )
+@click.option(
+    "--redact",
+    metavar="PATHS",
+    help="Values of payloads that no one is shown, by the ends of their paths: card,headers.*; HOLDFAST_REDACT, or "
+    "redact = [...] under [tool.holdfast].",
+)
 @click.option("--no-open", is_flag=True, help="Only write the link.")
 @app_option
 @url_option
@@ -56,6 +63,7 @@ def ui_command(
     tls_key: str | None,
     behind_proxy: bool,
     role: Any,
+    redact: str | None,
     no_open: bool,
     app: str | None,
     url: str | None,
@@ -75,7 +83,11 @@ def ui_command(
     from holdfast.web.auth import Principal
     from holdfast.web.standalone import Serving, check_serving, listen, serve
 
-    serving = Serving(bind=bind, hosts=hosts, certificate=tls_cert, key=tls_key, behind_proxy=behind_proxy)
+    marked = setting("redact", redact)
+    paths = tuple(each.strip() for each in marked.value.split(",") if each.strip()) if marked is not None else ()
+    serving = Serving(
+        bind=bind, hosts=hosts, certificate=tls_cert, key=tls_key, behind_proxy=behind_proxy, redact=paths
+    )
     check_serving(serving)
     try:
         where = database(url).value

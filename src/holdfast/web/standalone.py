@@ -42,6 +42,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     behind_proxy: bool = False
     """Whether a reverse proxy stands before it, which alone can reach it, speaks TLS and says who asks it."""
+    redact: tuple[str, ...] = ()
+    """The ends of paths in payloads whose values are masked, beside keys that look like secrets."""
 
     @property
     def local(self) -> bool:
@@ -127,7 +129,7 @@ async def serve(
         )
     host, port = listening.getsockname()[:2]
     gate = SessionSignIn(Bearers(KnownTokens(engine.store)))
-    app: ASGIApp = Dashboard(desk, gate, _hosts(serving, port), Redaction())
+    app: ASGIApp = Dashboard(desk, gate, _hosts(serving, port), Redaction(serving.redact))
     server = _Server(
         uvicorn.Config(
             BehindProxy(app) if serving.behind_proxy else app,

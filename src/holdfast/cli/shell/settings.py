@@ -58,6 +58,10 @@ def settings(url: str | None, app: str | None) -> list[SettingView]:
         ),
         ("token", Setting("***", given.source) if (given := token()) is not None else Setting("", _NOBODY)),
         ("actor", _environment("HOLDFAST_ACTOR", Setting(who(None), "the login name"))),
+        (
+            "redact",
+            setting("redact", None) or Setting("", "nothing: holdfast ui --redact, HOLDFAST_REDACT, [tool.holdfast]"),
+        ),
         ("time zone", _environment("HOLDFAST_TZ", Setting("", "this machine"))),
         ("colours", _colours()),
         ("pager", _environment("HOLDFAST_PAGER", Setting("", "nothing: long tables are written as they are"))),
