@@ -82,3 +82,27 @@ def test_what_cannot_be_done_is_said_with_its_code(ask):
     assert code == 7
     done = msgspec.convert(json.loads(out)["items"], list[Acted])
     assert [each.changed for each in done] == [True, False]
+
+
+CAUSE = ("--workflow", "order", "--step", "bank", "--error", "ValueError")
+
+
+def test_all_letters_of_a_cause_are_counted_and_replayed(ask):
+    code, out, _ = ask("letters", "replay", *CAUSE, "--dry-run")
+    assert (code, "2 dead letters match: 2 can be replayed." in out) == (0, True)
+    plan = json.loads(ask("letters", "replay", *CAUSE, "--dry-run", "--json")[1])
+    assert (plan["schema"], plan["can"]) == ("holdfast.letter-plan/1", 2)
+    code, _, err = ask("letters", "replay", *CAUSE)
+    assert (code, "--yes --expect 2" in err) == (2, True)
+    code, _, err = ask("letters", "replay", *CAUSE, "--yes", "--expect", "3")
+    assert (code, "this acts on 2 dead letters" in err) == (2, True)
+    code, out, _ = ask("letters", "replay", *CAUSE, "--yes", "--expect", "2", "--by", "kim")
+    assert (code, "replayed 2" in out) == (0, True)
+    assert ask("letters", "ack", *CAUSE, "--yes")[0] == 6
+
+
+@pytest.mark.parametrize(
+    "given", [(), ("one", *CAUSE), CAUSE[:4], ("one", "--dry-run"), ("one", "--expect", "1")], ids=str
+)
+def test_letters_are_named_one_by_one_or_by_their_cause(ask, given):
+    assert ask("letters", "remove", *given)[0] == 2

@@ -102,3 +102,22 @@ async def test_the_audit_trail_is_listed_newest_first_and_checked(page, shop):
     assert [row["action"] for row in await items(page, "/audit?actor=lena")] == ["pause"]
     assert (await page.get("/api/v1/audit/verify")).json["ok"]
     assert (await page.get("/api/v1/audit?since=yesterday")).status == 400
+
+
+async def test_bars_are_of_the_runs_that_a_filter_finds(page, shop):
+    await (await shop.start(order, "lamp", id="done", attributes={"customer": "c-1"})).result()
+    await (await shop.start(order, "lamp", id="other")).result()
+    await shop.start(fail, id="failed", attributes={"customer": "c-1"})
+    await eventually(lambda: _is(shop, "failed", "failed"))
+    found = (await page.get("/api/v1/bars?q=customer=c-1")).json
+    assert (sum(each["ended"] for each in found["items"]), sum(each["failed"] for each in found["items"])) == (2, 1)
+    assert (found["partial"], found["slot"], len(found["items"])) == (False, 600, pytest.approx(144, abs=1))
+    assert sum(each["ended"] for each in (await page.get("/api/v1/bars?q=status:completed")).json["items"]) == 2
+    for wrong in ("/api/v1/bars?q=done", "/api/v1/bars?q=is:attention", "/api/v1/bars?q=status:failed&workflow=order"):
+        assert (await page.get(wrong)).json["type"] == "/api/v1/problems/bad-filter"
+    assert (await page.get("/api/v1/bars?q=status:failed&until=2020-01-01T00:00:00Z")).json["items"]
+    assert (await page.get("/api/v1/bars?q=status:failed&since=2990-01-01T00:00:00Z")).status == 400
+
+
+async def _is(shop: Engine, run_id: str, status: str) -> bool:
+    return (await shop.get(run_id).status()).value == status

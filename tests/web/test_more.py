@@ -35,7 +35,8 @@ async def test_the_arguments_of_a_step_are_replayed_with_the_code_at_hand(shop):
     found = await page_of(shop, "reader").get("/api/v1/runs/order-1/arguments?step=pack")
     assert found.json == {
         "run": "order-1", "step": "pack", "source": "replayed", "arguments": {"item": "a lamp"}, "said": "",
-        "retry": "0.1 s x 2, at most 30 s, 3 attempts",
+        "retry": "0.1 s x 2, at most 30 s, 3 attempts", "queue": "", "limit": "", "timeout": None,
+        "heartbeat_timeout": None,
     }  # fmt: skip
     hidden = await page_of(shop, "viewer").get("/api/v1/runs/order-1/arguments?step=pack")
     assert (hidden.json["arguments"], "a lamp" in hidden.body.decode()) == ("hidden", False)

@@ -118,3 +118,42 @@ def test_how_patiently_a_step_is_tried_again_is_said_in_words():
     ) == ("2 s x 2, at most 5 min, 8 attempts")
     assert retry_words(Retry(max_attempts=None, coefficient=1.0)) == "0.1 s, without end"
     assert retry_words(Retry.never) == ""
+
+
+async def test_the_newest_facts_that_a_retry_cut_away_are_told_alone(shop):
+    """With the names of calls that are in facts which were kept."""
+    await shop.start(fail, id="order-7")
+    await eventually(lambda: _is(shop, "order-7", "failed"))
+    await shop.get("order-7").retry()
+    await eventually(lambda: _is(shop, "order-7", "failed"))
+    page = page_of(shop)
+    whole = (await page.get("/api/v1/runs/order-7/history?archived=true")).json["items"]
+    assert {each["path"] for each in whole if each["kind"] == "step failed"} == {"break_down"}
+    assert all(each["archived"] for each in whole)
+    newest = (await page.get("/api/v1/runs/order-7/history?archived=true&newest=true&limit=1")).json["items"]
+    assert newest == whole[-1:]
+
+
+async def test_an_error_names_what_is_nearest_and_each_part_that_does_not_fit(shop):
+    page = page_of(shop)
+    near = (await page.get("/api/v1/runs?limt=3")).json
+    assert (near["nearest"], near["field"]) == ("limit", "limt")
+    assert (await page.get("/api/v1/runs?q=statsu:failed")).json["nearest"] == "status"
+    wrong = (await page.post("/api/v1/runs", {"workflow": "order", "attributes": [1]})).json
+    assert wrong["errors"] == [{"pointer": "/attributes", "detail": "Expected `object | null`, got `array`"}]
+    deep = (await page.post("/api/v1/bulk", {"action": "pause", "ids": ["a", 7]})).json
+    assert deep["errors"] == [{"pointer": "/ids/1", "detail": "Expected `str`, got `int`"}]
+    assert (await page.post("/api/v1/bulk", {"colour": 1})).json["errors"][0]["pointer"] == ""
+
+
+async def test_one_schedule_is_shown_by_its_id(shop):
+    page = page_of(shop)
+    await shop.schedules.put("nightly", order, "lamp", cron="30 2 * * *")
+    await shop.schedules.put("hourly", order, "lamp", cron="0 * * * *")
+    assert [each["id"] for each in (await page.get("/api/v1/schedules?id=nightly")).json["items"]] == ["nightly"]
+    gone = await page.get("/api/v1/schedules?id=weekly")
+    assert (gone.status, gone.json["type"]) == (404, "/api/v1/problems/no-such-schedule")
+
+
+async def _is(shop: Engine, run_id: str, status: str) -> bool:
+    return (await shop.get(run_id).status()).value == status

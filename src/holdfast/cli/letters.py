@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.act import given_ids, shared
+from holdfast.cli.act import chosen, given_ids, shared
 from holdfast.cli.database import acting, going_on, json_option, local_time, looking, url_option, who, zone
 from holdfast.cli.endings import IN_PART, NOTHING_CHANGED
 from holdfast.cli.flow.purge import purge, purging
@@ -17,6 +17,8 @@ from holdfast.looking.views import Acted, LetterDetail, LetterGroup, LetterView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("letters", short_help="Work and messages that were given up on: list, show, ack, replay.")
@@ -121,47 +123,50 @@ def show_letter(letter_id: str, as_json: bool, url: str | None) -> None:
         say_wrapped(f"            {line}")
 
 
+def _on_letters(command: F) -> F:
+    """Give a command what chooses letters: ids, or a cause."""
+    for option in (
+        click.option("--error", help="With --workflow: the class of the error; empty for none."),
+        click.option("--step", help="With --workflow: the path of the step, or the name of the event."),
+        click.option("--workflow", help="Act on all unseen letters of a cause, as `letters groups` tells it."),
+        click.argument("letter_ids", nargs=-1, metavar="[LETTER]..."),
+    ):
+        command = option(command)
+    return shared(chosen(command))
+
+
 @letters_group.command("ack", short_help="Note that dead letters were seen.")
-@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
-@shared
-def acknowledge_letters(
-    letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None
-) -> int:
+@_on_letters
+def acknowledge_letters(**given: Any) -> int:
     """Note that dead letters were seen, and need nothing done; it is on record who did. With - ids are read from stdin.
 
     \b
     Example: holdfast letters ack 019a8b1c-0000-7000-8000-000000000000 --reason "refunded by hand"
     """
-    actor = who(by)
-    return _each("seen", letter_ids, as_json, url, lambda desk, each: desk.acknowledge(each, by=actor, reason=reason))
+    return _act("acknowledge", "seen", given)
 
 
 @letters_group.command("replay", short_help="Let the runs of dead letters go on, or deliver their messages again.")
-@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
-@shared
-def replay_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
+@_on_letters
+def replay_letters(**given: Any) -> int:
     """Let runs of dead letters go on from what failed, or deliver messages again. With - ids are read from stdin.
 
     \b
+    All of a cause, as `letters groups` tells it: --workflow fulfil --step charge --error shop.CardDeclined
     Example: holdfast letters replay 019a8b1c-0000-7000-8000-000000000000 --reason "the bank is back"
     """
-    actor = who(by)
-    return _each("replayed", letter_ids, as_json, url, lambda desk, each: desk.replay(each, by=actor, reason=reason))
+    return _act("replay", "replayed", given)
 
 
 @letters_group.command("remove", short_help="Forget dead letters.")
-@click.argument("letter_ids", nargs=-1, required=True, metavar="LETTER...")
-@shared
-def remove_letters(letter_ids: tuple[str, ...], reason: str, by: str | None, as_json: bool, url: str | None) -> int:
+@_on_letters
+def remove_letters(**given: Any) -> int:
     """Forget dead letters; their runs stay as they are. It is on record who did it. With - ids are read from stdin.
 
     \b
     Example: holdfast letters remove 019a8b1c-0000-7000-8000-000000000000 --reason "a test"
     """
-    actor = who(by)
-    return _each(
-        "removed", letter_ids, as_json, url, lambda desk, each: desk.remove_letter(each, by=actor, reason=reason)
-    )
+    return _act("remove", "removed", given)
 
 
 @letters_group.command("purge", short_help="Delete dead letters that are old.")
@@ -174,6 +179,41 @@ def purge_letters(everything: bool, **given: Any) -> int:
     Example: holdfast letters purge --older-than 30d --all --dry-run
     """
     return purge(("letters" if everything else "seen_letters",), given)
+
+
+def _act(action: str, word: str, given: dict[str, Any]) -> int:
+    cause = [given[name] for name in ("workflow", "step", "error")]
+    letter_ids, reason, actor = given["letter_ids"], given["reason"], who(given["by"])
+    if letter_ids and cause == [None] * 3:
+        if given["dry_run"] or given["expect"] is not None:
+            raise click.UsageError("--dry-run and --expect are for all letters of a cause: --workflow, --step, --error")
+
+        async def act(desk: Desk, letter_id: str) -> Acted:
+            acts = {"replay": desk.replay, "acknowledge": desk.acknowledge, "remove": desk.remove_letter}
+            return await acts[action](letter_id, by=actor, reason=reason)
+
+        return _each(word, letter_ids, given["as_json"], given["url"], act)
+    if letter_ids or None in cause:
+        raise click.UsageError("name letters, or a cause by --workflow, --step and --error, one of the two")
+    return _all_of(action, given, actor)
+
+
+def _all_of(action: str, given: dict[str, Any], actor: str) -> int:
+    from holdfast.cli.runs.many import carry_out
+    from holdfast.looking.acting.causes import LetterCause
+
+    cause = LetterCause(workflow=given["workflow"], step=given["step"], error=given["error"])
+    plan = acting(given["url"], lambda desk: desk.plan_letters(action, cause))
+    if given["dry_run"] and given["as_json"]:
+        emit("holdfast.letter-plan/1", plan)
+        return 0
+    reason = given["reason"]
+    return carry_out(
+        plan,
+        lambda desk: desk.act_on_letters(action, cause, plan.until, by=actor, reason=reason),
+        given,
+        "dead letter",
+    )
 
 
 def _each(

@@ -118,6 +118,14 @@ class Counted(NamedTuple):
     """How many rows were looked at."""
 
 
+class EndsPage(NamedTuple):
+    """When runs ended, and with which status; not `exact` if there may be more than were looked at."""
+
+    ends: list[tuple[Instant, str]]
+    exact: bool
+    scanned: int = 0
+
+
 class WorkerAbout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker serves, as it said when it joined."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Instant
 from holdfast.contract.figures import FigureFilter, FigurePage
-from holdfast.contract.heads import MOST_COUNTED, Counted, HeadFilter, HeadPage, RunHead, WorkerRow
+from holdfast.contract.heads import MOST_COUNTED, Counted, EndsPage, HeadFilter, HeadPage, RunHead, WorkerRow
 from holdfast.contract.house import (
     MOST_NAMES,
     MOST_VALUES,
@@ -46,6 +46,14 @@ class Looks(ABC):
     @abstractmethod
     async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
         """Count runs, up to `most` of them, or as far as SCAN_BUDGET goes; `limit` and `before` are not looked at."""
+
+    @abstractmethod
+    async def ends(self, which: HeadFilter, most: int = MOST_COUNTED) -> EndsPage:
+        """Return when runs ended, and how: of the newest `most` that meet conditions, or as far as SCAN_BUDGET goes.
+
+        Figures are counted by workflow and step; this tells the same of any other condition. `limit` and `before` are
+        not looked at, and runs that have not ended are left out.
+        """
 
     @abstractmethod
     async def ended_counts(self) -> dict[str, int]:

@@ -71,13 +71,18 @@ class AuditAsked(TypedDict, total=False):
     before: int | None
 
 
-class FiguresAsked(TypedDict, total=False):
-    """Which figures; by itself those of all workflows by step, of the last day."""
+class SpanAsked(TypedDict, total=False):
+    """Of which time, and of which workflow; of the last day and all of them by itself."""
 
     since: datetime | None
     until: datetime | None
-    last: timedelta
     workflow: str | None
+
+
+class FiguresAsked(SpanAsked, total=False):
+    """Which figures; by step by itself."""
+
+    last: timedelta
     by: str
 
 
@@ -380,13 +385,14 @@ class Desk(Acts):
             BadInput: they are by something else, or the range is empty.
         """
 
-    async def bars(
-        self, *, since: datetime | None = None, until: datetime | None = None, workflow: str | None = None
-    ) -> BarsView:
-        """Return how many runs ended and failed over time, as `figures` by time knows them; the last day by itself."""
+    async def bars(self, which: str = "", **span: Unpack[SpanAsked]) -> BarsView:
+        """Return how many runs ended and failed over time, as `figures` by time knows them.
+
+        With a filter, which is no bare word, the newest 10,000 runs that meet it are looked at.
+        """
         from holdfast.looking.about.figures import bars_of
 
-        return bars_of(await self.figures(since=since, until=until, workflow=workflow, by="time"))
+        return bars_of(await self.figures(**span, by="time"))
 
     @abstractmethod
     async def misfit(self, run_id: str) -> MisfitView:

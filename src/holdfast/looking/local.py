@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -12,7 +12,7 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.contract.heads import SCAN_BUDGET, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, LetterFilter, RunRow, Status
 from holdfast.contract.waits import notes_of, words_of
-from holdfast.errors import BadInput, NoSuchRun
+from holdfast.errors import BadFilter, BadInput, NoSuchRun
 from holdfast.looking.acting.local import LocalActs
 from holdfast.looking.facts import Facts, aside, gather, gather_one
 from holdfast.looking.house import check_limit, check_place
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.histories.recorded import RecordedRun
     from holdfast.looking.about.arguments import ArgumentsView
     from holdfast.looking.about.checks import MisfitView
+    from holdfast.looking.about.figures import BarsView
     from holdfast.looking.about.frames import FrameList
     from holdfast.looking.about.graph import RunGraphView
     from holdfast.looking.about.progress import ProgressView
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.timeline import CallList, MomentList
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
+    from holdfast.looking.desk import SpanAsked
 
 MOST = 200
 """How many runs a page may have."""
@@ -151,6 +153,16 @@ class LocalDesk(LocalActs):
             return Count(n=len(found.heads), exact=found.next is None)
         counted = await self._store.count(query.which)
         return Count(n=counted.n, exact=counted.exact)
+
+    async def bars(self, which: str = "", **span: Unpack[SpanAsked]) -> BarsView:
+        from holdfast.looking.about.figures import bars_of_filter
+
+        if not which:
+            return await super().bars(**span)
+        query = parse(which, self._now, self._zone)
+        if query.attention or query.word is not None or span.get("workflow"):
+            raise BadFilter("bars are of a filter with names, as status:failed or customer=c-2210, or of one workflow")
+        return await bars_of_filter(self._store, query.which, span.get("since"), span.get("until"))
 
     async def why(self, run_id: str, *, relative: bool = False) -> Why:
         head = await self._head(run_id)
@@ -265,11 +277,12 @@ class LocalDesk(LocalActs):
         head = await self._head(run_id)
         if archived:
             rows = await self._store.history(head.key, archived=True)
+            rows = rows[-limit:] if newest else rows
         else:
             rows = await self._store.history(head.key, after=after, limit=limit + 1, newest=newest)
         more = len(rows) > limit and not archived
         rows = (rows[1:] if newest else rows[:limit]) if more else rows
-        named = rows if not after and not newest else await self._with_names(head.key, rows)
+        named = rows if not after and not newest and not archived else await self._with_names(head.key, rows)
         items = await aside(len(named), lambda: entry_views(named, {row.seq for row in rows}, archived))
         return HistoryPage(run=run_id, items=items, next=rows[-1].seq if more and not newest else None)
 

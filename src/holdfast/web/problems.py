@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,14 @@ class Problem(Exception):
         self.more = more
 
 
+class MisfitPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a body that does not fit, and why."""
+
+    pointer: str
+    """Where it stands, as a JSON pointer: `/arguments/item`; empty for the whole."""
+    detail: str
+
+
 class ProblemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error, as `application/problem+json` says it. `type` is stable, the words of `detail` are not."""
 
@@ -38,6 +47,9 @@ class ProblemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     field: str = ""
     role: str = ""
     """The role that was needed."""
+    nearest: str = ""
+    """What there is that is written nearly as what was asked for."""
+    errors: list[MisfitPart] = []
 
 
 TITLES = {
@@ -114,6 +126,26 @@ def problem_of(error: BaseException) -> Problem | None:
     return None
 
 
+_PLACE = re.compile(r"(?P<said>.*) - at `(?P<place>[^`]*)`", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<number>\d+|\.\.\.)\]")
+_NEAREST = re.compile(r"did you mean (?P<quote>['\"]?)(?P<word>.+?)(?P=quote)\?")
+
+
+def misfit(error: msgspec.ValidationError) -> MisfitPart:
+    """Return what part of a body does not fit: msgspec says so as ``Expected `str` - at `$.a[0]` ``."""
+    found = _PLACE.fullmatch(str(error))
+    if found is None:
+        return MisfitPart(pointer="", detail=str(error))
+    steps = (step["name"] or step["number"] for step in _STEP.finditer(found["place"]))
+    return MisfitPart(pointer="".join(f"/{step}" for step in steps), detail=found["said"])
+
+
+def _nearest(detail: str) -> str:
+    """Return what an error offers instead, which all of them say in the same words."""
+    found = _NEAREST.search(detail)
+    return found["word"] if found is not None else ""
+
+
 def written(problem: Problem, request_id: str, root: str) -> bytes:
     """Return a problem as JSON; `root` is where the application is mounted, as the client sees it."""
     fields = {name: value for name, value in problem.more.items() if name in ProblemView.__struct_fields__}
@@ -124,6 +156,7 @@ def written(problem: Problem, request_id: str, root: str) -> bytes:
             status=problem.status,
             detail=problem.detail,
             instance=request_id,
+            nearest=_nearest(problem.detail),
             **fields,
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from copy import copy
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -17,7 +18,7 @@ from holdfast.looking import views
 from holdfast.looking.about.arguments import ArgumentsView
 from holdfast.looking.about.chain import ChainPage
 from holdfast.looking.about.checks import MisfitView
-from holdfast.looking.about.figures import FiguresView
+from holdfast.looking.about.figures import BarsView, FiguresView
 from holdfast.looking.about.frames import FrameList
 from holdfast.looking.about.graph import GraphView, RunGraphView
 from holdfast.looking.about.inputs import InputView
@@ -28,19 +29,22 @@ from holdfast.looking.about.state import StateView
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.timeline import CallList, MomentList
 from holdfast.looking.about.versions import VersionView
+from holdfast.looking.acting.causes import LetterPlan
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.requests import RevealedView
 from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
 from holdfast.looking.database import DatabaseView, StoreView
-from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked
+from holdfast.looking.desk import AuditAsked, Desk, FiguresAsked, SpanAsked
 from holdfast.looking.views import HouseFinding
 from holdfast.schedules.preview import TickPreview
 from holdfast.web.asking import Asking
 
 if TYPE_CHECKING:
+    from holdfast.looking.acting.causes import LetterCause
     from holdfast.looking.acting.requests import PurgeRequest, RevealRequest, ScheduleRequest, StartRequest, WorkKind
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
+    from holdfast.web.resources.bulk import BulkView
 
 T = TypeVar("T")
 
@@ -80,6 +84,9 @@ class RemoteDesk(Asking, Desk):
 
     async def count(self, which: str = "") -> views.Count:
         return await self._get("/counts/runs", views.Count, q=which, zone=self._zone)
+
+    async def bars(self, which: str = "", **span: Unpack[SpanAsked]) -> BarsView:
+        return await self._get("/bars", BarsView, q=which, zone=self._zone, **span)
 
     async def counts(self) -> list[views.StatusCount]:
         return await self._items("/counts", views.StatusCount)
@@ -177,7 +184,14 @@ class RemoteDesk(Asking, Desk):
         given = msgspec.structs.asdict(options)
         body = {name: given[name] for name in ("reason", "compensate", "duration", "from_step", "step", "attributes")}
         body |= {"selection": selection, "dry_run": False, "before": before}
-        bulk = await self._send("POST", "/bulk", BulkView, body)
+        async with aclosing(self._followed(await self._send("POST", "/bulk", BulkView, body))) as pages:
+            async for page in pages:
+                yield page
+
+    async def _followed(self, bulk: BulkView) -> AsyncGenerator[views.BulkProgress, None]:
+        """Tell how an act on many goes until it is over; leave the iteration to stop it."""
+        from holdfast.web.resources.bulk import BulkView
+
         told: views.BulkProgress | None = None
         try:
             while bulk.state == "running":
@@ -240,6 +254,20 @@ class RemoteDesk(Asking, Desk):
 
     async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> views.Acted:
         return await self._send("DELETE", f"/letters/{_part(letter_id)}", views.Acted, None, reason=reason)
+
+    async def plan_letters(self, action: str, cause: LetterCause) -> LetterPlan:
+        body = {"action": action, **msgspec.structs.asdict(cause)}
+        return await self._send("POST", "/letters/bulk", LetterPlan, body)
+
+    async def act_on_letters(
+        self, action: str, cause: LetterCause, until: str, *, by: str, reason: str = ""
+    ) -> AsyncGenerator[views.BulkProgress, None]:
+        from holdfast.web.resources.bulk import BulkView
+
+        body = {"action": action, **msgspec.structs.asdict(cause), "until": until, "dry_run": False, "reason": reason}
+        async with aclosing(self._followed(await self._send("POST", "/letters/bulk", BulkView, body))) as pages:
+            async for page in pages:
+                yield page
 
     async def put_schedule(self, id: str, request: ScheduleRequest, *, by: str, reason: str = "") -> views.Acted:
         return await self._send("PUT", "/schedules", views.Acted, request, id=id, reason=reason)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar, get_origin
 from zoneinfo import ZoneInfo
@@ -17,7 +18,7 @@ from holdfast.looking.desk import Desk
 from holdfast.looking.views import Acted
 from holdfast.payloads.codec import MAX_DEPTH
 from holdfast.web.auth import Principal
-from holdfast.web.problems import Problem
+from holdfast.web.problems import Problem, misfit
 from holdfast.web.redaction import Redaction
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -190,10 +191,9 @@ def read_query(kind: type[S], pairs: list[tuple[str, str]]) -> S:
     known = {field.encode_name: field.name for field in _fields(kind)}
     for name in given:
         if name not in known:
-            there = ", ".join(known) or "none"
-            raise Problem(
-                400, "bad-request", f"there is no parameter {name[:60]!r} here; there are: {there}", field=name[:60]
-            )
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
+            raise Problem(400, "bad-request", f"there is no parameter {name[:60]!r} here; {hint}", field=name[:60])
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -210,7 +210,7 @@ def read_body(kind: Any, body: bytes) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise Problem(422, "unprocessable", f"the body does not fit: {error}") from None
+        raise Problem(422, "unprocessable", f"the body does not fit: {error}", errors=[misfit(error)]) from None
 
 
 def read_json(body: bytes) -> Any:

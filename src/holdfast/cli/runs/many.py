@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -20,17 +20,20 @@ from holdfast.looking.views import BulkProgress, SelectionView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
+    from holdfast.looking.acting.causes import LetterPlan
     from holdfast.looking.acts import Options
 
 _INTERRUPTED = 130
 PAST = {
     "cancel": "cancelled", "pause": "paused", "resume": "resumed", "retry": "retried", "rerun": "run again",
     "terminate": "terminated", "recover": "recovered", "nudge": "nudged", "attributes": "changed",
+    "replay": "replayed", "acknowledge": "acknowledged", "remove": "removed",
 }  # fmt: skip
-"""What has been done to a run, by the act."""
+"""What has been done to a run, or a dead letter, by the act."""
 _DOING = {
     "cancel": "cancelling", "pause": "pausing", "resume": "resuming", "retry": "retrying", "rerun": "running again",
     "terminate": "terminating", "recover": "recovering", "nudge": "nudging", "attributes": "changing",
+    "replay": "replaying", "acknowledge": "acknowledging", "remove": "removing",
 }  # fmt: skip
 _MEANS = {
     "cancel": "Their code is told to stop, and may clean up.",
@@ -42,6 +45,9 @@ _MEANS = {
     "recover": "They are tried again with the code that workers have now.",
     "nudge": "Steps that wait to be tried again are tried now.",
     "attributes": "They are found by the attributes that are named; others that they have stay.",
+    "replay": "Their runs go on from the steps that failed, events are delivered again; what is done keeps its keys.",
+    "acknowledge": "It is noted that they were seen.",
+    "remove": "They are forgotten; their runs stay as they are.",
 }
 
 
@@ -51,47 +57,59 @@ def act_on_many(action: str, ids: list[str], options: Options, given: dict[str, 
     if options.dry_run and given["as_json"]:
         emit("holdfast.selection/1", plan)
         return 0
-    say_wrapped(_planned(plan), err=given["as_json"])
+    return carry_out(plan, lambda desk: desk.bulk(plan.selection, options), given)
+
+
+Plan: TypeAlias = "SelectionView | LetterPlan"
+
+
+def carry_out(
+    plan: Plan, begin: Callable[[Desk], AsyncGenerator[BulkProgress, None]], given: dict[str, Any], what: str = "run"
+) -> int:
+    """Say what an act on many would come to, ask, do it and tell how it goes."""
+    say_wrapped(_planned(plan, what), err=given["as_json"])
     if plan.can and not given["yes"]:
-        say_wrapped(_MEANS[action], err=given["as_json"])
-    if options.dry_run or not plan.can:
+        say_wrapped(_MEANS[plan.action], err=given["as_json"])
+    if given["dry_run"] or not plan.can:
         return 0 if plan.can else NOTHING_CHANGED
-    _confirm(plan, given)
-    return _do(plan, options, given)
+    _confirm(plan, given, what)
+    return _do(plan, begin, given)
 
 
-def _planned(plan: SelectionView) -> str:
+def _planned(plan: Plan, what: str) -> str:
     cannot = sum(plan.cannot.values())
     why = ", ".join(f"{count:,} {status}" if len(plan.cannot) > 1 else status for status, count in plan.cannot.items())
     more = "" if plan.exact else "+"
     one = plan.matched == 1 and plan.exact
-    runs = f"{plan.matched:,}{more} run{' matches' if one else 's match'}"
+    runs = f"{plan.matched:,}{more} {what}{' matches' if one else 's match'}"
     return f"{runs}: {plan.can:,}{more} can be {PAST[plan.action]}{f', {cannot:,} cannot ({why})' if cannot else ''}."
 
 
-def _confirm(plan: SelectionView, given: dict[str, Any]) -> None:
+def _confirm(plan: Plan, given: dict[str, Any], what: str) -> None:
     count = plan.can
     if given["yes"]:
         if not plan.exact:
-            raise BadInput(f"more than {plan.matched:,} runs match: narrow the filter, for example with created:")
+            raise BadInput(f"more than {plan.matched:,} {what}s match: narrow the filter, for example with created:")
         if given["expect"] != count and (count > 1 or given["expect"] is not None):
-            raise BadInput(f"this acts on {count:,} runs: look at them with --dry-run, then say --yes --expect {count}")
+            raise BadInput(
+                f"this acts on {count:,} {what}s: look at them with --dry-run, then say --yes --expect {count}"
+            )
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(f"there is no terminal to ask at: look with --dry-run, then say --yes --expect {count}")
-    runs = f"{count:,}{'' if plan.exact else '+'} run{'' if count == 1 else 's'}"
+    runs = f"{count:,}{'' if plan.exact else '+'} {what}{'' if count == 1 else 's'}"
     act = {"attributes": "Change attributes of"}.get(plan.action, plan.action.capitalize())
     if not click.confirm(f"{act} {runs}?", err=True):
         raise click.Abort
 
 
-def _do(plan: SelectionView, options: Options, given: dict[str, Any]) -> int:
+def _do(plan: Plan, begin: Callable[[Desk], AsyncGenerator[BulkProgress, None]], given: dict[str, Any]) -> int:
     told: list[BulkProgress] = []
     progress = ProgressLine(_DOING[plan.action], plan.can if plan.exact else None)
 
     async def work(desk: Desk) -> None:
         with _interrupted() as stop:
-            async with aclosing(desk.bulk(plan.selection, options)) as pages:
+            async with aclosing(begin(desk)) as pages:
                 async for page in pages:
                     told.append(page)
                     progress.show(page.changed)
@@ -113,7 +131,7 @@ def _do(plan: SelectionView, options: Options, given: dict[str, Any]) -> int:
     return 0 if not short else IN_PART if done.changed else NOTHING_CHANGED
 
 
-def _told(plan: SelectionView, done: BulkProgress, err: bool) -> None:
+def _told(plan: Plan, done: BulkProgress, err: bool) -> None:
     failed, late = sum(done.failed.values()), sum(done.cannot.values()) - sum(plan.cannot.values())
     said = [f"{PAST[plan.action]} {done.changed:,}"]
     said += [f"failed {failed:,}"] if failed else []

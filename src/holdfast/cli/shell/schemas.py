@@ -32,6 +32,7 @@ def records() -> dict[str, Any]:
     return {
         **_secrets(),
         **_ticks(),
+        **_plans(),
         **_steps_and_workers(),
         "holdfast.acted/1": views.Acted,
         "holdfast.acts/1": list[views.Acted],
@@ -68,12 +69,18 @@ def records() -> dict[str, Any]:
         "holdfast.runs/1": views.Page,
         "holdfast.schedule/1": views.ScheduleView,
         "holdfast.schedules/1": list[views.ScheduleView],
-        "holdfast.selection/1": views.SelectionView,
         "holdfast.summary/1": views.Summary,
         "holdfast.verdict/1": views.VerdictView,
         "holdfast.versions/1": list[VersionView],
         "holdfast.why/1": views.Why,
     }
+
+
+def _plans() -> dict[str, Any]:
+    """What dry runs of acts on many are told as."""
+    from holdfast.looking.acting.causes import LetterPlan
+
+    return {"holdfast.letter-plan/1": LetterPlan, "holdfast.selection/1": views.SelectionView}
 
 
 def _ticks() -> dict[str, Any]:

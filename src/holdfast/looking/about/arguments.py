@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.context.steps import StepVerb, arguments_of
 from holdfast.contract.rows import RunRow
@@ -35,6 +36,12 @@ class ArgumentsView(msgspec.Struct, frozen=True, kw_only=True):
     said: str = ""
     retry: str = ""
     """How patiently the code at hand tries it again, in words: `2 s x 2, at most 5 min, 8 attempts`."""
+    queue: str = ""
+    """Of the code at hand: the queue in which its attempts wait for a worker, and the limit under which they run."""
+    limit: str = ""
+    timeout: timedelta | None = None
+    """How long an attempt may take, and how long it may be silent."""
+    heartbeat_timeout: timedelta | None = None
 
 
 class StepDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +67,27 @@ async def step_arguments(store: Store, row: RunRow, step: str, code: Registry | 
     elif code is not None and row.workflow in code.names():
         # A turn cannot be driven from inside a task, and a long history takes a while.
         called = await asyncio.to_thread(_called, recorded_run(row, entries), row.version, code, step)
-    retry = retry_words(called.activity.settings.retry) if not isinstance(called, str) else ""
+    told = ArgumentsView(run=row.id, step=step, source="unknown", **_options(called))
     if recorded is not None:
-        return ArgumentsView(run=row.id, step=step, source="recorded", arguments=dict(recorded), retry=retry)
+        return replace(told, source="recorded", arguments=dict(recorded))
     found = await asyncio.to_thread(_given, called) if not isinstance(called, str) else called
     if isinstance(found, str):
-        return ArgumentsView(run=row.id, step=step, source="unknown", said=found, retry=retry)
-    return ArgumentsView(run=row.id, step=step, source="replayed", arguments=found, retry=retry)
+        return replace(told, said=found)
+    return replace(told, source="replayed", arguments=found)
+
+
+def _options(called: StepVerb | str) -> dict[str, Any]:
+    """Return how the code at hand runs a step, as far as a person asks who sees it wait."""
+    if isinstance(called, str):
+        return {}
+    options = called.activity.settings
+    return {
+        "retry": retry_words(options.retry),
+        "queue": options.queue or "",
+        "limit": options.limit or "",
+        "timeout": options.timeout,
+        "heartbeat_timeout": options.heartbeat_timeout,
+    }
 
 
 def retry_words(retry: Retry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
@@ -12,6 +13,7 @@ from holdfast.changes import step_name
 from holdfast.clock import Instant, from_datetime, micros, to_datetime
 from holdfast.contract.figures import BOUNDS, CLAIMED, HOUR, MINUTE, Figure, FigureFilter
 from holdfast.contract.heads import HeadFilter
+from holdfast.contract.rows import Status
 from holdfast.contract.store import Store
 from holdfast.contract.waits import meant_error, notes_of
 from holdfast.errors import BadInput
@@ -95,6 +97,8 @@ class BarsView(msgspec.Struct, frozen=True, kw_only=True):
     slot: float
     """How many seconds a slot has."""
     items: list[BarView]
+    partial: bool = False
+    """Of a filter: whether only the newest 10,000 runs that meet it were looked at, or as many as the budget allows."""
 
 
 def bars_of(figures: FiguresView) -> BarsView:
@@ -106,6 +110,28 @@ def bars_of(figures: FiguresView) -> BarsView:
         if each.at is not None
     ]
     return BarsView(since=figures.since, until=figures.until, slot=figures.slot, items=items)
+
+
+async def bars_of_filter(store: Store, which: HeadFilter, since: datetime | None, until: datetime | None) -> BarsView:
+    """Return how many of the runs that meet a filter ended and failed over time; the last day by itself."""
+    end = store.clock.now() if until is None else from_datetime(until, "until")
+    first = end - DAY if since is None else from_datetime(since, "since")
+    if first >= end:
+        raise BadInput(f"bars from {to_datetime(first)} until {to_datetime(end)}: that is no time at all")
+    slot = next((slot for most, slot in _SLOTS if end - first <= most), DAY)
+    if (end - first) // slot > _MOST_SLOTS:
+        raise BadInput(f"bars go back {_MOST_SLOTS} days at most")
+    first = first // slot * slot
+    ended = {"ended_from": max(which.ended_from or first, first), "ended_until": min(which.ended_until or end, end)}
+    page = await store.ends(msgspec.structs.replace(which, **ended))
+    counted = Counter((at // slot * slot, status == Status.FAILED) for at, status in page.ends)
+    items = [
+        BarView(at=to_datetime(at), ended=counted[at, False] + counted[at, True], failed=counted[at, True])
+        for at in range(first, end, slot)
+    ]
+    return BarsView(
+        since=to_datetime(first), until=to_datetime(end), slot=slot / 1e6, items=items, partial=not page.exact
+    )
 
 
 async def figure_views(

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.looking.views import Acted, Answer
+from holdfast.looking.views import Acted, Answer, BulkProgress
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.looking.acting.causes import LetterCause, LetterPlan
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import (
         PurgeRequest,
@@ -126,6 +129,26 @@ class Acts(ABC):
     @abstractmethod
     async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
         """Forget a dead letter; not `changed` if there is none (any more)."""
+
+    @abstractmethod
+    async def plan_letters(self, action: str, cause: LetterCause) -> LetterPlan:
+        """Return what acting on all unseen dead letters of a cause would come to; nothing is changed.
+
+        Raises:
+            BadInput: the act is none of replay, acknowledge and remove.
+        """
+
+    @abstractmethod
+    def act_on_letters(
+        self, action: str, cause: LetterCause, until: str, *, by: str, reason: str = ""
+    ) -> AsyncGenerator[BulkProgress, None]:
+        """Act on the unseen dead letters of a cause up to one, the `until` of a plan; tell after each page how it goes.
+
+        Leave the iteration to stop after the page in hand; the same again does the rest.
+
+        Raises:
+            BadInput: the act is none, or it is not said up to which letter.
+        """
 
     # Schedules.
 

@@ -9,10 +9,13 @@ import msgspec
 
 from holdfast.errors import BadInput
 from holdfast.looking.house import LocalHouse
-from holdfast.looking.views import Acted, Answer
+from holdfast.looking.views import Acted, Answer, BulkProgress
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from holdfast.engine.engine import Engine
+    from holdfast.looking.acting.causes import LetterCause, LetterPlan
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import (
         PurgeRequest,
@@ -110,6 +113,23 @@ class LocalActs(LocalHouse):
     async def remove_letter(self, letter_id: str, *, by: str, reason: str = "") -> Acted:
         changed = await self._acting().dead_letters.remove(letter_id, by, reason)
         return _acted(letter_id, "remove", changed, "there is no such letter")
+
+    async def plan_letters(self, action: str, cause: LetterCause) -> LetterPlan:
+        from holdfast.looking.acting.causes import plan_letters
+
+        return await plan_letters(self._store, action, cause)
+
+    def act_on_letters(
+        self, action: str, cause: LetterCause, until: str, *, by: str, reason: str = ""
+    ) -> AsyncGenerator[BulkProgress, None]:
+        from holdfast.looking.acting.causes import act_on_letters
+
+        acts = {"replay": self.replay, "acknowledge": self.acknowledge, "remove": self.remove_letter}
+
+        async def act(letter_id: str) -> Acted:
+            return await acts[action](letter_id, by=by, reason=reason)
+
+        return act_on_letters(self._store, action, cause, until, act)
 
     # Schedules.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from holdfast.clock import Instant
-from holdfast.contract.heads import SCAN_BUDGET, Counted, HeadFilter, HeadPage, RunHead
+from holdfast.contract.heads import SCAN_BUDGET, Counted, EndsPage, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
 from holdfast.stores.sql.driving import ALL, IndexDriver, Piece, ask, listed, step
 from holdfast.stores.sql.spans import Look, spans
@@ -65,6 +65,23 @@ async def count(look: Look, which: HeadFilter, most: int) -> Counted:
     scan = Scan(look, which, None, _COUNT_FOR)
     await scan.run(add)
     return Counted(min(n, most), n <= most and scan.below is None, scan.scanned)
+
+
+async def ends(look: Look, which: HeadFilter, most: int) -> EndsPage:
+    """Return when runs ended, and how, as far as the budget goes."""
+    found: list[tuple[Instant, str]] = []
+    looked = 0
+
+    async def add(db: Statements, piece: Piece) -> bool:
+        nonlocal looked
+        rows = await ask(db, "ends", which, piece, most + 1 - looked)
+        looked += len(rows)
+        found.extend((ended, str(status)) for ended, status in rows if isinstance(ended, int))
+        return looked <= most
+
+    scan = Scan(look, which, None, _SEARCH_FOR)
+    await scan.run(add)
+    return EndsPage(found, looked <= most and scan.below is None, scan.scanned)
 
 
 class Scan:

@@ -15,6 +15,7 @@ from holdfast.contract.heads import (
     MOST_COUNTED,
     MOST_UNREAD,
     Counted,
+    EndsPage,
     HeadFilter,
     HeadPage,
     RunHead,
@@ -83,6 +84,11 @@ class SQLLooks(Store):
         counted = await searching.count(self._look_on, which, most)
         self.looked_at += counted.scanned
         return counted
+
+    async def ends(self, which: HeadFilter, most: int = MOST_COUNTED) -> EndsPage:
+        page = await searching.ends(self._look_on, which, most)
+        self.looked_at += page.scanned
+        return page
 
     async def _look_on(self, look: Look[T]) -> T:
         """Look, and let other tasks have their turn: a search looks several times."""

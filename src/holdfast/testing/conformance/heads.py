@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.contract.heads import HeadFilter, RunHead
 from holdfast.contract.house import EventQueueRow, KeyHolder
 from holdfast.contract.operations import Committed, Delivered, Done, Published, Purge, SetAttributes
@@ -149,6 +151,25 @@ class HeadConformance:
         assert await found(NOW - SECOND) == await found(created_until=NOW) == await found(workflows=("a", "b"))
         assert len(await found(NOW + 1)) == len(wanted) + 3
         assert late.id in await found(NOW + 1)
+
+    async def test_when_the_newest_runs_that_meet_conditions_ended_is_told(self, store: Store) -> None:
+        for number in range(5):
+            run = await started(store)
+            region = SetAttributes(target=run.id, attributes={"region": '"a"' if number % 2 else '"b"'}, at=NOW)
+            await store.apply([region])
+            end_of = ended(Status.FAILED, output=None, error=FAILURE) if number < 3 else ended()
+            await one(store, turn(run.key, end=msgspec.structs.replace(end_of, at=NOW + number * SECOND)), Committed)
+        await started(store)
+        done, lost = str(Status.COMPLETED), str(Status.FAILED)
+        every = [(NOW + number * SECOND, lost if number < 3 else done) for number in (4, 3, 2, 1, 0)]
+        page = await store.ends(HeadFilter())
+        assert (page.ends, page.exact) == (every, True)
+        assert (await store.ends(HeadFilter(statuses=(Status.FAILED,)))).ends == every[2:]
+        assert (await store.ends(HeadFilter(attributes={"region": '"a"'}))).ends == [every[1], every[3]]
+        span = HeadFilter(ended_from=NOW + SECOND, ended_until=NOW + 3 * SECOND)
+        assert (await store.ends(span)).ends == every[2:4]
+        few = await store.ends(HeadFilter(statuses=(Status.FAILED,)), most=1)
+        assert (few.ends[0], few.exact) == (every[2], False)
 
     async def test_a_count_stops_where_it_is_told_to(self, store: Store) -> None:
         for _ in range(5):

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.looking.acting.causes import LetterCause
 from holdfast.looking.acts import ACTIONS, Options
 from holdfast.looking.views import BulkProgress
 from holdfast.web.problems import Problem, problem_of
 from holdfast.web.routing import ApiAnswer, ApiCall, zone_of
 
 MOST_OF_OPERATORS = 1_000
-"""On how many runs at once an operator may act who is no admin."""
+"""On how many runs, or dead letters, at once an operator may act who is no admin."""
 _MOST_KEPT = 100
 
 
@@ -40,6 +41,16 @@ class BulkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     from_step: str | None = None
     step: str = ""
     attributes: dict[str, Any] = {}
+
+
+class LettersBody(LetterCause, frozen=True, kw_only=True):
+    """A dry run on all unseen dead letters of a cause; or, with the `until` that it answered, the act itself."""
+
+    action: str
+    dry_run: bool = True
+    until: str = ""
+    """The id of the newest letter that is acted on."""
+    reason: str = ""
 
 
 class BulkView(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +123,7 @@ class Bulks:
         _check_role(call, chosen.action)
         if body.action and chosen.action != body.action:
             raise Problem(400, "bad-input", f"the selection is for {chosen.action}, not for {body.action}")
-        if chosen.matched > MOST_OF_OPERATORS or not chosen.exact:
-            call.who.need("admin", f"acting on more than {MOST_OF_OPERATORS:,} runs")
-        self._forget_old()
+        _check_number(call, chosen.matched, chosen.exact, "runs")
         options = Options(
             by=call.who.name,
             reason=body.reason,
@@ -124,8 +133,24 @@ class Bulks:
             step=body.step,
             attributes=body.attributes,
         )
-        pages = call.desk.bulk(selection, options, before=body.before)
-        bulk = _Bulk(chosen.action, call.who.name)
+        return self._begun(call, chosen.action, call.desk.bulk(selection, options, before=body.before))
+
+    async def letters(self, call: ApiCall) -> ApiAnswer:
+        """Count what an act on the dead letters of a cause would come to, or begin it."""
+        body: LettersBody = call.body
+        cause = LetterCause(workflow=body.workflow, step=body.step, error=body.error)
+        plan = await call.desk.plan_letters(body.action, cause)
+        if body.dry_run:
+            return ApiAnswer(plan)
+        if not body.until:
+            raise Problem(400, "bad-input", "give the `until` that a dry run answered", field="until")
+        _check_number(call, plan.matched, plan.exact, "dead letters")
+        pages = call.desk.act_on_letters(body.action, cause, body.until, by=call.who.name, reason=body.reason)
+        return self._begun(call, body.action, pages)
+
+    def _begun(self, call: ApiCall, action: str, pages: AsyncGenerator[BulkProgress, None]) -> ApiAnswer:
+        self._forget_old()
+        bulk = _Bulk(action, call.who.name)
         bulk.task = asyncio.create_task(bulk.run(pages))
         self._bulks[bulk.id] = bulk
         return ApiAnswer(bulk.view, 202, {"Location": f"{call.root}/api/v1/bulk/{bulk.id}"})
@@ -164,6 +189,11 @@ class Bulks:
             raise Problem(
                 429, "too-many", f"{_MOST_KEPT} acts on many runs are under way here", headers={"Retry-After": "5"}
             )
+
+
+def _check_number(call: ApiCall, matched: int, exact: bool, what: str) -> None:
+    if matched > MOST_OF_OPERATORS or not exact:
+        call.who.need("admin", f"acting on more than {MOST_OF_OPERATORS:,} {what}")
 
 
 def _check_role(call: ApiCall, action: str) -> None:

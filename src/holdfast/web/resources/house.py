@@ -7,12 +7,14 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.errors import NoSuchSchedule
 from holdfast.looking.about.past import PastTick
 from holdfast.looking.desk import FiguresAsked
 from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, ScheduleView, WorkerView
 from holdfast.schedules.preview import TickPreview
+from holdfast.texts import shown
 from holdfast.web.problems import Problem
-from holdfast.web.routing import ApiAnswer, ApiCall, Nothing
+from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, zone_of
 
 T = TypeVar("T")
 
@@ -91,6 +93,9 @@ class BarsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A day before `until` if it is not said, which is now if it is not said."""
     until: datetime | None = None
     workflow: str | None = None
+    q: str = ""
+    """A filter, of whose newest 10,000 runs it is told."""
+    zone: str = "UTC"
 
 
 class LimitQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,8 +161,9 @@ async def inputs(call: ApiCall) -> ApiAnswer:
 
 
 async def bars(call: ApiCall) -> ApiAnswer:
-    asked = call.query
-    return ApiAnswer(await call.desk.bars(since=asked.since, until=asked.until, workflow=asked.workflow))
+    asked: BarsQuery = call.query
+    desk = call.desk.in_zone(zone_of(asked.zone))
+    return ApiAnswer(await desk.bars(asked.q, since=asked.since, until=asked.until, workflow=asked.workflow))
 
 
 async def checks(call: ApiCall) -> ApiAnswer:
@@ -184,8 +190,20 @@ async def events(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.events(call.query.name, after=call.query.after, limit=call.query.limit))
 
 
+class SchedulesQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which schedules."""
+
+    id: str | None = None
+    """This one alone."""
+
+
 async def schedules(call: ApiCall) -> ApiAnswer:
-    return ApiAnswer(ListView[ScheduleView](await call.desk.schedules()))
+    found, wanted = await call.desk.schedules(), call.query.id
+    if wanted is not None:
+        found = [each for each in found if each.id == wanted]
+        if not found:
+            raise NoSuchSchedule(f"there is no schedule {shown(wanted)}")
+    return ApiAnswer(ListView[ScheduleView](found))
 
 
 async def preview(call: ApiCall) -> ApiAnswer:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.looking.acting.causes import LetterPlan
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.requests import RevealedView, ScheduleRequest
 from holdfast.looking.views import Acted, Answer, LetterDetail, SelectionView
 from holdfast.web.resources import acts, doing
-from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView
+from holdfast.web.resources.bulk import BulkBody, Bulks, BulkView, LettersBody
 from holdfast.web.routing import LARGE_BODY, Route, act
 
 _GONE_OR_BUSY = (404, 409, 429)
@@ -213,6 +214,17 @@ def acting_routes() -> list[Route]:
             statuses=(200, 202),
             problems=(404, 409),
             largest=LARGE_BODY,
+        ),
+        Route(
+            method="POST",
+            path="/letters/bulk",
+            handler=bulks.letters,
+            body=LettersBody,
+            answers=LetterPlan,
+            also={202: BulkView},
+            summary="Count what an act on all unseen dead letters of a cause would come to, or begin it",
+            role="operator",
+            statuses=(200, 202),
         ),
         Route(
             method="GET",

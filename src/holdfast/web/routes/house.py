@@ -60,7 +60,14 @@ ROUTES = [
         "List the events that are queued under a name",
         query=house.EventsQuery,
     ),
-    get("/schedules", house.schedules, ListView[ScheduleView], "List the schedules"),
+    get(
+        "/schedules",
+        house.schedules,
+        ListView[ScheduleView],
+        "List the schedules, or show one",
+        query=house.SchedulesQuery,
+        problems=(404,),
+    ),
     get(
         "/schedules/preview",
         house.preview,

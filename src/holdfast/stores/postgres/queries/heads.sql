@@ -11,6 +11,12 @@ ORDER BY chosen.key DESC;
 -- How many there are, up to a number.
 SELECT count(*) FROM (SELECT 1 FROM {filter} LIMIT $1) AS found;
 
+-- name: ends_driven
+-- When the newest runs of those ended, and how.
+SELECT runs.ended, runs.status FROM (SELECT driven.key AS key FROM {filter} ORDER BY driven.key DESC LIMIT $1) AS chosen
+CROSS JOIN LATERAL (SELECT * FROM runs WHERE runs.key = chosen.key OFFSET 0) AS runs
+ORDER BY chosen.key DESC;
+
 -- name: probe_driven
 -- How many rows an index has for a condition, up to a number.
 SELECT count(*) FROM ({filter} LIMIT $1) AS found;

@@ -19,6 +19,15 @@ SELECT count(*) FROM (SELECT 1 FROM runs WHERE {filter} LIMIT $1) AS found;
 SELECT count(*) FROM
     (SELECT 1 FROM attributes AS tagged CROSS JOIN runs ON runs.key = tagged.run WHERE {filter} LIMIT $1) AS found;
 
+-- name: ends_heads
+-- When runs between two keys ended, and how, newest first.
+SELECT runs.ended, runs.status FROM runs WHERE {filter} ORDER BY runs.key DESC LIMIT $1;
+
+-- name: ends_tagged_heads
+-- The same in the order of the index of an attribute.
+SELECT runs.ended, runs.status FROM attributes AS tagged CROSS JOIN runs ON runs.key = tagged.run
+WHERE {filter} ORDER BY tagged.run DESC LIMIT $1;
+
 -- name: probe_runs
 -- How many rows an index has for a condition, up to a number.
 SELECT count(*) FROM (SELECT 1 FROM runs WHERE {filter} LIMIT $1) AS found;
