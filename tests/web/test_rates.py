@@ -68,6 +68,12 @@ async def test_rates_are_given_or_left_out(shop, moment):
             Rates(**wrong)
 
 
+async def test_a_monitor_asks_as_often_as_any_other(shop, moment):
+    """What it is told costs several looks into the database."""
+    page = Browser(dashboard(shop, authenticate=viewer(), rates=Rates(reads=2, burst=1)))
+    assert [(await page.get("/metrics")).status for _ in range(3)] == [200, 200, 429]
+
+
 async def test_of_very_many_principals_the_oldest_are_forgotten(shop, moment, monkeypatch):
     monkeypatch.setattr("holdfast.web.guards.rates._MOST_KNOWN", 3)
     app = dashboard(shop, authenticate=lambda request: Principal(request.headers["x-user"]))

@@ -26,10 +26,12 @@ SCREENS = {
     "blocked": ("/runs/order-88412", 760),
     "failed": ("/runs/order-88409", 1000),
     "loop": ("/runs/poll-1", 860),
+    "cut": ("/runs/order-88407", 1000),
     "steps": (f"{RUN}?tab=steps", 860),
     "history": (f"{RUN}?tab=history", 860),
     "messages": (f"{RUN}?tab=messages", 860),
     "children": (f"{RUN}?tab=children", 860),
+    "family": ("/runs/caravan?tab=children", 700),
     "record": ("/runs/parcel-1?tab=record", 860),
     "letters": ("/letters", 560),
     "graph": (f"{RUN}?tab=graph", 860),
@@ -40,7 +42,10 @@ SCREENS = {
     "audit": ("/audit", 760),
     "start": ("/start?workflow=fulfil", 700),
     "settings": ("/settings", 900),
+    "fits": ("/runs?q=workflow%3Aquick+status%3Acompleted&span=7d", 760),
     "sheet": ("/runs?q=status%3Afailed", 760),
+    "group": ("/letters", 760),
+    "purge": ("/letters", 760),
     "keys": ("/runs", 760),
 }
 """Where each screen is, and how high a picture of it is."""
@@ -86,7 +91,10 @@ async def furnish(shop: shops.Shop) -> None:
     order = {"order": "o-night"}
     await shop.engine.schedules.put("nightly", shops.quick, order, cron="30 2 * * *", timezone="Europe/Berlin")
     await shop.engine.schedules.put("hourly", shops.on_record, cron="0 * * * *", timezone="America/New_York")
+    await shop.engine.start(shops.caravan, id="caravan")
     await shops.fill(shop)
+    await shop.engine.get("order-88407").retry(by="kim", reason="another card")
+    await shop.settle()
     for slot in range(144):
         busy = 22 + 16 * (1 - abs(slot - 62) / 72) + slot * 7 % 5
         bad = max(0, 9 - abs(slot - 100)) * 1.4 if 92 < slot < 108 else 0.5
@@ -130,6 +138,10 @@ async def picture(page: Page, address: str, file: Path) -> None:
             await page.keyboard.press(key)
         await page.click(".bulk >> text=Retry…")
         await page.wait_for_selector("[data-plan]")
+    for name, button in {"group": "Replay 2…", "purge": "Purge…"}.items():
+        if file.stem.startswith(name):
+            await page.click(f"text={button}")
+            await page.wait_for_selector("[data-plan]")
     if file.stem.startswith("keys"):
         await page.keyboard.press("?")
         await page.wait_for_selector(".sheet")

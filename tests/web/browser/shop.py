@@ -194,6 +194,24 @@ async def lengthy(ctx: Context, steps: int) -> None:
 
 
 @workflow
+async def permits(ctx: Context) -> None:
+    request = await ctx.receive_request("permit", str)
+    ctx.reply(request, f"granted: {request.payload}")
+    await ctx.receive("revoked")
+
+
+@workflow
+async def caravan(ctx: Context) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_of(ctx.child(relocate, id="moving-1")))
+        group.create_task(_of(ctx.child(ship, id="ship-1")))
+
+
+async def _of(child: Any) -> None:
+    await child
+
+
+@workflow
 async def poll(ctx: Context, times: int) -> None:
     async for it in ctx.loop("ask", state=0, history_keep=50):
         await it.step("fetch", release_stock, f"o-{it.state}")
@@ -238,7 +256,7 @@ async def checkout_after(ctx: Context) -> None:
 
 ALL: list[Any] = [
     fulfil, ship, quick, relocate, trip, render, index_docs, improve, reminder, lengthy, poll, talkative,
-    on_record, checkout_after, abroad,
+    on_record, checkout_after, abroad, permits, caravan,
 ]  # fmt: skip
 
 

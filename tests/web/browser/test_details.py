@@ -12,6 +12,7 @@ from tests.web.browser.conftest import served
 
 from holdfast.contract.rows import Status
 from holdfast.looking import LocalDesk
+from holdfast.looking.acting import causes
 from holdfast.web import Principal
 from holdfast.web.auth import ANYONE
 
@@ -82,7 +83,7 @@ OVERLAPS = """() => {
 }"""
 
 
-async def test_a_group_of_more_letters_than_a_page_has_is_acted_on_whole(shop, site, looker):
+async def test_a_group_of_more_letters_than_a_page_has_is_acted_on_whole(shop, site, looker, monkeypatch):
     for number in range(7):
         await shops.order(shop, number, -1)
     await shop.settle()
@@ -92,6 +93,7 @@ async def test_a_group_of_more_letters_than_a_page_has_is_acted_on_whole(shop, s
     await looker.page.route(
         "**/letters?limit=200*", lambda route: route.continue_(url=route.request.url.replace("=200", "=3"))
     )
+    monkeypatch.setattr(causes, "PAGE", 3)
     await looker.open("/letters")
     await (await looker.sees("button", "Acknowledge 7…")).click()
     sheet = await looker.sees(".sheet")

@@ -25,6 +25,8 @@ export class Problem extends Error {
   }
 }
 
+const PATIENT = 5;
+
 /** Ask the server. Sentences come with relative times, in the zone that is chosen. */
 export async function ask(method, path, { body, params, signal: abort, sentences = false, whole = false } = {}) {
   const query = new URLSearchParams();
@@ -40,10 +42,16 @@ export async function ask(method, path, { body, params, signal: abort, sentences
   if (method !== "GET") Object.assign(headers, { "Content-Type": "application/json", "X-Holdfast": "1" });
   let answer;
   try {
-    answer = await fetch(API + path + (query.size ? "?" + query : ""), {
-      method, headers, signal: abort, credentials: "same-origin", cache: "no-store",
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    for (let tries = 0; ; tries++) {
+      answer = await fetch(API + path + (query.size ? "?" + query : ""), {
+        method, headers, signal: abort, credentials: "same-origin", cache: "no-store",
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+      // Who looks faster than a principal may, as down a very long history, is put off for a moment.
+      if (answer.status !== 429 || method !== "GET" || tries === PATIENT) break;
+      await new Promise((done) => setTimeout(done, 1000 * (Number(answer.headers.get("Retry-After")) || 1)));
+      abort?.throwIfAborted();
+    }
   } catch (error) {
     if (abort?.aborted) throw error;
     throw new Problem(0, { title: "The server does not answer", detail: "The request did not get through; it is tried again by itself." }, path);

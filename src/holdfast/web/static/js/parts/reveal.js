@@ -1,7 +1,7 @@
 // Masked values: who may sees one, for a reason and on record, until the page of its run is left.
 import { html, quoted, signal, useEffect, useState } from "../base.js";
-import { may, post, Problem, session } from "../api.js";
-import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "./sheet.js";
+import { may, post, session } from "../api.js";
+import { addKind, close, Command, Frame, open, Reason, reasonKept, useAct, Wrong } from "./sheet.js";
 
 const shown = signal(new Map());
 const keyOf = ({ id, field, step = "", n = 0 }, pointer) => JSON.stringify([id, field, step, n, pointer]);
@@ -17,22 +17,12 @@ export const useForgetting = (id) => useEffect(() => () => { shown.value = new M
 
 function Reveal({ id, field, step, n, pointer }) {
   const [reason, setReason] = useState(reasonKept());
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const confirm = async () => {
-    setBusy(true);
-    try {
-      sessionStorage.setItem("holdfast-reason", reason);
-      const found = await post(`/runs/${encodeURIComponent(id)}/reveal`, { field, step: step ?? "", n: n ?? 0, pointer, reason });
-      shown.value = new Map([...shown.value, [keyOf({ id, field, step, n }, pointer), { value: found.value }]]);
-      changed.value++;
-      close();
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
+  const { act, busy, problem } = useAct();
+  const confirm = () => act(async () => {
+    const found = await post(`/runs/${encodeURIComponent(id)}/reveal`, { field, step: step ?? "", n: n ?? 0, pointer, reason });
+    shown.value = new Map([...shown.value, [keyOf({ id, field, step, n }, pointer), { value: found.value }]]);
+    close();
+  }, reason);
   const command = ["holdfast reveal", quoted(id), field, quoted(pointer), ...(step ? ["--step", quoted(step)] : []), ...(n ? ["--number", n] : []), "--reason", quoted(reason || "...")].join(" ");
   return html`<${Frame} title=${html`Reveal <code>${pointer}</code>`} confirm=${confirm} confirmWord="Reveal" busy=${busy} disabled=${!reason.trim()}>
     <p>You see this value of the ${field} of <code>${step || id}</code> until you leave the page. That you saw it, and why, is put on record first.</p>

@@ -5,7 +5,11 @@ const micros = (value) => (typeof value === "number" ? value / 1000 : Date.parse
 /** Who sent messages, by their ids, as the audit trail knows it. */
 export const sendersOf = (acts) => new Map(acts.filter((each) => each.action === "send" && each.detail?.message).map((each) => [each.detail.message, each.actor]));
 
-/** Rows in the order of their first call, each with bars, waits and marks; times are milliseconds. */
+/** Facts with those that a retry or rerun cut away, as they came. */
+export const together = (archived, entries) => (archived.length ? [...archived, ...entries].sort((a, b) => Date.parse(a.at) - Date.parse(b.at) || a.seq - b.seq) : entries);
+
+/** Rows in the order of their first call, each with bars, waits and marks; times are milliseconds. Rows of which all was cut
+ * away are `ghosts`, and so are bars and marks of others that were. */
 export function rowsOf(entries, head = null, senders = new Map()) {
   const rows = new Map();
   const undos = [];
@@ -17,20 +21,25 @@ export function rowsOf(entries, head = null, senders = new Map()) {
     const bar = each.bars.at(-1);
     if (bar && bar.to === null) Object.assign(bar, { to: at, state, ...more });
   };
-  for (const { at: text, kind, path, data, seq } of entries) {
+  let before = 0;
+  const again = (each) => {
+    close(each, before, "lost"); // what came of it was cut away, and is not known here
+    Object.assign(each, { status: "running", ended: undefined, next: null });
+  };
+  for (const { at: text, kind, path, data, seq, archived } of entries) {
     const at = Date.parse(text);
     const known = rows.get(path);
     const list = Array.isArray(data) ? data : [];
     if (kind === "step") {
       const each = row(path, "step", at);
+      again(each);
       each.attempts = list[1] ?? 1;
       Object.assign(each, { arguments: list[2], argued: seq });
       each.bars.push({ from: at, to: null, state: "running", attempt: list[1] ?? 1 });
     } else if (kind === "attempt" && known) {
+      again(known);
       known.attempts = list[0] ?? known.attempts + 1;
-      known.status = "running";
       for (const back of known.backs) if (back.to === null || back.to > at) back.to = at;
-      known.next = null;
       known.bars.push({ from: at, to: null, state: "running", attempt: known.attempts });
     } else if (kind === "attempt failed" && known) {
       close(known, at, "failed", { error: list[1] });
@@ -72,8 +81,10 @@ export function rowsOf(entries, head = null, senders = new Map()) {
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "message" && known) {
       close(known, at, "wait");
-      known.marks.push({ at, what: list[0], payload: list[2], seq, by: senders.get(list[1]) ?? (list[3] === "event" ? "an event" : undefined) });
+      known.marks.push({ at, id: list[1], what: list[0], payload: list[2], seq, by: senders.get(list[1]) ?? (list[3] === "event" ? "an event" : undefined) });
       Object.assign(known, { status: "completed", ended: at });
+    } else if (kind === "reply") {
+      for (const each of rows.values()) for (const mark of each.marks) if (mark.id && mark.id === list[0]) mark.replied ??= at;
     } else if (kind === "child") {
       const each = row(path, "child", at);
       Object.assign(each, { name: list[0] ?? each.name, child: list[0], status: list[2] ? "failed" : "running" });
@@ -103,15 +114,22 @@ export function rowsOf(entries, head = null, senders = new Map()) {
       const each = row(path, kind, at);
       Object.assign(each, { status: "completed", ended: at, name: kind === "send" ? `${list[1]} to ${list[0]}` : list[0] });
       each.marks.push({ at, what: each.name });
-    } else if (kind === "compensation") {
+    } else if (kind === "compensation" && !archived) {
       undos.push({ path, name: list[1], of: list[4], done: false });
     }
+    const touched = rows.get(path);
+    if (touched && !archived) touched.live = true;
+    for (const each of touched && archived ? [touched.bars.at(-1), touched.marks.at(-1)] : []) if (each) each.ghost = true;
+    before = at;
   }
   for (const undo of undos) undo.done = [...rows.keys()].some((path) => path.startsWith(undo.path + "/"));
   const all = [...rows.values()];
   // A loop that was left with `break`, and what a run left open when it ended, have no fact that says so.
   if (head?.ended_at) for (const each of all) if (each.ended === undefined && ["loop", "join", "race"].includes(each.kind)) Object.assign(each, { status: head.status === "completed" ? "completed" : "cancelled" });
-  return { rows: [...all.filter((each) => !each.undoing), ...all.filter((each) => each.undoing)], undos: undos.filter((each) => !each.done).reverse() };
+  const ghosts = all.filter((each) => !each.live).map((each) => ({ ...each, ghost: true, depth: 0, next: null }));
+  for (const each of ghosts) close(each, before, "lost");
+  const live = all.filter((each) => each.live);
+  return { rows: [...live.filter((each) => !each.undoing), ...live.filter((each) => each.undoing)], ghosts, undos: undos.filter((each) => !each.done).reverse() };
 }
 
 /** What happens at an instant, or lasts: outside of these nothing is going on. */

@@ -98,6 +98,18 @@ function backoff(row, retry) {
   return waits.length ? `waits ${row.backs.length > 4 ? "…, " : ""}${waits.join(", ")}` : "";
 }
 
+const LENGTH = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/;
+
+/** A duration of the server in milliseconds. */
+const millisOf = (text) => { const [, d = 0, h = 0, m = 0, s = 0] = text.match(LENGTH) ?? []; return 1000 * (86400 * d + 3600 * h + 60 * m + +s); };
+
+/** How the code at hand runs a step: its queue, its limit, how long an attempt may take. */
+function Ways({ call }) {
+  if (!call) return null;
+  const { queue, limit, timeout, heartbeat_timeout: silent } = call;
+  return html`${queue && html` · queue <a href=${href("/workers")}><code>${queue}</code></a>`}${limit && html` · limit <a href=${href("/workers")}><code>${limit}</code></a>`}${timeout && ` · at most ${coarse(millisOf(timeout))}`}${silent && ` · heartbeat each ${coarse(millisOf(silent))}`}`;
+}
+
 /** What a step was called with. */
 function Arguments({ row, head, found }) {
   const recorded = isRecorded(row);
@@ -118,7 +130,7 @@ export function StepPanel({ row, step, head }) {
   const call = useCall(row, head);
   const kind = { message: "receives a message", child: "child", sleep: "sleep" }[row.kind] ?? row.kind;
   return html`<section class="panel step" aria-label=${"Step " + row.path}>
-    <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}${step?.reason ? " · " + step.reason : ""}</span>
+    <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}<${Ways} call=${call.fresh && call.data} />${step?.reason ? " · " + step.reason : ""}</span>
       <span class="end">${waits && html`<${ActButton} action="nudge" on=${on} more=${{ step: row.path }} label="Try now" small />`}${row.kind === "step" && html`<${ActButton} action="rerun" on=${on} more=${{ step: row.path }} label="Rerun from here…" small fits=${ended} />`}</span></header>
     <div class="two"><div>
       ${row.kind === "step" ? html`<h3>Attempts <span class="end">${backoff(row, call.fresh ? call.data?.retry : "")}</span></h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}
@@ -127,7 +139,7 @@ export function StepPanel({ row, step, head }) {
     </div><div>
       ${error ? html`<h3>Last error</h3><${ErrorView} error=${error} run=${head.id} step=${row.path} />` : null}
       ${status === "completed" && row.kind === "step" && html`<h3>Result ${!isCut(step?.result) && html`<span class="end"><${Copy} text=${JSON.stringify(step?.result ?? null)} what="Result">copy<//></span>`}</h3><${Json} value=${step?.result ?? null} label="Result" reveal=${revealing({ id: head.id, field: "result", step: row.path })} whole=${async () => (await get(`/runs/${encodeURIComponent(head.id)}/steps`)).items.find((each) => each.path === row.path)?.result} />`}
-      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${mark.by ? `from ${mark.by}, ` : ""}${clock(mark.at, { millis: true })}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" whole=${third(head.id, mark.seq)} reveal=${revealing({ id: head.id, field: "fact", n: mark.seq, at: "/2" })} />`}`)}
+      ${row.marks.map((mark) => html`<h3>${mark.what} <span class="end">${mark.by ? `from ${mark.by}, ` : ""}${clock(mark.at, { millis: true })}${mark.replied ? `, replied after ${span(mark.replied - mark.at)}` : ""}</span></h3>${mark.payload === undefined ? null : html`<${Json} value=${mark.payload} label="Payload" whole=${third(head.id, mark.seq)} reveal=${revealing({ id: head.id, field: "fact", n: mark.seq, at: "/2" })} />`}`)}
       ${!error && status !== "completed" && !row.marks.length && html`<h3>Result</h3><p class="dim">None yet.</p>`}
     </div></div></section>`;
 }

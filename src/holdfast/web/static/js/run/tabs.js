@@ -2,11 +2,11 @@
 import { html, useEffect, useRef, useState } from "../base.js";
 import { get, may, usePicture } from "../api.js";
 import { clock, number, plural, span } from "../format.js";
-import { here, runHref, ROOT } from "../url.js";
+import { go, here, ROOT } from "../url.js";
 import { Icon } from "../parts/icons.js";
 import { revealing } from "../parts/reveal.js";
 import { changed, open } from "../parts/sheet.js";
-import { Copy, isCut, Json, RunLink, Sentence, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
+import { Copy, isCut, Json, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
 import { verdictOf } from "./chain.js";
 import { typeName } from "./step.js";
 
@@ -33,10 +33,13 @@ export function Steps({ steps, partial }) {
 }
 
 const cut = (text, most = 90) => (text.length > most ? text.slice(0, most) + "…" : text);
-const ROW = 34, WINDOW = 40, PAGE = 500;
+const ROW = 34, WINDOW = 40, PAGE = 500, ARCHIVED = 1000;
 const FAILED = /failed|lost|cancel/;
 
 const problemOf = (error) => (error?.type ? typeName(error.type) + (error.message ? ": " + error.message : "") : plain(error ?? null));
+
+/** Facts that were cut away have the numbers of those that came after them. */
+const nameOf = (fact) => (fact.archived ? `${fact.seq} ${fact.at}` : String(fact.seq));
 
 /** What a fact says, in words where it is of a usual kind; its data as they are recorded are a click away. */
 function told({ kind, data }) {
@@ -60,14 +63,15 @@ function told({ kind, data }) {
   return said ? said() : JSON.stringify(data);
 }
 
-export function History({ id, total }) {
+export function History({ id, total, reopened, params }) {
   const [items, set] = useState([]);
   const [next, setNext] = useState(0);
   const [problem, setProblem] = useState(null);
-  const [text, type] = useState("");
-  const [failed, only] = useState(false);
+  const text = params.get("find") ?? "", failed = params.get("failed") === "yes", archived = params.get("archived") === "yes";
+  const turn = (changes) => go(here(changes), { replace: true });
   const [shown, show] = useState(null);
   const [top, scroll] = useState(0);
+  const past = usePicture(archived && reopened ? `archived ${id} ${reopened}` : null, (signal) => get(path(id, "history"), { params: { archived: true, newest: true, limit: ARCHIVED, cut: true }, signal }), { once: true });
   const busy = useRef(false);
   const read = useRef(0);
   const box = useRef(null);
@@ -89,37 +93,30 @@ export function History({ id, total }) {
   // What was recorded meanwhile is read from where we are.
   useEffect(() => { if (next === null && items.length && total > items.at(-1).seq) more(items.at(-1).seq); }, [total]);
   const wanted = text.trim().toLowerCase();
-  const found = items.filter((each) => (!failed || FAILED.test(each.kind)) && (!wanted || each.kind.includes(wanted) || each.path.toLowerCase().includes(wanted) || JSON.stringify(each.data).toLowerCase().includes(wanted)));
+  const old = archived && past.fresh ? past.data.items : [];
+  const found = [...old, ...items].filter((each) => (!failed || FAILED.test(each.kind)) && (!wanted || each.kind.includes(wanted) || each.path.toLowerCase().includes(wanted) || JSON.stringify(each.data).toLowerCase().includes(wanted)));
   const first = Math.max(0, Math.floor(top / ROW) - 8);
   useEffect(() => { if (next && (first + WINDOW) * 1.5 > found.length) more(next); }, [first, next, found.length]);
-  const shownEntry = found.find((each) => each.seq === shown);
+  const shownEntry = found.find((each) => nameOf(each) === shown);
   if (problem && !items.length) return html`<${Trouble} problem=${problem} retry=${() => more(0)} />`;
-  return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => type(e.target.value)} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => only(e.target.checked)} /> failed only</label><span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
+  return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => turn({ find: e.target.value })} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => turn({ failed: e.target.checked ? "yes" : null })} /> failed only</label>${reopened > 0 && html`<label class="check"><input type="checkbox" checked=${archived} onChange=${(e) => turn({ archived: e.target.checked ? "yes" : null })} /> cut away, too</label>`}<span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
     <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
       <div class="tall" style=${{ height: found.length * ROW + "px" }}><div class="win" style=${{ transform: `translateY(${first * ROW}px)` }}>
-        ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "")} key=${each.seq} aria-expanded=${shown === each.seq} onClick=${() => show(shown === each.seq ? null : each.seq)}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${cut(told(each), 160)}</span></button>`)}</div></div></div>
-    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" reveal=${revealing({ id, field: "fact", n: shownEntry.seq })} />${[shownEntry.data].flat().some(isCut) && html`<p><a class="linklike" href=${ROOT + "/api/v1" + path(id, "history") + `?after=${shownEntry.seq - 1}&limit=1`} download=${`fact-${shownEntry.seq}.json`}>download the whole fact</a></p>`}</div>`}`;
+        ${found.slice(first, first + WINDOW).map((each) => html`<button class=${"fact" + (FAILED.test(each.kind) ? " bad" : "") + (each.archived ? " ghost" : "")} key=${nameOf(each)} aria-expanded=${shown === nameOf(each)} onClick=${() => show(shown === nameOf(each) ? null : nameOf(each))}><span class="num dim">${each.seq}</span><span class="num">${clock(each.at, { millis: true })}</span><b>${each.kind}</b><code>${each.path}</code><span class="data">${each.archived && html`<i>cut away</i> `}${cut(told(each), 160)}</span></button>`)}</div></div></div>
+    ${shownEntry && html`<div class="raw"><h3>Fact ${shownEntry.seq}${shownEntry.archived ? ", cut away" : ""}: ${shownEntry.kind} ${shownEntry.path} <span class="end"><${Copy} text=${JSON.stringify(shownEntry)} what="Fact">copy<//></span></h3><${Json} value=${shownEntry.data} label="The fact as it is recorded" reveal=${!shownEntry.archived && revealing({ id, field: "fact", n: shownEntry.seq })} />${!shownEntry.archived && [shownEntry.data].flat().some(isCut) && html`<p><a class="linklike" href=${ROOT + "/api/v1" + path(id, "history") + `?after=${shownEntry.seq - 1}&limit=1`} download=${`fact-${shownEntry.seq}.json`}>download the whole fact</a></p>`}</div>`}`;
 }
 
 export function Messages({ id, rows, waits, ended }) {
   const inbox = usePicture("inbox " + id, (signal) => get(path(id, "inbox"), { params: { cut: true }, signal }));
   useEffect(() => { if (changed.value) inbox.reload(); }, [changed.value]);
   const taken = rows.filter((row) => row.kind === "message" && row.marks.length);
+  const replied = taken.some((row) => row.marks[0].replied);
   const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
     <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
-    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">From</th><th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td>${row.marks[0].by}</td><td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
+    ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">From</th>${replied && html`<th scope="col">Replied</th>`}<th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td>${row.marks[0].by}</td>${replied && html`<td>${row.marks[0].replied && html`<${Time} at=${new Date(row.marks[0].replied).toISOString()} />`}</td>`}<td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
     ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
-}
-
-export function Children({ id }) {
-  const page = usePicture("children " + id, (signal) => get("/runs", { params: { q: `parent:${JSON.stringify(id)}`, limit: 200 }, sentences: true, signal }));
-  useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
-  const items = page.data?.items ?? [];
-  return html`<${Part} picture=${page} empty=${!items.length && "It has no children. ctx.child(workflow, ...) starts one."}><${Wide}><table class="tbl"><caption class="vh">Children</caption><thead><tr><th scope="col">Status</th><th scope="col">Run</th><th scope="col">Now, and why</th><th scope="col">Started</th></tr></thead><tbody>
-    ${items.map((head) => html`<tr><td><${Status} status=${head.status} /></td><td><${RunLink} id=${head.id} /><span class="small">${head.workflow} · v${head.version}</span></td><td class="why"><${Sentence} why=${head.why} /></td><td><${Time} at=${head.created_at} /></td></tr>`)}</tbody></table><//>
-    ${page.data?.next && html`<p class="empty"><a href=${"?q=parent:" + id}>More than 200</a></p>`}<//>`;
 }
 
 /** What was done to a run, in words. */
@@ -138,7 +135,7 @@ export function Record({ id, audit }) {
   const acts = audit.data?.items ?? [];
   return html`<div class="ptitle"><h2>Done to it</h2><span class="end"><span class="dim">newest first</span><${Seal} verdict=${whole.data} of="the audit trail" /></span></div>
     <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><${Wide}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//><//>
-    <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && html`<${Seal} verdict=${verdict.data} of="what it put on record" />`}</span></div>
+    <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && may("admin") && html`<a class="btn small quiet" href=${ROOT + "/api/v1/audit/export?run=" + encodeURIComponent(id)} download=${`${id}-evidence.ndjson`}>Export</a>`}${rows.length > 0 && html`<${Seal} verdict=${verdict.data} of="what it put on record" />`}</span></div>
     <${Part} picture=${evidence} empty=${!rows.length && "It put nothing on record. Its code does so with ctx.evidence."}><${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Data</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.recorded_at} /></td><td><b>${row.kind}</b><span class="small">${row.id}</span></td><td><code>${cut(JSON.stringify(row.data ?? null), 400)}</code></td></tr>`)}</tbody></table><//><//>`;
 }
 

@@ -50,8 +50,8 @@ function Bars({ row, scale, instant, wide }) {
   for (const bar of row.bars) {
     const from = scale.at(bar.from), to = scale.at(bar.to ?? Math.max(instant, bar.from));
     const width = Math.max(to - from, 0.5);
-    out.push(html`<rect class=${CLASS[bar.state]} x=${p(from)} y="10.5" width=${p(width)} height="14" rx="3" />`);
-    if (bar.state === "failed" && width > 3) out.push(html`<svg x=${p(from + width / 2)} y="17.5" overflow="visible"><path class="cross" d="M-3.2 -3.2L3.2 3.2M3.2 -3.2L-3.2 3.2" /></svg>`);
+    out.push(html`<rect class=${CLASS[bar.state]} x=${p(from)} y="10.5" width=${p(width)} height="14" rx="3" opacity=${bar.ghost ? 0.45 : undefined} />`);
+    if (bar.state === "failed" && !bar.ghost && width > 3) out.push(html`<svg x=${p(from + width / 2)} y="17.5" overflow="visible"><path class="cross" d="M-3.2 -3.2L3.2 3.2M3.2 -3.2L-3.2 3.2" /></svg>`);
     right = Math.max(right, from + width);
   }
   if (["join", "race", "loop"].includes(row.kind) && !row.folded) {
@@ -75,17 +75,18 @@ const mark = (row) => "s-" + ({ waiting: "suspended", skipped: "suspended" }[row
 
 function Row({ row, scale, instant, selected, flip, wide }) {
   if (row.kind === "more") return html`<div class="row more" role="listitem"><button class="name linklike" style=${{ "--d": row.depth }} onClick=${() => flip(row.key)}>${row.name}…</button></div>`;
+  if (row.ghost) return html`<div class="row ghost" role="listitem"><span class="name"><span class=${mark(row)}><${Icon} name=${ICON[row.status] ?? row.status} /></span><code title=${row.path}>${row.name}</code><small>${small(row)}</small><span class="vh">${describe(row, instant)}</span></span><${Bars} row=${row} scale=${scale} instant=${instant} wide=${wide} /></div>`;
   return html`<div class=${"row" + (selected ? " sel" : "")} role="listitem" data-path=${row.path}>
     ${row.folds && html`<button class="caret" style=${{ "--d": row.depth }} aria-expanded=${!row.folded} aria-label=${(row.folded ? "Unfold " : "Fold ") + row.name} onClick=${() => flip(row.path)}><${Icon} name=${row.folded ? "right" : "down"} /></button>`}
     <a class="name" style=${{ "--d": row.depth }} href=${row.child ? runHref(row.child) : row.kind === "iteration" ? here({}) : here({ step: row.path })} data-replace=${row.child ? undefined : ""} onClick=${row.kind === "iteration" ? (e) => { e.preventDefault(); flip(row.path); } : undefined} aria-current=${selected ? "true" : undefined} aria-label=${describe(row, instant)}><span class=${mark(row)}><${Icon} name=${ICON[row.status] ?? row.status} /></span><code title=${row.path}>${row.name}</code><small>${small(row)}</small></a>
     <${Bars} row=${row} scale=${scale} instant=${instant} wide=${wide} /></div>`;
 }
 
-const KEY = [["b-ok", "done"], ["b-fail", "failed"], ["b-run", "running"], ["b-lost", "lost with its worker"], ["back", "waiting to try again"], ["b-wait", "waiting"], ["msg", "message"], ["b-child", "child"], ["b-next", "planned"]];
+const KEY = [["b-ok", "done"], ["b-fail", "failed"], ["b-run", "running"], ["b-lost", "lost with its worker"], ["back", "waiting to try again"], ["b-wait", "waiting"], ["msg", "message"], ["b-child", "child"], ["b-next", "planned"], ["was", "cut away"]];
 
 function Key({ rows }) {
-  const used = new Set(rows.flatMap((row) => [...row.bars.map((bar) => CLASS[bar.state]), row.backs.length && "back", row.marks.length && "msg", row.next && "b-next"]));
-  return html`<div class="key">${KEY.filter(([each]) => used.has(each)).map(([each, word]) => html`<span><svg aria-hidden="true">${each === "back" ? html`<line class="back" x1="0" x2="20" y1="5" y2="5" />` : each === "msg" ? html`<path class="msg" d="M10 0L15 5L10 10L5 5Z" />` : html`<rect class=${each} x="1" y="0.7" width="18" height="8.6" rx="2.5" />`}</svg>${word}</span>`)}</div>`;
+  const used = new Set(rows.flatMap((row) => [...row.bars.map((bar) => CLASS[bar.state]), row.backs.length && "back", row.marks.length && "msg", row.next && "b-next", row.bars.some((bar) => bar.ghost) && "was"]));
+  return html`<div class="key">${KEY.filter(([each]) => used.has(each)).map(([each, word]) => html`<span><svg aria-hidden="true">${each === "back" ? html`<line class="back" x1="0" x2="20" y1="5" y2="5" />` : each === "msg" ? html`<path class="msg" d="M10 0L15 5L10 10L5 5Z" />` : html`<rect class=${each === "was" ? "b-fail" : each} opacity=${each === "was" ? 0.45 : undefined} x="1" y="0.7" width="18" height="8.6" rx="2.5" />`}</svg>${word}</span>`)}</div>`;
 }
 
 /** The words of the axis that have room, in pixels: the first instant, how long folded stretches were, and then the rest. */
@@ -127,11 +128,12 @@ function useZoom(given) {
   return { zoom, choose: (a, b) => set(from + (to - from) * a, from + (to - from) * b), by, move, reset: () => set(0, 100) };
 }
 
-export function Timeline({ rows, all, head, fold, selected, partial, zoom: given, flip }) {
+export function Timeline({ rows: own, ghosts, all, head, fold, selected, partial, zoom: given, flip }) {
+  const rows = ghosts.length ? [...own, ...ghosts] : own;
   const open = !head.ended_at;
   const instant = open ? now.value : Date.parse(head.ended_at);
   const { zoom, choose, by, move, reset } = useZoom(given);
-  const plain = scaleOf(all, { begin: Date.parse(head.created_at), now: instant, open, fold });
+  const plain = scaleOf([...all, ...ghosts], { begin: Date.parse(head.created_at), now: instant, open, fold });
   const scale = zoom ? zoomed(plain, zoom) : plain;
   const [drag, setDrag] = useState(null);
   const axis = useRef(null);
@@ -167,8 +169,8 @@ export function Timeline({ rows, all, head, fold, selected, partial, zoom: given
     const at = rows.findIndex((row) => row.path === selected) * HEIGHT;
     if (at >= 0 && box.current && (at < box.current.scrollTop || at > box.current.scrollTop + box.current.clientHeight - HEIGHT)) box.current.scrollTop = at - 100;
   }, [selected, windowed]);
-  const undoing = rows.findIndex((row) => row.undoing);
-  const list = (from, to) => shown.slice(Math.max(0, from - first), Math.max(0, to - first)).map((row) => html`<${Row} key=${row.path} row=${row} scale=${scale} instant=${instant} selected=${row.path === selected} flip=${flip} wide=${wide} />`);
+  const undoing = own.findIndex((row) => row.undoing);
+  const list = (from, to) => shown.slice(Math.max(0, from - first), Math.max(0, to - first)).map((row) => html`<${Row} key=${row.key ?? row.path} row=${row} scale=${scale} instant=${instant} selected=${row.path === selected} flip=${flip} wide=${wide} />`);
   return html`<div class=${"tl" + (zoom ? " zoomed" : "")}><svg class="defs" aria-hidden="true"><defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h1" width="7" height="7" /><line class="h2" x1="0" y1="0" x2="0" y2="7" stroke-width="2" /></pattern><pattern id="lost" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="h3" width="5" height="5" /><line class="h4" x1="0" y1="0" x2="0" y2="5" stroke-width="2" /></pattern></defs></svg>
     <div class="axis"><span>Call</span><svg role="presentation" ref=${axis} onPointerDown=${down} onPointerMove=${(e) => drag && setDrag([drag[0], share(e)])} onPointerUp=${up} onPointerCancel=${() => setDrag(null)} onDblClick=${reset}>${labels.map((each) => html`<text class=${each.fold ? "s fold" : ""} x=${each.x.toFixed(1)} y="20">${each.text}</text>`)}
       ${drag && html`<rect class="brush" x=${p(100 * Math.min(...drag))} width=${p(100 * Math.abs(drag[1] - drag[0]))} y="0" height="32" />`}
@@ -177,8 +179,8 @@ export function Timeline({ rows, all, head, fold, selected, partial, zoom: given
     <div class=${"rows" + (windowed ? " windowed" : "")} ref=${box} onScroll=${windowed ? (e) => scroll(e.target.scrollTop) : undefined} tabindex=${windowed ? 0 : undefined} role=${windowed ? "region" : undefined} aria-label=${windowed ? "Calls" : undefined}>
       <svg class="grid" aria-hidden="true">${folds.map((each) => html`<rect class="f" x=${p(each.x)} y="0" width=${p(each.width)} height="100%" />`)}${ticks.map((tick) => html`<line x1=${p(tick.x)} x2=${p(tick.x)} y1="0" y2="100%" />`)}${open && inside(here) && html`<line class="now" x1=${p(scale.at(instant))} x2=${p(scale.at(instant))} y1="0" y2="100%" />`}</svg>
       <div role="list" aria-label="What happened when" style=${windowed ? { height: rows.length * HEIGHT + "px", paddingTop: first * HEIGHT + "px" } : undefined}>
-        ${undoing < 0 ? list(0, rows.length) : html`${list(0, undoing)}${!windowed && html`<div class="undoline" role="presentation">undoing</div>`}${list(undoing, rows.length)}`}</div></div>
-    <div class="keyline"><${Key} rows=${all} /><span class="zoom" role="group" aria-label="Zoom of the timeline">${zoom && html`<button class="btn small quiet" onClick=${reset}>Whole run</button>`}<button class="icon" aria-label="Zoom in" title="Zoom in: +, or drag along the times" onClick=${() => by(0.6)}><${Icon} name="plus" /></button><button class="icon" aria-label="Zoom out" title="Zoom out: -" disabled=${!zoom} onClick=${() => by(1 / 0.6)}><${Icon} name="minus" /></button></span></div></div>`;
+        ${undoing < 0 ? list(0, own.length) : html`${list(0, undoing)}${!windowed && html`<div class="undoline" role="presentation">undoing</div>`}${list(undoing, own.length)}`}${ghosts.length > 0 && html`${!windowed && html`<div class="undoline past" role="presentation">before it went on, and not since</div>`}${list(own.length, rows.length)}`}</div></div>
+    <div class="keyline"><${Key} rows=${[...all, ...ghosts]} /><span class="zoom" role="group" aria-label="Zoom of the timeline">${zoom && html`<button class="btn small quiet" onClick=${reset}>Whole run</button>`}<button class="icon" aria-label="Zoom in" title="Zoom in: +, or drag along the times" onClick=${() => by(0.6)}><${Icon} name="plus" /></button><button class="icon" aria-label="Zoom out" title="Zoom out: -" disabled=${!zoom} onClick=${() => by(1 / 0.6)}><${Icon} name="minus" /></button></span></div></div>`;
 }
 
 const coarse2 = (millis) => (millis < 1000 ? millis + " ms" : millis < 60_000 && millis % 1000 ? (millis / 1000).toFixed(1) + " s" : coarse(millis));

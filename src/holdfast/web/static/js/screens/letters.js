@@ -1,16 +1,18 @@
 // Dead letters: what was given up, by its cause; a group is replayed, or one of it is tried first.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../base.js";
-import { ask, get, may, post, usePicture, Problem } from "../api.js";
+import { html, useEffect, useLayoutEffect, useRef, useState, quoted } from "../base.js";
+import { ask, get, may, post, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { go, here, href, runHref, settled } from "../url.js";
+import { here, settled } from "../url.js";
 import { number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
-import { addKind, changed, close, Command, Frame, open, Reason } from "../parts/sheet.js";
-import { copy, RunLink, Time, toast, Trouble, Wide } from "../parts/show.js";
+import "../parts/purge.js";
+import { addKind, changed, close, Command, followed, Frame, Job, open, Plan, Reason, reasonKept, stopMany, told, useAct, Wrong } from "../parts/sheet.js";
+import { copy, RunLink, Time, Trouble, Wide } from "../parts/show.js";
 import { typeName } from "../run/step.js";
 
-const same = (letter, group) => letter.workflow === group.workflow && letter.step === group.step && (letter.error?.type ?? "") === group.error;
+const same = (letter, group) => letter.workflow === group.workflow && (letter.step || letter.name) === group.step && (letter.error?.type ?? "") === group.error;
 
 const LETTER_ACTS = {
   replay: { verb: "Replay", past: "replayed", says: "Its run goes on from the step that failed; a message is delivered again. Steps keep their keys, so that what was done is not done twice." },
@@ -18,76 +20,66 @@ const LETTER_ACTS = {
   remove: { verb: "Remove", past: "removed", says: "The letter is removed. Its run stays as it is." },
 };
 
-const PAGE = 200;
+const actOn = (action, id, reason) => (action === "remove" ? ask("DELETE", "/letters/" + encodeURIComponent(id), { params: { reason } }) : post(`/letters/${encodeURIComponent(id)}/${action}`, { reason }));
 
-/** The letters of a group, newest first, page by page: there may be thousands. */
-async function* lettersOf(group) {
-  for (let before = null; ; ) {
-    const { items } = await get("/letters", { params: { limit: PAGE, workflow: group.workflow, before } });
-    if (!items.length) return;
-    yield* items.filter((each) => same(each, group));
-    before = items.at(-1).id;
-  }
-}
+const command = (action, words, reason) => ({ cli: ["holdfast letters", action === "acknowledge" ? "ack" : action, ...words, ...(reason ? ["--reason", quoted(reason)] : [])].join(" ") });
 
-async function actOn(action, letter, reason) {
-  if (action === "remove") return ask("DELETE", "/letters/" + encodeURIComponent(letter.id), { params: { reason } });
-  return post(`/letters/${encodeURIComponent(letter.id)}/${action}`, { reason });
-}
-
-function LetterSheet({ action, letters, group }) {
-  const act = LETTER_ACTS[action];
-  const [reason, setReason] = useState(sessionStorage.getItem("holdfast-reason") ?? "");
-  const [state, setState] = useState({ done: 0, wrong: [], busy: false, stop: false });
-  const stopped = useRef(false);
-  useEffect(() => () => { stopped.current = true; }, []);
-  const count = group?.count ?? letters.length;
-  const many = count > 1;
-  const run = async (one) => {
-    sessionStorage.setItem("holdfast-reason", reason);
-    const wrong = [];
-    let done = 0;
-    stopped.current = false;
-    setState({ done, wrong, busy: true });
-    try {
-      for await (const letter of one || !group ? letters.slice(0, one ? 1 : undefined) : lettersOf(group)) {
-        if (stopped.current) break;
-        try {
-          await actOn(action, letter, reason);
-          done++;
-        } catch (error) {
-          if (!(error instanceof Problem)) throw error;
-          wrong.push([letter.run, error.message]);
-          if (error.passing) break;
-        }
-        setState({ done, wrong, busy: true });
-      }
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      wrong.push(["", error.message]); // the next page could not be read
-    }
-    changed.value++;
-    setState({ done, wrong, busy: false });
-    toast(`${plural(done, "letter")} ${act.past}${wrong.length ? `, ${number(wrong.length)} went wrong` : ""}`, { icon: wrong.length ? "failed" : "completed" });
-    if (!wrong.length && !one && !stopped.current) close();
-  };
-  const title = many ? `${act.verb} ${plural(count, "letter")}` : `${act.verb} ${letters[0].run}`;
-  const word = action === "acknowledge" ? "ack" : action;
-  return html`<${Frame} title=${title} confirm=${() => run(false)} confirmWord=${many ? `${act.verb} ${number(count)}` : act.verb} busy=${state.busy} disabled=${many && !reason.trim()} danger=${action === "remove"}
-      extra=${state.busy ? html`<button type="button" class="btn" onClick=${() => { stopped.current = true; }}>Stop</button>` : many && action === "replay" && html`<button type="button" class="btn" onClick=${() => run(true)}>Try one first</button>`}>
-    <p>${act.says}</p>
-    ${group && html`<div class="plan" data-plan><${Icon} name="completed" /><div><b>${plural(count, "letter")}</b> of <code>${group.workflow}</code>, step <code>${group.step}</code>, <span class="s-failed">${typeName(group.error)}</span></div></div>`}
-    ${state.busy && html`<div class="meter" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax=${count} aria-valuenow=${state.done}><i style=${{ width: Math.min(100, (100 * state.done) / count) + "%" }} /></div>`}
-    ${state.wrong.slice(0, 5).map(([run, why]) => html`<div class="plan bad" role="alert"><${Icon} name="failed" /><div class="wrap"><code>${run}</code>: ${why}</div></div>`)}
-    <${Reason} value=${reason} set=${setReason} required=${many} />
-    <${Command} spellings=${{ cli: `holdfast letters ${word} ${letters.slice(0, 3).map((each) => each.id).join(" ")}${count > 3 ? " ..." : ""}` }} />
+function LetterSheet({ action, letter }) {
+  const { verb, past, says } = LETTER_ACTS[action];
+  const [reason, setReason] = useState(reasonKept());
+  const { act, busy, problem } = useAct();
+  const confirm = () => act(async () => {
+    const did = await actOn(action, letter.id, reason);
+    close();
+    told(did, `1 letter ${past}`);
+  }, reason);
+  return html`<${Frame} title=${html`${verb} <code>${letter.run || letter.name}</code>`} confirm=${confirm} confirmWord=${verb} busy=${busy} danger=${action === "remove"}>
+    <p>${says}</p>
+    <${Wrong} problem=${problem} />
+    <${Reason} value=${reason} set=${setReason} />
+    <${Command} spellings=${command(action, [letter.id], reason)} />
   <//>`;
 }
-addKind("letters", LetterSheet);
 
-function Buttons({ letters, group }) {
+/** All letters of a cause: counted first, and acted on by the server, which goes on when this page is left. */
+function GroupSheet({ action, group }) {
+  const { verb, past, says } = LETTER_ACTS[action];
+  const { workflow, step, error } = group;
+  const [reason, setReason] = useState(reasonKept());
+  const [plan, setPlan] = useState(null);
+  const [job, setJob] = useState(null);
+  const stopped = useRef(false);
+  const { act, problem } = useAct();
+  const bulk = (more) => post("/letters/bulk", { action, workflow, step, error, ...more });
+  const look = async () => setPlan(await bulk());
+  useEffect(() => { act(look); }, []);
+  const confirm = () => act(async () => {
+    try {
+      const begun = await bulk({ until: plan.until, dry_run: false, reason });
+      if (!(await followed(begun, { past, what: "letter", tell: setJob, stopped: () => stopped.current })) && !stopped.current) close();
+    } finally { setJob(null); }
+  }, reason);
+  const one = () => act(async () => {
+    told(await actOn(action, group.example, reason), `1 letter ${past}`);
+    await look();
+  }, reason);
+  const words = Object.entries({ workflow, step, error }).flatMap(([name, value]) => ["--" + name, quoted(value)]);
+  return html`<${Frame} title=${`${verb} ${plural(plan?.matched ?? group.count, "letter")}`} confirm=${confirm} confirmWord=${plan ? `${verb} ${number(plan.can)}` : verb} busy=${job !== null} disabled=${!plan?.can || !reason.trim()} danger=${action === "remove"}
+      extra=${job ? html`<button type="button" class="btn" onClick=${() => { stopped.current = true; stopMany(job); }}>Stop</button>` : action === "replay" && html`<button type="button" class="btn" disabled=${!plan?.can} onClick=${one}>Try one first</button>`}>
+    <p>${says}</p>
+    ${plan ? html`<${Plan} plan=${plan}>${plural(plan.matched, "letter")}${plan.exact ? "" : " and more"} of <code>${workflow}</code>, step <code>${step}</code>, <span class="s-failed">${typeName(error) || "no error"}</span>: <//>` : !problem && html`<p class="dim">Counting…</p>`}
+    <${Job} job=${job} of=${plan?.can ?? 0} />
+    <${Wrong} problem=${problem} />
+    <${Reason} value=${reason} set=${setReason} required=${true} />
+    <${Command} spellings=${command(action, words, reason)} />
+  <//>`;
+}
+addKind("letter", LetterSheet);
+addKind("letters", GroupSheet);
+
+function Buttons({ letter, group }) {
   const may_ = may("operator");
-  return Object.entries(LETTER_ACTS).map(([action, act]) => html`<button class=${"btn small" + (action === "replay" ? "" : " quiet")} disabled=${!may_ || !letters.length} title=${may_ ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "letters", action, letters, group, id: letters.map((each) => each.id).join() })}>${action === "replay" && html`<${Icon} name="retry" />`}${act.verb}${(group?.count ?? 1) > 1 ? ` ${number(group.count)}` : ""}…</button>`);
+  return Object.entries(LETTER_ACTS).map(([action, act]) => html`<button class=${"btn small" + (action === "replay" ? "" : " quiet")} disabled=${!may_} title=${may_ ? undefined : "Needs the role operator"} onClick=${() => open(group ? { kind: "letters", action, group, id: JSON.stringify(group) } : { kind: "letter", action, letter, id: letter.id })}>${action === "replay" && html`<${Icon} name="retry" />`}${act.verb}${(group?.count ?? 1) > 1 ? ` ${number(group.count)}` : ""}…</button>`);
 }
 
 export function Letters({ params }) {
@@ -115,13 +107,13 @@ export function Letters({ params }) {
   const problem = groups.problem ?? list.problem;
   return html`<main id="main" tabindex="-1" class=${"s-letters stack" + (problem && groups.data ? " stale" : "")}>
     <div class="phead"><h1>Dead letters</h1><span class="count num">${groups.data ? `${number(found.reduce((n, each) => n + each.count, 0))} that no person has seen` : ""}</span>
-      <div class="end"><a class="btn quiet" href=${here({ seen: seen ? null : "yes", group: null })}>${seen ? "Unseen" : "Seen ones"}</a><button class="btn quiet" onClick=${() => copy("holdfast letters groups", "Command")}><${Icon} name="terminal" />Copy as CLI</button></div></div>
+      <div class="end"><a class="btn quiet" href=${here({ seen: seen ? null : "yes", group: null })}>${seen ? "Unseen" : "Seen ones"}</a><button class="btn quiet" disabled=${!may("admin")} title=${may("admin") ? undefined : "Needs the role admin"} onClick=${() => open({ kind: "purge" })}>Purge…</button><${Copies} command="holdfast letters groups" path="/letters/groups" python="await LocalDesk(engine.store).letter_groups()" /></div></div>
     ${problem && !groups.data && html`<${Trouble} problem=${problem} retry=${again} />`}
     ${!seen && groups.data && (found.length ? html`<section class="panel" aria-label="By cause"><div class="ptitle"><h2>By cause</h2></div><${Wide}><table class="tbl"><caption class="vh">Dead letters by cause</caption><thead><tr><th scope="col">Cause</th><th scope="col">Workflow and step</th><th scope="col" class="n">Letters</th><th scope="col">First</th><th scope="col">Last</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${found.map((group) => { const own = items.filter((each) => same(each, group)); return html`<tr><td><a class="group s-failed" href=${here({ group: keyOf(group) === shown ? null : keyOf(group) })} aria-current=${keyOf(group) === shown ? "true" : undefined}>${typeName(group.error) || "no error"}</a></td><td>${group.workflow} · <code>${group.step}</code></td><td class="n"><b>${number(group.count)}</b></td><td><${Time} at=${group.first} /></td><td><${Time} at=${group.last} /></td><td class="n acts"><${Buttons} letters=${own} group=${group} /></td></tr>`; })}</tbody></table><//></section>`
+      ${found.map((group) => html`<tr><td><a class="group s-failed" href=${here({ group: keyOf(group) === shown ? null : keyOf(group) })} aria-current=${keyOf(group) === shown ? "true" : undefined}>${typeName(group.error) || "no error"}</a></td><td>${group.workflow} · <code>${group.step}</code></td><td class="n"><b>${number(group.count)}</b></td><td><${Time} at=${group.first} /></td><td><${Time} at=${group.last} /></td><td class="n acts"><${Buttons} group=${group} /></td></tr>`)}</tbody></table><//></section>`
       : html`<section class="panel notice"><h2>No dead letters</h2><p>A step that is given up after its last attempt leaves one, and so does a message that no run can take. They wait here until a person replays or acknowledges them.</p></section>`)}
     ${letters.length > 0 && html`<section class="panel" aria-label="Letters"><div class="ptitle"><h2>${seen ? "Seen" : chosen ? typeName(chosen.error) : "Newest"}</h2>${chosen && html`<span class="end"><a class="btn small quiet" href=${here({ group: null })}>All causes</a></span>`}</div><${Wide}><table class="tbl"><caption class="vh">Letters</caption><thead><tr><th scope="col">Run</th><th scope="col">Step</th><th scope="col">Error</th><th scope="col" class="n">Attempts</th><th scope="col">When</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${letters.map((each) => html`<tr><td>${each.run ? html`<${RunLink} id=${each.run} />` : each.kind}<span class="small">${each.workflow}</span></td><td><code>${each.step || each.name}</code></td><td>${each.error && html`<span class="s-failed">${typeName(each.error.type)}${each.error.message ? ": " + each.error.message : ""}</span>`}${each.outcome && html`<span class="small">${each.outcome}</span>`}</td><td class="n">${each.attempts}</td><td><${Time} at=${each.at} /></td><td class="n acts">${!each.outcome && html`<${Buttons} letters=${[each]} />`}</td></tr>`)}</tbody></table><//></section>`}
+      ${letters.map((each) => html`<tr><td>${each.run ? html`<${RunLink} id=${each.run} />` : each.kind}<span class="small">${each.workflow}</span></td><td><code>${each.step || each.name}</code></td><td>${each.error && html`<span class="s-failed">${typeName(each.error.type)}${each.error.message ? ": " + each.error.message : ""}</span>`}${each.outcome && html`<span class="small">${each.outcome}</span>`}</td><td class="n">${each.attempts}</td><td><${Time} at=${each.at} /></td><td class="n acts">${!each.outcome && html`<${Buttons} letter=${each} />`}</td></tr>`)}</tbody></table><//></section>`}
     <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
   </main>`;
 }

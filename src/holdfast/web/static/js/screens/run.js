@@ -12,16 +12,17 @@ import { ActButton, changed, open, openAct, sheet } from "../parts/sheet.js";
 import { copy, Sentence, Status, TERMINAL, Time, Trouble } from "../parts/show.js";
 import { later } from "../parts/later.js";
 import { Aside } from "../run/aside.js";
-import { rowsOf, sendersOf } from "../run/bars.js";
+import { rowsOf, sendersOf, together } from "../run/bars.js";
 import { foldedRows } from "../run/folds.js";
 import { StepPanel } from "../run/step.js";
-import { Children, History, Messages, Record, Steps } from "../run/tabs.js";
+import { Children } from "../run/children.js";
+import { History, Messages, Record, Steps } from "../run/tabs.js";
 import { Timeline } from "../run/timeline.js";
 import { Took, listed } from "./runs.js";
 
 const Graph = later(() => import("../run/graph.js"), "Graph");
 const State = later(() => import("../run/state.js"), "State");
-const MOST_FACTS = 5000, PAGE = 1000;
+const MOST_FACTS = 5000, PAGE = 1000, NONE = [];
 /** Of a longer run the newest so many facts are looked at, for its steps and for what changes. */
 const NEWEST = 2000;
 
@@ -130,8 +131,10 @@ export function Run({ id, params }) {
   const head = data?.head;
   useEffect(() => { document.title = `${id} ${head ? head.status : ""} - holdfast`; }, [id, head?.status]);
   useLayoutEffect(() => { if (data) settled(); }, [Boolean(data)]);
-  const drawn = useMemo(() => rowsOf(facts.data?.items ?? [], data?.head, sendersOf(audit.data?.items ?? [])), [facts.data, audit.data, data?.head?.ended_at]);
-  const [failedOnly, only] = useState(false);
+  const past = usePicture(head?.reopened ? `archived ${id} ${head.reopened}` : null, (signal) => get(path + "/history", { params: { archived: true, newest: true, limit: PAGE, cut: true }, signal }), { once: true });
+  const cutAway = head?.reopened && past.fresh ? past.data.items : NONE;
+  const drawn = useMemo(() => rowsOf(together(cutAway, facts.data?.items ?? []), data?.head, sendersOf(audit.data?.items ?? [])), [facts.data, cutAway, audit.data, data?.head?.ended_at]);
+  const failedOnly = params.get("failed") === "yes";
   const fold = params.get("fold") !== "no";
   const tab = params.get("tab") ?? "";
   const [flipped, setFlipped] = useState(new Set());
@@ -182,14 +185,14 @@ export function Run({ id, params }) {
       <section class="panel" aria-label=${TABS.find(([each]) => each === tab)?.[1] ?? "Timeline"}>
         <div class="tabs"><div class="set" role="tablist" aria-label="Views of the run" onKeyDown=${tabKey}>${TABS.map(([each, word]) => html`<a role="tab" id=${"tab-" + (each || "timeline")} aria-selected=${each === tab} aria-controls="tabpanel" tabindex=${each === tab ? 0 : -1} href=${here({ tab: each || null })} data-replace="">${word}${counts[each] ? html`<i>${number(counts[each])}</i>` : ""}</a>`)}</div>
           ${/^https?:/.test(session.value.logs_url ?? "") && html`<a class="logs" target="_blank" rel="noreferrer" href=${session.value.logs_url.replaceAll("{run_id}", encodeURIComponent(id))}>Logs <${Icon} name="right" /></a>`}
-          ${tab === "" && html`<span class="tools"><button class="btn small quiet" aria-pressed=${fold} onClick=${toggleFold}><${Icon} name="fold" />${fold ? "Idle time folded" : "Fold idle time"}</button><button class="btn small quiet" aria-pressed=${failedOnly} onClick=${() => only(!failedOnly)}>Failed only</button></span>`}</div>
+          ${tab === "" && html`<span class="tools"><button class="btn small quiet" aria-pressed=${fold} onClick=${toggleFold}><${Icon} name="fold" />${fold ? "Idle time folded" : "Fold idle time"}</button><button class="btn small quiet" aria-pressed=${failedOnly} onClick=${() => go(here({ failed: failedOnly ? null : "yes" }), { replace: true })}>Failed only</button></span>`}</div>
         <div id="tabpanel" role="tabpanel" aria-labelledby=${"tab-" + (tab || "timeline")}>
-        ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
+        ${tab === "" && (facts.problem && !facts.data ? html`<${Trouble} problem=${facts.problem} retry=${facts.reload} />` : shown.length ? html`<${Timeline} rows=${shown} ghosts=${failedOnly ? NONE : drawn.ghosts} all=${drawn.rows} zoom=${params.get("zoom")} flip=${flip} head=${head} fold=${fold} selected=${selected} partial=${facts.data?.partial ? `The newest ${number(PAGE)} of ${number(data.entries)} facts are drawn; History has all.` : ""} />` : html`<p class="empty">${failedOnly ? "Nothing of it failed." : facts.data ? "It has called nothing yet." : "Reading…"}</p>`)}
         ${tab === "steps" && html`<${Steps} steps=${steps} partial=${data.partial} />`}
-        ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} />`}
+        ${tab === "history" && html`<${History} key=${id} id=${id} total=${data.entries} reopened=${head.reopened} params=${params} />`}
         ${tab === "graph" && html`<${Graph} key=${id} id=${id} entries=${data.entries} rows=${foldedRows(drawn.rows, flipped, selected)} selected=${selected} flip=${flip} />`}
         ${tab === "messages" && html`<${Messages} id=${id} rows=${drawn.rows} waits=${waits} ended=${Boolean(head.ended_at)} />`}
-        ${tab === "children" && html`<${Children} id=${id} />`}
+        ${tab === "children" && html`<${Children} key=${id} id=${id} />`}
         ${tab === "state" && html`<${State} key=${id} id=${id} entries=${data.entries} />`}
         ${tab === "record" && html`<${Record} id=${id} audit=${audit} />`}</div>
       </section>

@@ -108,31 +108,37 @@ function stretchOf(tokens) {
 
 const LATER = 12_000;
 
-/** What ended and failed over time: figures of all runs, or of one workflow; a stretch is chosen by dragging. */
+/** What ended and failed over time: figures of all runs or of one workflow, else the newest that fit; a stretch is chosen by dragging. */
 function Hist({ q, span, ready }) {
   const tokens = tokensOf(q);
   const workflow = tokens.find((each) => /^workflow:[^,]+$/.test(each))?.slice(9).replace(/^"(.*)"$/, "$1");
   const stretch = stretchOf(tokens);
   const other = tokens.some((each) => !/^(workflow:[^,]+|created:.*|ended:.*)$/.test(each));
   // A stretch is counted by the clock of the server, once it has said the time.
-  const view = stretch ? null : figuresView({ by: "time", last: span, workflow });
-  const figures = usePicture(!ready || (stretch && !told.value) ? null : view ?? `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each))}`, (signal) => {
+  const view = stretch || other ? null : figuresView({ by: "time", last: span, workflow });
+  const since = other && !stretch ? span : "";
+  const wanted = view ?? (other ? `fits ${q} ${since} ${zoneName()}` : `hist ${workflow ?? ""} ${tokens.find((each) => /^(created|ended):/.test(each))}`);
+  const figures = usePicture(!ready || (!view && !told.value) ? null : wanted, async (signal) => {
     if (view) return get("/" + view, { signal });
-    const [from, until] = stretchOf(tokens);
-    const whole = until >= now.peek() - 1000;
-    return get("/figures", { params: { by: "time", workflow, since: new Date(from).toISOString(), until: whole ? null : new Date(until).toISOString() }, signal });
+    const instant = now.peek();
+    const [from, until] = stretchOf(tokens) ?? [instant - SPANS[span], instant];
+    const params = { since: new Date(from).toISOString(), until: until >= instant - 1000 ? null : new Date(until).toISOString() };
+    if (!other) return get("/figures", { params: { by: "time", workflow, ...params }, signal });
+    const bars = await get("/bars", { params: { q, zone: zoneName(), ...params }, signal });
+    return { ...bars, items: bars.items.map(({ at, ended, failed }) => ({ at, failed, completed: ended - failed, cancelled: 0 })) };
   });
   useLivePicture(ready ? view : null, figures);
   const late = useRef(0);
-  useLive(stretch ? "counts" : null, () => {
+  useLive(view ? null : "counts", () => {
     // Workers add up their figures every ten seconds: what changed now is in them a little later.
     late.current ||= setTimeout(() => { late.current = 0; figures.reload(); }, LATER);
   });
   useEffect(() => () => clearTimeout(late.current), []);
   if (!figures.data && !figures.problem) return html`<div class="hist wait"></div>`;
-  if (!figures.data || (!stretch && !figures.data.items.some((each) => each.completed + each.failed + each.cancelled))) return null;
+  if (!figures.data || (figures.problem && !figures.fresh) || (!stretch && !figures.data.items.some((each) => each.completed + each.failed + each.cancelled))) return null;
   const choose = (from, until) => go(here({ q: [...tokens.filter((each) => !/^(created|ended):/.test(each)), `ended:${written(from)}..${written(until)}`].join(" "), cursor: null, from: null }));
-  return html`<${Bars} figures=${figures.data} choose=${choose} note=${workflow ? "of " + workflow : other ? "of all runs" : ""}>${!stretch && html`<div class="spans" role="group" aria-label="How far back the bars go">${Object.keys(SPANS).map((each) => html`<a href=${here({ span: each === "24h" ? null : each })} data-replace="" aria-current=${each === span ? "true" : undefined}>${each.replace(/(\d+)/, "$1 ")}</a>`)}</div>`}<//>`;
+  const note = other ? (figures.data.partial ? "of the newest that fit" : "that fit") : workflow ? "of " + workflow : "";
+  return html`<${Bars} figures=${figures.data} choose=${choose} note=${note}>${!stretch && html`<div class="spans" role="group" aria-label="How far back the bars go">${Object.keys(SPANS).map((each) => html`<a href=${here({ span: each === "24h" ? null : each })} data-replace="" aria-current=${each === span ? "true" : undefined}>${each.replace(/(\d+)/, "$1 ")}</a>`)}</div>`}<//>`;
 }
 
 function Views({ q, ready }) {

@@ -1,12 +1,13 @@
 // Workers, queues and limits: who advances what, what waits, and what holds it back.
-import { html, useEffect, useLayoutEffect } from "../base.js";
-import { get, usePicture } from "../api.js";
+import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { get, may, post, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
 import { here, href, settled } from "../url.js";
 import { coarse, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
 import { Icon } from "../parts/icons.js";
-import { changed } from "../parts/sheet.js";
+import { Copies } from "../parts/drop.js";
+import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, told, useAct, Wrong } from "../parts/sheet.js";
 import { copy, RunLink, Time, Wide } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 
@@ -14,17 +15,40 @@ const STATE = { alive: ["completed", "s-completed"], silent: ["paused", "s-pause
 
 const State = ({ state }) => html`<span class=${"st " + (STATE[state]?.[1] ?? "s-pending")}><${Icon} name=${STATE[state]?.[0] ?? "pending"} />${state}</span>`;
 
+const HELD = { queue: "Attempts of this queue stay where they are; those that a worker has go on.", limit: "No step begins under this limit; those that hold a place go on." };
+
+/** Let nothing begin of a queue or a limit, or let it go on. */
+function Work({ on, name, paused }) {
+  const [reason, setReason] = useState(reasonKept());
+  const { act, busy, problem } = useAct();
+  const verb = paused ? "resume" : "pause";
+  const confirm = () => act(async () => {
+    const did = await post("/work/" + verb, { kind: on, name, reason });
+    close();
+    told(did, `The ${on} ${name} ${paused ? "goes on" : "is paused"}`);
+  }, reason);
+  return html`<${Frame} title=${html`${paused ? "Resume" : "Pause"} the ${on} <code>${name}</code>`} confirm=${confirm} confirmWord=${paused ? "Resume" : "Pause"} busy=${busy}>
+    <p>${paused ? "What waits goes on in its order." : HELD[on]}</p>
+    <${Wrong} problem=${problem} />
+    <${Reason} value=${reason} set=${setReason} />
+    <${Command} spellings=${{ cli: [`holdfast ${verb} --${on}`, quoted(name), ...(reason ? ["--reason", quoted(reason)] : [])].join(" ") }} />
+  <//>`;
+}
+addKind("work", Work);
+
+const Hold = ({ on, name, paused }) => html`<button class="btn small quiet" disabled=${!may("operator")} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "work", on, name, paused, id: on + name })}>${paused ? "Resume" : "Pause"}…<span class="vh"> ${on} ${name}</span></button>`;
+
 function Queues({ queues, workers }) {
   const items = queues.data?.items ?? [];
   const alive = (workers.data?.items ?? []).filter((each) => each.state === "alive");
-  return html`<section class="panel" aria-label="Queues"><div class="ptitle"><h2>Queues</h2></div><${Part} picture=${queues} empty=${!items.length && "Nothing waits in a queue. @activity(queue=\"gpu\") puts attempts into one."}><${Wide}><table class="tbl"><caption class="vh">Queues</caption><thead><tr><th scope="col">Queue</th><th scope="col">Activity</th><th scope="col" class="n">Waiting</th><th scope="col" class="n">Taken</th><th scope="col">Oldest</th><th scope="col">Served by</th></tr></thead><tbody>
-    ${items.map((each) => { const serve = alive.filter((worker) => worker.queues.includes(each.queue)).length; return html`<tr><td><code>${each.queue}</code>${each.paused && html` <span class="s-paused">paused</span>`}</td><td><code>${each.activity}</code></td><td class="n">${number(each.waiting)}${each.waiting >= 10_000 ? "+" : ""}</td><td class="n">${number(each.taken)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td>${serve ? plural(serve, "worker") : html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it</span>`}</td></tr>`; })}</tbody></table><//><//></section>`;
+  return html`<section class="panel" aria-label="Queues"><div class="ptitle"><h2>Queues</h2></div><${Part} picture=${queues} empty=${!items.length && "Nothing waits in a queue. @activity(queue=\"gpu\") puts attempts into one."}><${Wide}><table class="tbl"><caption class="vh">Queues</caption><thead><tr><th scope="col">Queue</th><th scope="col">Activity</th><th scope="col" class="n">Waiting</th><th scope="col" class="n">Taken</th><th scope="col">Oldest</th><th scope="col">Served by</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+    ${items.map((each) => { const serve = alive.filter((worker) => worker.queues.includes(each.queue)).length; return html`<tr><td><code>${each.queue}</code>${each.paused && html` <span class="s-paused">paused</span>`}</td><td><code>${each.activity}</code></td><td class="n">${number(each.waiting)}${each.waiting >= 10_000 ? "+" : ""}</td><td class="n">${number(each.taken)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td>${serve ? plural(serve, "worker") : html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it</span>`}</td><td class="n acts"><${Hold} on="queue" name=${each.queue} paused=${each.paused} /></td></tr>`; })}</tbody></table><//><//></section>`;
 }
 
 function Limits({ limits }) {
   const items = limits.data?.items ?? [];
-  return html`<section class="panel" aria-label="Limits"><div class="ptitle"><h2>Limits</h2></div><${Part} picture=${limits} empty=${!items.length && "There is no limit. Engine(limits=[Limit(name=\"openai\", at_once=10)]) makes one."}><${Wide}><table class="tbl"><caption class="vh">Limits</caption><thead><tr><th scope="col">Limit</th><th scope="col">Allows</th><th scope="col" class="n">Used</th><th scope="col" class="n">Waiting</th><th scope="col">Next turn</th></tr></thead><tbody>
-    ${items.map((each) => html`<tr><td><code>${each.name}</code>${each.paused && html` <span class="s-paused">paused</span>`}${each.keys?.length > 0 && html`<span class="small">${plural(each.keys.length, "key")} in use</span>`}</td><td>${each.allows}${each.overridden && html` <span class="small">overridden</span>`}</td><td class="n">${number(each.used)}</td><td class="n">${each.waiting > 0 ? html`<a href=${href("/runs", { q: `waiting:"limit ${each.name}"` })}>${number(each.waiting)}</a>` : 0}</td><td>${each.next_turn && html`<${Time} at=${each.next_turn} />`}</td></tr>`)}</tbody></table><//><//></section>`;
+  return html`<section class="panel" aria-label="Limits"><div class="ptitle"><h2>Limits</h2></div><${Part} picture=${limits} empty=${!items.length && "There is no limit. Engine(limits=[Limit(name=\"openai\", at_once=10)]) makes one."}><${Wide}><table class="tbl"><caption class="vh">Limits</caption><thead><tr><th scope="col">Limit</th><th scope="col">Allows</th><th scope="col" class="n">Used</th><th scope="col" class="n">Waiting</th><th scope="col">Next turn</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+    ${items.map((each) => html`<tr><td><code>${each.name}</code>${each.paused && html` <span class="s-paused">paused</span>`}${each.keys?.length > 0 && html`<span class="small">${plural(each.keys.length, "key")} in use</span>`}</td><td>${each.allows}${each.overridden && html` <span class="small">overridden</span>`}</td><td class="n">${number(each.used)}</td><td class="n">${each.waiting > 0 ? html`<a href=${href("/runs", { q: `waiting:"limit ${each.name}"` })}>${number(each.waiting)}</a>` : 0}</td><td>${each.next_turn && html`<${Time} at=${each.next_turn} />`}</td><td class="n acts"><${Hold} on="limit" name=${each.name} paused=${each.paused} /></td></tr>`)}</tbody></table><//><//></section>`;
 }
 
 function Bodies({ worker }) {
@@ -49,7 +73,7 @@ export function Workers({ params }) {
   const alive = items.filter((each) => each.state === "alive");
   useKeys({ c: () => copy("holdfast workers", "Command") });
   return html`<main id="main" tabindex="-1" class="s-workers stack">
-    <div class="phead"><h1>Workers</h1><span class="count num">${workers.data ? `${number(alive.length)} alive, ${number(alive.reduce((n, each) => n + each.steps, 0))} bodies running` : ""}</span><div class="end"><button class="btn quiet" onClick=${() => copy("holdfast workers", "Command")}><${Icon} name="terminal" />Copy as CLI</button></div></div>
+    <div class="phead"><h1>Workers</h1><span class="count num">${workers.data ? `${number(alive.length)} alive, ${number(alive.reduce((n, each) => n + each.steps, 0))} bodies running` : ""}</span><div class="end"><${Copies} command="holdfast workers" path="/workers" python="await LocalDesk(engine.store).workers()" /></div></div>
     ${chosen && html`<${Bodies} worker=${chosen} />`}
     <section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive. async with Engine(database, workflows=[...]) is one; holdfast start only asks for a run."}><${Wide}><table class="tbl"><caption class="vh">Workers</caption><thead><tr><th scope="col">State</th><th scope="col">Worker</th><th scope="col">Host</th><th scope="col">Since</th><th scope="col">Heard of</th><th scope="col">Queues</th><th scope="col" class="n">Bodies</th><th scope="col" class="n">Runs in memory</th></tr></thead><tbody>
       ${items.map((each) => html`<tr><td><${State} state=${each.state} /></td><td><a href=${here({ worker: each.id })}><code>${each.id}</code></a><span class="small">${plural(Object.keys(each.workflows).length, "workflow")}</span></td><td>${each.host}<span class="small">pid ${each.pid}</span></td><td><${Time} at=${each.joined_at} /></td><td><${Time} at=${each.heard_at} short /></td><td>${each.queues.map((queue) => html`<span class="chip">${queue}</span> `)}</td><td class="n">${number(each.steps)}${each.max_steps ? ` of ${number(each.max_steps)}` : ""}</td><td class="n">${number(each.runs)}</td></tr>`)}</tbody></table><//><//></section>
