@@ -32,6 +32,7 @@ from holdfast.replay.entry import OVER_LIMIT
 from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Turn
 
+_MOST_REMEMBERED = 10_000
 Step = tuple[Resident, str]
 """A run in memory, and a location."""
 
@@ -72,9 +73,10 @@ class LimitedSteps:
         self._asked: dict[Pair, int] = {}
         """What commits in flight ask for."""
         self._asked_again: dict[tuple[int, str], bool] = {}
-        """Steps of runs that were claimed and had been told when they may begin; whether they were answered since."""
+        """Steps of runs that were claimed and had been told when they may begin; whether they were answered since.
+        The last few: other workers may begin them, and one that is forgotten asks once more."""
         self._outlived: Counter[tuple[str, str, str]] = Counter()
-        self._reserved: dict[Step, Kind] = {}
+        self._reserved: dict[Step, tuple[Kind, StepVerb]] = {}
         """Steps for which there is room here until their question is answered."""
         self.doubt = False
         """Whether the store may count places for this worker that it does not have."""
@@ -146,13 +148,13 @@ class LimitedSteps:
         kind = kind_of(self._executor.stand_in(verb.activity))
         if not self._executor.reserve(kind):
             return False
-        self._reserved[step] = kind
+        self._reserved[step] = kind, verb
         return True
 
     def _unreserve(self, resident: Resident, verb: StepVerb) -> None:
-        kind = self._reserved.pop((resident, verb.location), None)
-        if kind is not None:
-            self._executor.unreserve(kind)
+        reserved = self._reserved.pop((resident, verb.location), None)
+        if reserved is not None:
+            self._executor.unreserve(reserved[0])
 
     def then(self, resident: Resident, commit: CommitTurn | None, done: Done) -> Done:
         """Take the answers to what a commit asks for, before anything else is done with them."""
@@ -173,12 +175,12 @@ class LimitedSteps:
                 self.doubt = True
             for enter in enters:
                 asked[enter.limit, enter.key] -= 1
-                self._executor.unreserve(self._reserved.pop((resident, enter.location)))
+                kind, verb = self._reserved.pop((resident, enter.location))
+                self._executor.unreserve(kind)
                 answer = answers.get(enter.location)
                 self._kept.answered(enter, answer, not isinstance(outcome, Exception))
                 if answer is not None and answer.outcome == "entered":
-                    self._held.setdefault(resident, {})[enter.location] = _place(enter, answer)
-                    self._asked_again.pop((resident.key, enter.location), None)
+                    self._entered(resident, verb, _place(enter, answer))
                 elif answer is not None and (resident.key, enter.location) in self._asked_again:
                     self._asked_again[resident.key, enter.location] = True
             done(outcome)
@@ -187,6 +189,15 @@ class LimitedSteps:
             self._executor.fill()
 
         return then
+
+    def _entered(self, resident: Resident, verb: StepVerb, place: LimitPlace) -> None:
+        """Note the place of an attempt; it is left at once if its step was given up meanwhile, or its run pauses."""
+        self._asked_again.pop((resident.key, verb.location), None)
+        if resident.phase or is_done(verb):
+            self._kept.left(place, "")
+            self.give_back([place.leave(self.clock.now())])
+        else:
+            self._held.setdefault(resident, {})[verb.location] = place
 
     def advance(self, resident: Resident, turn: Turn, done: Done) -> None:
         """Commit a turn that only completes steps and begins some that are plain but for a limit."""
@@ -282,6 +293,8 @@ class LimitedSteps:
         if granted < 0 or due <= now:
             return False
         if not self._asked_again.setdefault((resident.key, verb.location), False):
+            if len(self._asked_again) > _MOST_REMEMBERED:
+                del self._asked_again[next(iter(self._asked_again))]
             return False
         resident.retries[verb.location] = (due, verb)
         return True
@@ -305,7 +318,8 @@ class LimitedSteps:
             return
         self._runs.limits.forget(resident.key, verb.location)
         waited = resident.limited.pop(verb.location, None) is not None
-        if (waited or verb.skipped) and self.of(verb) is not None:
+        asks = (resident, verb.location) in self._reserved  # and may be put in line by the answer
+        if (waited or asks or verb.skipped) and self.of(verb) is not None:
             resident.withdraw_limits([verb.location], self.clock.now())
 
     # Giving back.
@@ -365,7 +379,7 @@ class LimitedSteps:
         if place is None:
             return
         self._kept.left(place, "")
-        if attempt.going:
+        if attempt.going and not place.outlived:
             self._outlives(place, attempt)
         elif not place.outlived:
             self.give_back([place.leave(self.clock.now())])

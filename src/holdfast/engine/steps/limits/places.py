@@ -26,7 +26,12 @@ class LimitPlace:
         """Whether its body goes on though the attempt has ended: it has the place until then."""
 
     def leave(self, now: Instant, places: int = 1, verdict: str = "", hold: int | None = None) -> LeaveLimit:
-        """Return what gives it back."""
+        """Return what gives it back, or says what came of the attempt while its body goes on.
+
+        What it tried is over with the first of them: another may try when its body is gone.
+        """
+        tried = self.probe and bool(verdict or places)
+        self.probe = self.probe and not tried
         return LeaveLimit(
             limit=self.limit,
             key=self.key,
@@ -35,7 +40,7 @@ class LimitPlace:
             places=places,
             verdict=verdict,
             hold=hold,
-            probe=self.probe and bool(verdict or places),
+            probe=tried,
         )
 
 
