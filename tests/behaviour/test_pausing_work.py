@@ -11,6 +11,7 @@ from tests.support.waiting import LONG, eventually
 
 from holdfast import Context, Status, activity, workflow
 from holdfast.errors import BadInput
+from holdfast.limits import Limit
 
 HOUR = timedelta(hours=1)
 
@@ -145,6 +146,82 @@ async def test_nothing_is_taken_from_a_paused_queue(make_engine):
     assert [(await run.describe()).paused for run in runs] == ["queue bank", "queue bank"]
     await engine.flow.resume(queue="bank")
     assert [await run.result() for run in runs] == ["debited", "reported"]
+
+
+@pytest.mark.parametrize("mode", ["evict", "postgres"])
+@pytest.mark.parametrize("limit", [None, "service"])
+async def test_attempts_of_a_paused_workflow_are_left_in_their_queue(make_engine, limit: str | None):
+    """Though their worker does not know the workflow, and takes attempts of other workflows from that queue."""
+    begun: list[str] = []
+
+    @activity(queue="gpu", limit=limit)
+    async def train(name: str) -> str:
+        begun.append(name)
+        return name
+
+    @workflow
+    async def bank(ctx: Context) -> str:
+        return await ctx.step(train, "bank")
+
+    @workflow
+    async def shop(ctx: Context) -> str:
+        return await ctx.step(train, "shop")
+
+    office = await make_engine(bank, shop, limits=[Limit(name="service", at_once=1)])
+    paused, other = await office.start(bank), await office.start(shop)
+    await office.settle()
+    assert (await paused.describe()).waiting_for == "step train (queue gpu)"
+    await office.flow.pause(workflow=bank)
+    worker = await make_engine(activities=[train], queues=["gpu"], clock=office.jumping)
+    assert await asyncio.wait_for(other.result(), LONG) == "shop"
+    await worker.settle()
+    assert begun == ["shop"]
+    await office.flow.resume(workflow=bank)
+    assert await asyncio.wait_for(paused.result(), LONG) == "bank"
+
+
+@pytest.mark.parametrize("how", ["workflow", "queue"])
+async def test_steps_of_a_paused_workflow_keep_no_other_from_its_turn(make_engine, how: str):
+    """S4-19 They are first in line for a limit; what is free goes to the next at once, and they ask again."""
+    go = asyncio.Event()
+    begun: list[str] = []
+
+    @activity(limit="service")
+    async def call(name: str) -> str:
+        begun.append(name)
+        await go.wait()
+        return name
+
+    @workflow(queue="bank")
+    async def bank(ctx: Context, name: str) -> str:
+        return await ctx.step(call, name)
+
+    @workflow
+    async def shop(ctx: Context, name: str) -> str:
+        return await ctx.step(call, name)
+
+    engine = await make_engine(bank, shop, limits=[Limit(name="service", at_once=1)], queues=["default", "bank"])
+    first = await engine.start(shop, "first")
+    await eventually(lambda: begun == ["first"])
+    paused = [await engine.start(bank, f"bank {number}") for number in range(3)]
+    await eventually(lambda: _waits(engine, 3))
+    which = {"workflow": bank} if how == "workflow" else {"queue": "bank"}
+    await engine.flow.pause(**which)
+    await eventually(lambda: bool(engine._queues.paused))
+    last = await engine.start(shop, "last")
+    await eventually(lambda: _waits(engine, 4))
+    before = engine.clock.now()
+    go.set()
+    assert await asyncio.wait_for(first.result(), LONG) == "first"
+    assert await asyncio.wait_for(last.result(), LONG) == "last"
+    assert (begun, engine.clock.now() - before < 10_000_000) == (["first", "last"], True)
+    await engine.flow.resume(**which)
+    assert [await asyncio.wait_for(run.result(), LONG) for run in paused] == [f"bank {n}" for n in range(3)]
+
+
+async def _waits(engine: Any, count: int) -> bool:
+    [row] = await engine.store.limits()
+    return row.waiting == count
 
 
 @pytest.mark.parametrize("mode", ["file", "postgres"])

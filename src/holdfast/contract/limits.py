@@ -64,13 +64,15 @@ class GrantTurns(msgspec.Struct, frozen=True, kw_only=True):
 
     `opens` is the worker that is being opened. If no other is alive, no commit is late, so that all that lies ahead of
     `now` was written in another boot of the machine. However many are alive, that is so of a time that is read when no
-    other can commit: as it is from `clock`, where all workers read the same one.
+    other can commit: as it is from `clock`, where all workers read the same one. `paused` are workflows and queues of
+    which nothing begins, by kind and name: the next have the turns of their steps and attempts at once.
     """
 
     at: Instant
     now: Instant
     opens: str | None = None
     clock: Clock | None = None
+    paused: list[tuple[str, str]] = []
 
 
 class PutLimit(msgspec.Struct, frozen=True, kw_only=True):

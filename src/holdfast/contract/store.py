@@ -294,7 +294,7 @@ class Store(Looks):
         that many of it.
 
         A worker that is not alive gets nothing. A task that has an owner is taken by no other worker. Those of a paused
-        run wait.
+        run or workflow wait.
         """
 
     @abstractmethod
@@ -418,8 +418,8 @@ class Store(Looks):
         """Return how a run waits for its turn or for a place; None if it does not."""
 
     @abstractmethod
-    async def limits_to_see_to(self, now: Instant) -> bool:
-        """Tell whether a GrantTurns would find anything to do, at an instant of the lease's clock."""
+    async def limits_to_see_to(self, now: Instant, paused: Sequence[tuple[str, str]] = ()) -> bool:
+        """Tell whether a GrantTurns would find anything to do, at an instant of the lease's clock; see there."""
 
     @abstractmethod
     async def counts(self) -> Counts:

@@ -79,8 +79,9 @@ class LimitKeeper:
             if isinstance(outcome, Done) and outcome.count:
                 _logger.info("%d places of limits were counted for this worker that it did not have", outcome.count)
                 self._turns_came()
-        if await self._store.limits_to_see_to(now):
-            await self._committer.apply(GrantTurns(at=self._clock.now(), now=now))
+        paused = self._runner.queues.paused_work
+        if await self._store.limits_to_see_to(now, paused):
+            await self._committer.apply(GrantTurns(at=self._clock.now(), now=now, paused=paused))
             self._turns_came()
 
     async def _follow(self) -> None:

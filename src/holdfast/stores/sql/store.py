@@ -220,8 +220,14 @@ class SQLStore(SQLLooks):
         rows = await self._read("admission_of", (key,))
         return record_of(Admission, rows[0]) if rows else None
 
-    async def limits_to_see_to(self, now: Instant) -> bool:
-        return bool(await self._read("limits_to_see_to", (now - GRANTED_FOR, now)))
+    async def limits_to_see_to(self, now: Instant, paused: Sequence[tuple[str, str]] = ()) -> bool:
+        async def look(db: Statements) -> bool:
+            if await db.read("limits_to_see_to", [(now - GRANTED_FOR, now)]):
+                return True
+            turns = await db.read("paused_limit_turns", paused) if paused else []
+            return any(place or _int(granted) <= now for *_, granted, place, _ in turns)
+
+        return await self.look(look)
 
     async def counts(self) -> Counts:
         async def look(db: Statements) -> Counts:

@@ -5,11 +5,32 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.contract.limits import GRANTED_FOR, GrantTurns, LimitAnswer, PauseLimit, TakeTasks, TasksTaken
-from holdfast.contract.operations import Committed, Delivered, Done, Fenced, FinishTask, Pause, Terminate, Unpause
+from holdfast.contract.operations import (
+    Committed,
+    Delivered,
+    Done,
+    Fenced,
+    FinishTask,
+    Pause,
+    PauseWork,
+    Terminate,
+    Unpause,
+)
 from holdfast.contract.rows import RunRow
 from holdfast.contract.store import Store
 from holdfast.contract.turns import LeaveLimit, NewTask
-from holdfast.testing.conformance.limits import ENTERED, T, ask, declare, give_back, leave, turns, used
+from holdfast.testing.conformance.limits import (
+    ENTERED,
+    NOW_TURN,
+    WAITS,
+    T,
+    ask,
+    declare,
+    give_back,
+    leave,
+    turns,
+    used,
+)
 from holdfast.testing.conformance.samples import (
     LEASE,
     NOW,
@@ -27,9 +48,11 @@ from holdfast.testing.conformance.samples import (
 QUEUES, NAMES = ["gpu"], ["train"]
 
 
-async def handed_out(store: Store, location: str = "a0", *, key: str = "", priority: int = 0, at: int = NOW) -> RunRow:
+async def handed_out(
+    store: Store, location: str = "a0", *, key: str = "", priority: int = 0, at: int = NOW, workflow: str = "order"
+) -> RunRow:
     """Start a run of worker `w` that is parked with an attempt in a queue; worker `v` is announced, too."""
-    run = await started(store, at=at)
+    run = await started(store, at=at, workflow=workflow)
     await store.join("v", LEASE)
     task = NewTask(
         location=location, attempt=1, queue="gpu", activity="train", payload="1", priority=priority, limit_key=key
@@ -221,6 +244,43 @@ class LimitedTaskConformance:
         assert await used(store) == (1, 0, 1)
         await one(store, finish(third), Delivered)
         assert runs_of(await take(store, now=after)) == [second.key]
+
+    async def test_turns_of_what_is_paused_go_to_the_next_at_once(self, store: Store) -> None:
+        """S4-19 That of a step of a workflow, and that of an attempt in a queue; both ask again when they go on."""
+        await declare(store, at_once=1)
+        first = await handed_out(store)
+        await take(store)
+        paused = await started(store, workflow="bank")
+        assert await ask(store, paused) == WAITS
+        queued = await handed_out(store, at=NOW + 1)
+        await take(store)
+        last = await started(store, workflow="shop")
+        assert await ask(store, last) == WAITS
+        await one(store, finish(first), Delivered)
+        assert await turns(store, paused) == [NOW_TURN]
+        what = [("queue", "gpu"), ("workflow", "bank")]
+        assert not await store.limits_to_see_to(T, [("workflow", "shop")])
+        assert await store.limits_to_see_to(T, what)
+        await one(store, GrantTurns(at=NOW, now=T, paused=what), Done)
+        assert (await turns(store, last), await used(store)) == ([NOW_TURN], (0, 1, 0))
+        assert not await store.limits_to_see_to(T, what)
+        assert await ask(store, paused) == WAITS
+        assert await ask(store, last) == ENTERED
+        await give_back(store, last)
+        assert await ask(store, paused) == ENTERED
+        await give_back(store, paused)
+        assert runs_of(await take(store)) == [queued.key]
+
+    async def test_attempts_of_a_paused_workflow_stay_in_their_queue(self, store: Store) -> None:
+        """Those of others are taken; with and without a limit, by priority and oldest first."""
+        await declare(store, at_once=9)
+        paused, other = await handed_out(store, at=NOW, workflow="bank"), await handed_out(store, at=NOW + 1)
+        await one(store, PauseWork(kind="workflow", name="bank", at=NOW), Done)
+        for oldest in (False, True):
+            assert runs_of(await take(store, oldest=oldest)) == ([] if oldest else [other.key])
+            assert await store.claim_tasks("v", NOW, 9, QUEUES, NAMES, oldest=oldest) == []
+        await one(store, PauseWork(kind="workflow", name="bank", at=NOW, paused=False), Done)
+        assert [task.run for task in await store.claim_tasks("v", NOW, 9, QUEUES, NAMES)] == [paused.key]
 
     async def test_the_places_of_tasks_go_with_their_worker(self, store: Store) -> None:
         """S4-19 G4 The attempt is told as lost, and the next in line may begin."""

@@ -69,6 +69,15 @@ class Queues:
         return self.names
 
     @property
+    def paused_work(self) -> list[tuple[str, str]]:
+        """The same as `paused`, with the workflows of paused queues as far as this engine knows them."""
+        if not self.paused:
+            return []
+        known = map(self._registry.get, self._registry.names())
+        closed = {("workflow", workflow.name) for workflow in known if not self.is_open(workflow)}
+        return sorted(self.paused | closed)
+
+    @property
     def open_lanes(self) -> dict[str, Lane]:
         """The same of those that are not paused."""
         return {name: lane for name, lane in self.lanes.items() if self.is_open(self._registry.get(name))}

@@ -162,7 +162,8 @@ SELECT min(runs.due) FROM runs WHERE runs.ended IS NULL AND runs.due IS NOT NULL
     CROSS JOIN jsonb_array_elements_text($4::jsonb) AS activity CROSS JOIN LATERAL (
         SELECT tasks.run, tasks.location FROM tasks
         WHERE tasks.owner IS NULL AND tasks.queue = queue.value AND tasks.activity = activity.value
-        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND (runs.status = 'paused'
+            OR EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)))
         ORDER BY tasks.priority DESC, tasks.at LIMIT $2 * 2
     ) AS found
     WHERE NOT EXISTS (SELECT 1 FROM shared)
@@ -197,7 +198,8 @@ WITH RECURSIVE shared AS MATERIALIZED ({shared}), levels (queue, activity, prior
         SELECT tasks.run, tasks.location FROM tasks
         WHERE tasks.owner IS NULL AND tasks.queue = levels.queue AND tasks.activity = levels.activity
         AND tasks.priority = levels.priority
-        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND (runs.status = 'paused'
+            OR EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)))
         ORDER BY tasks.at LIMIT $2 * 2
     ) AS found WHERE levels.priority IS NOT NULL
 ), taken AS MATERIALIZED (

@@ -133,6 +133,17 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM limits WHERE stale = 1)
 OR EXISTS (SELECT 1 FROM limit_waiters WHERE granted IS NOT NULL AND granted < $1)
 OR EXISTS (SELECT 1 FROM limit_keys WHERE used = 0 AND granted = 0 AND waiting = 0 AND idle <= $2);
 
+-- name: paused_limit_turns
+-- rows: kind text, name text
+-- Turns that steps of paused workflows have, and attempts in paused queues: places, and instants (which may be later).
+SELECT limit_waiters.run, limit_waiters.location, limit_waiters.name, limit_waiters.key, limit_waiters.priority, limit_waiters.n,
+    limit_waiters.since, limit_waiters.granted, limit_waiters.place, limit_waiters.task
+FROM limit_waiters {join} runs ON runs.key = limit_waiters.run
+LEFT JOIN tasks ON tasks.run = limit_waiters.run AND tasks.location = limit_waiters.location
+WHERE limit_waiters.granted IS NOT NULL AND EXISTS (SELECT 1 FROM {rows} AS paused WHERE
+    (paused.kind = 'workflow' AND paused.name = runs.workflow) OR (paused.kind = 'queue' AND paused.name = tasks.queue))
+ORDER BY limit_waiters.granted LIMIT 1000;
+
 -- name: read_limit_waits
 -- rows: run int
 -- The steps of runs that wait, and from when they may begin; attempts in queues are not among them.
@@ -184,6 +195,7 @@ SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workf
     tasks.payload, tasks.limit_key
 FROM tasks {join} runs ON runs.key = tasks.run
 WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND runs.status <> 'paused'
+AND NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)
 ORDER BY tasks.priority DESC, tasks.at, tasks.run, tasks.location LIMIT $3 {skip_locked};
 
 -- name: limited_tasks_of_priority
@@ -192,6 +204,7 @@ SELECT -tasks.priority, tasks.at, tasks.run, tasks.location, runs.id, runs.workf
     tasks.payload, tasks.limit_key
 FROM tasks {join} runs ON runs.key = tasks.run
 WHERE tasks.owner IS NULL AND tasks.queue = $1 AND tasks.activity = $2 AND tasks.priority = $4 AND runs.status <> 'paused'
+AND NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)
 ORDER BY tasks.at, tasks.run, tasks.location LIMIT $3 {skip_locked};
 
 -- name: own_task

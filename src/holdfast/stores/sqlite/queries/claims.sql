@@ -32,14 +32,16 @@ WHERE key IN (SELECT value FROM json_each(?3));
 -- Attempts of one activity that wait in one queue, in the order of their index.
 SELECT -priority, at, run, location FROM tasks
 WHERE owner IS NULL AND queue = ?1 AND activity = ?2
-AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND (runs.status = 'paused'
+    OR EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)))
 ORDER BY priority DESC, at LIMIT ?3;
 
 -- name: tasks_of_priority
 -- The oldest of them of one priority.
 SELECT -priority, at, run, location FROM tasks
 WHERE owner IS NULL AND queue = ?1 AND activity = ?2 AND priority = ?4
-AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND runs.status = 'paused')
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.key = tasks.run AND (runs.status = 'paused'
+    OR EXISTS (SELECT 1 FROM pauses WHERE pauses.kind = 'workflow' AND pauses.name = runs.workflow)))
 ORDER BY at LIMIT ?3;
 
 -- name: take_task
