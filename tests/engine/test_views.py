@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.replay.test_cuts import ERROR, NULL, Story
 
-from holdfast import Context, Retry, activity, workflow
+from holdfast import Break, Context, Continue, Retry, activity, workflow
 from holdfast.changes import Change
 from holdfast.clock import to_datetime
 from holdfast.contract.rows import AuditRow, EntryRow, EvidenceRow, LetterRow, RunRow, Status
@@ -287,6 +287,27 @@ def test_the_timeline_tells_everything_a_run_did_in_words():
         ("compensation started", "undo#0/refund", {"attempt": 1}),
         ("compensation failed", "undo#0/refund", {"attempt": 1, "error": TOLD_ERROR}),
     ]
+
+
+async def test_the_timeline_tells_once_that_a_loop_keeps_its_whole_history():
+    """S1-29 And what hinders it: another task runs beside it."""
+
+    @workflow
+    async def watching(ctx: Context) -> None:
+        async def body(inner: Context, round: int) -> Continue[int] | Break[None]:
+            await inner.step("look", int)
+            return Continue(round + 1) if round < 50 else Break(None)
+
+        beside = asyncio.create_task(asyncio.Event().wait(), name="beside")
+        await ctx.loop("days", body, state=0)
+        beside.cancel()
+
+    async with TestEngine(workflows=[watching]) as engine:
+        run = await engine.start(watching)
+        await run.result()
+        [item] = [item for item in await run.timeline() if item.what == "loop keeps its history"]
+    assert item.where == "days"
+    assert "beside runs beside it" in item.detail["hindrance"]
 
 
 def test_the_timeline_merges_what_others_noted_about_the_run_by_time():

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, sql
 from tests.support.flow_judge import Line
 from tests.support.moved_clocks import BootClock, BootedStore, MovedClock
 
-from holdfast import Context, Engine, Retry, Status, activity, workflow
+from holdfast import Context, Engine, Retry, Status, activity, step_context, workflow
 from holdfast.clock import Clock
 from holdfast.contract.operations import Committed, Operation, Outcome, Started
 from holdfast.contract.store import Store
@@ -77,7 +77,8 @@ class World:
 
     async def at(self, *places: str, who: str = "") -> None:
         """Stay somewhere for a while, and perhaps fail."""
-        who = who or str(next(self._bodies))
+        who = who or f"{step_context().run_id}/{next(self._bodies)}"
+        await self._leave_behind(places)
         self.log += [("in", place, who) for place in places]
         try:
             await asyncio.sleep(self.random.choice([0, 0, 0.001, 0.003]))
@@ -88,6 +89,15 @@ class World:
                 raise ConnectionError("down")
         finally:
             self.log += [("out", place, who) for place in places]
+
+    async def _leave_behind(self, places: Sequence[str]) -> None:
+        """Count bodies no more whose runs have ended, where runs are counted: their workers may not know it yet."""
+        if not {"latest", "single"}.isdisjoint(places):
+            for run in {who.partition("/")[0] for _, where, who in self.log if where in places}:
+                with suppress(HoldfastError, IndexError):  # there is no worker, or the one that is asked goes
+                    row = await self.engines[0].find(run)
+                    if row is not None and row.status.is_terminal:
+                        self.log.append(("gone", "", run))
 
     # Workers.
 
@@ -187,6 +197,7 @@ class World:
             ("kill", 3, self._replace), ("stop", 2, self._replace), ("boot", 1, self._boot), ("clock", 3, self._clocks),
             ("fail", 2, self._fail), ("limit", 3, self._pause_limit), ("workflow", 1, self._pause_workflow),
             ("numbers", 2, self._override), ("run", 4, self._pause_run), ("cancel", 2, self._cancel),
+            ("terminate", 1, self._terminate),
         ]  # fmt: skip
         what, _, act = draw.choices(acts, [weight for _, weight, _ in acts])[0]
         self.happened[what] += 1
@@ -241,9 +252,15 @@ class World:
             await run.pause(duration=self.random.choice([None, milliseconds(3)]))
 
     async def _cancel(self, engine: Engine) -> None:
-        mortal = sorted(run for run in self.started if run.startswith(("steps", "latest", "single")))
-        if mortal:
+        if mortal := self._mortal():
             await engine.get(self.random.choice(mortal)).cancel()
+
+    async def _terminate(self, engine: Engine) -> None:
+        if mortal := self._mortal():
+            await engine.get(self.random.choice(mortal)).terminate()
+
+    def _mortal(self) -> list[str]:
+        return sorted(run for run in self.started if run.startswith(("steps", "latest", "single", "hasty")))
 
     # Runs.
 
@@ -355,6 +372,21 @@ def make_workflows(world: World) -> list[Any]:
             await ctx.step(alone, number)
         return number
 
+    @workflow(name="hasty")
+    async def hasty(ctx: Context, number: int) -> int:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.001 * (number % 5)):
+                await ctx.step(shared, f"t{number % 3}", number)
+        await ctx.race(
+            {
+                "paced": lambda inner: inner.step(paced, f"p{number % 2}"),
+                "alone": lambda inner: inner.step(stay, "anywhere"),
+                "taken": lambda inner: inner.step(taken, f"t{number % 3}"),
+            }
+        )
+        await ctx.sleep(milliseconds(number % 20))
+        return number
+
     @workflow(name="lane", at_once=2, key=lambda number, life: f"k{number % 2}")
     async def laned(ctx: Context, number: int, life: int = 0) -> int:
         lane = f"lane/k{number % 2}"
@@ -386,4 +418,4 @@ def make_workflows(world: World) -> list[Any]:
         await ctx.step(paced, "p0")
         return number
 
-    return [several, laned, single, latest, window, often]
+    return [several, laned, single, latest, window, often, hasty]

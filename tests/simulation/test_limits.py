@@ -54,6 +54,9 @@ async def live(seed: int, make_store: Callable[[], Store], runs: int, boots: boo
             await world.start(number)
             if world.random.random() < 0.5:
                 await world.trouble()
+        if seed % 10 == 0:  # so rare that no other of ten may have had one
+            world.happened["boot"] += 1
+            await world.boot()
         for _ in range(runs // 4):
             await world.trouble()
         for faults in world.faults:
