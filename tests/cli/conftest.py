@@ -26,6 +26,7 @@ OTHER_OVER_HTTP = {
     "test_schedules_are_listed_paused_resumed_and_triggered": "the zone of a tick is an offset, not a name",
     "test_a_declared_graph_is_shown_as_it_is_declared": "the code is that of the server, whatever --app says",
     "test_why_names_the_line_where_the_code_is_named": "the same",
+    "test_the_arguments_of_a_step_are_not_known_without_its_code": "the same",
     "test_a_workflow_and_a_queue_are_paused_as_a_whole": "the server declares the limit that no engine has there",
     "test_looking_changes_no_byte_of_the_database": "the server is an engine, which writes what it is",
     "test_an_old_database_is_refused_until_it_is_upgraded": "no server opens such a database",

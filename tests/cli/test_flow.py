@@ -101,9 +101,9 @@ def test_the_audit_trail_is_listed_from_its_end_and_checked(shop, run):
     assert "older: holdfast audit list --before" in page.err
     older = run("audit", "list", "--actor", "kim", "--action", "pause", "--json")
     assert [act["detail"]["reason"] for act in json.loads(older.out)["items"]] == ["bank down"]
-    assert run("pause", "--queue", "gpu", "--by", "mia").code == 0
+    assert run("set", "sleeps", "size=1").code == 0
     for option, moment, found in (("--since", "-1h", 1), ("--until", "-1h", 0), ("--since", "2020-01-01", 1)):
-        said = run("audit", "list", option, moment, "--actor", "mia", "--json")
+        said = run("audit", "list", option, moment, "--target", "sleeps", "--json")
         assert len(json.loads(said.out)["items"]) == found, (option, moment)
     assert run("audit", "list", "--since", "-1x").code == 2
     assert "rows hold" in run("audit", "verify").out
