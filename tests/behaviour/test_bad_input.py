@@ -495,6 +495,7 @@ async def test_the_context_of_a_run_is_of_no_use_outside_it(make_engine):
 
     engine = await make_engine(leak)
     run = await engine.start(leak)
+    await engine.settle()
     with pytest.raises(NonDeterministic, match="only in workflow code"):
         kept[0].step(same, 1)
     assert await run.result() == "fine"

@@ -745,5 +745,5 @@ async def test_cleanup_may_use_tasks_of_its_own(make_engine, how):
     await engine.settle()
     assert await run.cancel()
     await engine.settle()
-    assert undone == ["a", "b"]
+    assert (undone if engine.offers("steps.together") else sorted(undone)) == ["a", "b"]
     assert await run.status() is Status.CANCELLED

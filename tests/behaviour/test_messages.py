@@ -49,7 +49,8 @@ async def test_more_messages_than_a_byte_counts_come_in_order(make_engine):
     engine = await make_engine(take)
     run = await engine.start(take, "item", 300)
     await asyncio.gather(*(run.send("item", number) for number in range(300)))
-    assert await run.result() == list(range(300))
+    taken = await run.result()
+    assert (taken if engine.offers("send.together") else sorted(taken)) == list(range(300))
 
 
 async def test_a_message_sent_before_the_wait_exists_is_kept(make_engine):
@@ -608,8 +609,9 @@ async def test_a_refused_send_is_raised_at_the_await_live_and_replayed_alike(mak
     await ended.result()
     errors = await engine.execute(try_both, "ended")
     assert errors[0].startswith("NoSuchRun nobody")
-    assert errors[1].startswith("RunTerminal ended")
-    assert "(completed)" in errors[1]
+    told = engine.offers("send.ended")
+    assert errors[1].startswith("RunTerminal ended" if told else "NoSuchRun ended")
+    assert "(completed)" in errors[1] or not told
     assert seen == [errors, errors]
 
 
@@ -672,7 +674,7 @@ async def test_two_runs_play_ping_pong(make_engine):
             count = await ctx.receive("ball", int)
             try:
                 await ctx.send(other, "ball", count + 1)
-            except RunTerminal:
+            except (RunTerminal, NoSuchRun):  # as which not every runtime tells an ended run
                 break
         return count
 

@@ -25,7 +25,8 @@ REFUSED = {
     "nightly.py": "shared_limits",
     "order_saga.py": "dead_letters",
 }
-NO_ENGINE = {"billing.py", "object_store.py", "photos_on_a_phone.py"}
+LONGEST = 500.0
+NO_ENGINE = {"billing.py", "chat_bots.py", "object_store.py", "photos_on_a_phone.py", "woken_function.py"}
 """A TestEngine with a clock of its own, and key-value stores."""
 SERVICES = {"demo.py", "web_service.py"}
 """They name a database and no address."""
@@ -51,9 +52,9 @@ def test_an_example_goes_on_after_two_kills(server, name, tmp_path):
         next((line for line in process.stdout if DOING.match(line)), "")
         process.kill()
         process.communicate()
-    out, errors = begun(server, name, tmp_path).communicate(timeout=120)
+    out, errors = begun(server, name, tmp_path).communicate(timeout=LONGEST)
     assert RESULTS[name] in out, errors
-    again = begun(server, name, tmp_path).communicate(timeout=120)[0]
+    again = begun(server, name, tmp_path).communicate(timeout=LONGEST)[0]
     assert RESULTS[name] in again
     assert [line for line in again.splitlines() if DOING.match(line) and "history" not in line] == []
 
@@ -61,6 +62,6 @@ def test_an_example_goes_on_after_two_kills(server, name, tmp_path):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_an_example_needs_that_is_not_offered_is_named(server, name, tmp_path):
     (tmp_path / server.replace("//", "/")).parent.mkdir(parents=True)  # one puts files beside its database
-    _, errors = begun(server, name, tmp_path).communicate(timeout=120)
+    _, errors = begun(server, name, tmp_path).communicate(timeout=LONGEST)
     assert "NotOffered: " in errors
     assert f"(offers({REFUSED[name]!r}) is False)" in errors

@@ -112,3 +112,33 @@ def test_what_does_not_fit_through_is_refused():
 
 def _fields(handed: HandOver) -> dict[str, Any]:
     return {name: getattr(handed, name) for name in handed.__struct_fields__}
+
+
+async def test_a_run_keeps_the_version_of_its_workflow(make_engine):
+    """B20 It goes on with the code that it was begun with, as long as a worker has it."""
+
+    @workflow(name="versioned")
+    async def first(ctx: Context) -> str:
+        return "first"
+
+    @workflow(name="versioned", version="2")
+    async def second(ctx: Context) -> str:
+        return "second"
+
+    engine = await make_engine(first, second)
+    takes_over = TakesOver(engine._client.client, engine._rules(), True, engine.task_queue)
+    for version, result in (("", "second"), (first.version, "first"), ("2", "second")):
+        handed = HandOver(
+            token=result,
+            id=f"versioned-{version}",
+            workflow="versioned",
+            version=version,
+            queue=first.queue,
+            input="{}",
+            seed=1,
+            digest=1,
+            begun=engine.clock.now(),
+        )
+        assert await takes_over.take_over(handed, engine.clock.now())
+        assert await engine.get(handed.id).result() == result
+        assert (await engine.find(handed.id)).version == version

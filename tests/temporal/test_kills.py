@@ -17,7 +17,7 @@ from tests.temporal.workers import Workers, apart, workers
 
 from holdfast import RunFailed
 
-pytestmark = pytest.mark.leaves("process")  # the server that the tests of the file share
+pytestmark = [pytest.mark.leaves("process"), pytest.mark.timeout(3_600)]  # the server that the tests share
 DONE = ["first", "2", "101", "said", "nothing more"]
 BODIES = {"first": 1, "turn 0": 1, "turn 1": 1, "turn 2": 1, "kid 1": 1}
 UNDONE = {**BODIES, "boom": 1, "undo first": 1}

@@ -22,7 +22,8 @@ from holdfast import Engine, NoSuchRun, RunTerminal, Status
 from holdfast.errors import Moved
 from holdfast.stores import open_store
 
-pytestmark = [pytest.mark.temporal, pytest.mark.leaves("process")]  # the server that the tests of the file share
+# It leaves the server that the tests of the file share.
+pytestmark = [pytest.mark.temporal, pytest.mark.leaves("process"), pytest.mark.timeout(3_600)]
 
 MOST_COMMITS = 40
 CALLS = (1, 1, 1, 2)

@@ -77,6 +77,7 @@ async def test_a_loop_keeps_its_history_short(engine):
     assert len(await run.history()) < 75  # of 93
 
 
+@pytest.mark.timeout(3_600)
 async def test_five_thousand_iterations_have_a_bounded_history_in_each_execution(make_engine):
     """S3-16: one step in each; what an execution hands to the next one does not grow either."""
     engine = await make_engine(history_limit=2_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.support.waiting import eventually
@@ -81,3 +82,27 @@ async def test_attempts_that_wait_for_a_limit_keep_no_place_and_no_server_gives_
         if event.event_type == scheduled:
             longest = event.activity_task_scheduled_event_attributes.start_to_close_timeout.ToTimedelta()
             assert longest > timedelta(days=365)
+
+
+@workflow(queue="late")
+async def late_kid(ctx: Context) -> str:
+    return await ctx.step(flows.mark, "never")
+
+
+@workflow
+async def parent_of_late_kid(ctx: Context) -> str:
+    failed: Any = await ctx.child(late_kid, propagate=False)
+    return f"{type(failed).__name__} {failed.status}"
+
+
+async def test_a_child_that_is_cancelled_before_any_worker_had_it_is_told_to_its_parent(make_engine):
+    """B7 B18 It runs no code, so it tells nobody itself."""
+    engine = await make_engine(parent_of_late_kid, late_kid)
+    parent = await engine.start(parent_of_late_kid)
+    child = engine.get(f"{parent.id}:late_kid")
+    await eventually(lambda: engine.find(child.id))
+    assert await child.status() is Status.PENDING
+    assert await child.cancel()
+    await make_engine(late_kid, queues=["late"])
+    assert await parent.result() == "ChildFailed cancelled"
+    assert await child.status() is Status.CANCELLED

@@ -23,7 +23,7 @@ from tests.temporal import flows
 from holdfast.temporal import TemporalEngine
 from holdfast.temporal.client.connecting import address_of
 
-LEASE = timedelta(seconds=5)
+LEASE = timedelta(seconds=10)  # the machine may be busy: a worker that stalls for as long is taken for dead
 
 
 class Apart(TemporalEngine):

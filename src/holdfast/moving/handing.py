@@ -43,6 +43,7 @@ async def handed_over(
         token=token,
         id=row.id,
         workflow=row.workflow,
+        version=row.version,
         queue=queue,
         input=row.input,
         seed=row.seed,

@@ -141,7 +141,7 @@ class TemporalBodies:
                 if not ended.done():
                     _beat()
         except asyncio.CancelledError:
-            attempt.stop("cancelled")  # its step was given up, or the worker stops
+            attempt.stop("the worker stops" if activity.is_worker_shutdown() else "cancelled")
             raise _failure(TaskEnd(lost="handed back")) from None
         finally:
             self._turns.bodies.pop(place, None)

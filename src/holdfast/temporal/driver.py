@@ -350,6 +350,7 @@ class RunDriver:
             version=VERSION,
             seed=run.seed,
             digest=run.digest,
+            workflow_version=run.version,
             timeout=run.options.timeout,
             attributes=dict(run.options.attributes),
             parent=self.run_id,

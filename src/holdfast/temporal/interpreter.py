@@ -22,7 +22,7 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.clock import from_datetime
 from holdfast.temporal.leaving import ASKED, RunExit
-from holdfast.temporal.others import send, start_child, was_terminated
+from holdfast.temporal.others import ended_untold, send, start_child
 from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, stopped_before, tags
 from holdfast.temporal.wire import (
     ACTS,
@@ -476,7 +476,7 @@ class Interpreter:
 
     def _start(self, child: ChildToStart) -> Coroutine[Any, Any, Happening | None]:
         def closed(handle: Any) -> None:
-            if was_terminated(handle) and self.carry.children.pop(child.id, None) is not None:
+            if ended_untold(handle) and self.carry.children.pop(child.id, None) is not None:
                 self.mail("child_ended", child.id, "", '["cancelled"]')
 
         def started(handle: Any) -> None:

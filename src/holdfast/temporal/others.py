@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ApplicationError,
+    CancelledError,
     ChildWorkflowError,
     TerminatedError,
     WorkflowAlreadyStartedError,
@@ -41,10 +42,13 @@ async def start_child(
     return None
 
 
-def was_terminated(child: Any) -> bool:
-    """Whether a child that has closed was terminated: then it could not tell; what ends otherwise tells by a signal."""
+def ended_untold(child: Any) -> bool:
+    """Whether a child that has closed could not tell: terminated, or cancelled before its first task.
+
+    What ends otherwise tells by a signal before it closes.
+    """
     failed = None if child.cancelled() else child.exception()
-    return isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError)
+    return isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError | CancelledError)
 
 
 async def send(sending: Sending, waiting: Mapping[str, ChildToStart | Sending]) -> Happening:

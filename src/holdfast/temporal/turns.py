@@ -11,7 +11,7 @@ import concurrent.futures
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalio import activity, workflow
 from temporalio.common import RawValue
@@ -53,6 +53,14 @@ _PATIENCE = 1.5
 """For how many seconds a query is worked on: Temporal gives up a task of a workflow after two."""
 
 
+class Evicted(NamedTuple):
+    """A run as it left memory."""
+
+    due: int | None
+    busy: bool
+    children: list[str]
+
+
 class Turns:
     """The runs of one worker."""
 
@@ -70,6 +78,8 @@ class Turns:
         """Whether the failure of a child that is awaited is raised, unless its call says so itself."""
         self.local_functions = False
         """Whether a step may be a function that only this process knows: for tests."""
+        self.evicted: dict[str, Evicted] | None = None
+        """Open runs that left memory, by their ids, as they were: only for tests."""
         self.live: dict[tuple[str, str], Any] = {}
         """Those functions, by run and path."""
         self.bodies: dict[tuple[str, str], Callable[[], None]] = {}
@@ -85,10 +95,15 @@ class Turns:
     def entered(self, key: str, interpreter: Interpreter) -> None:
         """Note an execution that this process has in memory."""
         self._interpreters[key] = interpreter
+        if self.evicted is not None:
+            self.evicted.pop(interpreter.run_id, None)
 
     def left(self, key: str) -> None:
         """Forget an execution that ended, or was evicted."""
-        self._interpreters.pop(key, None)
+        interpreter = self._interpreters.pop(key, None)
+        if self.evicted is not None and interpreter is not None and not interpreter.done.done():
+            children = list(interpreter.carry.children)
+            self.evicted[interpreter.run_id] = Evicted(interpreter.due, _is_busy(interpreter), children)
         self._soon(self._forget, key)
 
     def stop(self, key: str, path: str) -> None:
@@ -210,7 +225,7 @@ class Turns:
     def _driver(self, interpreter: Interpreter, looked_at: bool) -> RunDriver:
         """Bring the code of a run to where its entries end."""
         carry = interpreter.carry
-        workflow = self.registry.get(interpreter.info.workflow_type)
+        workflow = self.registry.get(interpreter.info.workflow_type, carry.workflow_version)
         args, kwargs = workflow.decode_input(data_of(interpreter.input).decode())
         rows = rows_of(interpreter.rows)
         begun = rows[0].at if carry.generation and rows else carry.begun
@@ -265,22 +280,20 @@ class Turns:
 
     def resident(self) -> set[str]:
         """Return the ids of the runs that this process has in memory, and of their children."""
-        interpreters = list(self._interpreters.values())
-        children = (child for interpreter in interpreters for child in list(interpreter.carry.children))
-        return {*(interpreter.run_id for interpreter in interpreters), *children}
+        interpreters, evicted = list(self._interpreters.values()), dict(self.evicted or {})
+        children = [child for interpreter in interpreters for child in list(interpreter.carry.children)]
+        children += [child for each in evicted.values() for child in each.children]
+        return {*(interpreter.run_id for interpreter in interpreters), *evicted, *children}
 
     def busy(self) -> bool:
         """Whether one of them has something under way."""
-        return any(
-            interpreter.turning is not None or interpreter.attempts or interpreter.waiting or interpreter.happenings
-            for interpreter in list(self._interpreters.values())
-            if not interpreter.paused and not interpreter.blocked
-        )
+        evicted = any(each.busy for each in list((self.evicted or {}).values()))
+        return evicted or any(map(_is_busy, list(self._interpreters.values())))
 
-    def due(self) -> list[int]:
-        """Return when each of them has something to do next, of those that wait for a time."""
-        interpreters = list(self._interpreters.values())
-        return [interpreter.due for interpreter in interpreters if interpreter.due is not None]
+    def due(self) -> dict[str, int | None]:
+        """Return when each of them has something to do next, by its id; None if it waits for no time."""
+        evicted = {run_id: each.due for run_id, each in list((self.evicted or {}).items())}
+        return evicted | {interpreter.run_id: interpreter.due for interpreter in list(self._interpreters.values())}
 
     def close(self) -> None:
         """Let go of all code in memory, without letting it act."""
@@ -296,6 +309,12 @@ class Turns:
         stop = self.bodies.get((key, path))
         if stop is not None:
             stop()
+
+
+def _is_busy(interpreter: Interpreter) -> bool:
+    """Whether a run has something under way."""
+    under_way = interpreter.turning is not None or interpreter.attempts or interpreter.waiting or interpreter.happenings
+    return bool(under_way) and not interpreter.paused and not interpreter.blocked
 
 
 def _blocked(error: Exception) -> TurnAnswer:

@@ -182,6 +182,8 @@ class Carry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Of the interpreter that it began with; never changed here, since it is left out of what is recorded."""
     seed: int = 0
     digest: int = 0
+    workflow_version: str = ""
+    """The version of the workflow that it began with, empty if that was not known where it was started."""
     generation: int = 0
     begun: int = 0
     delay: int = 0

@@ -57,6 +57,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     digest: int
     begun: Instant
+    version: str = ""
+    """Of its workflow."""
     rows: Sequence[EntryRow] = ()
     """The history of its present life, in order."""
     inbox: Sequence[Message] = ()
@@ -96,6 +98,7 @@ def carry_of(handed: HandOver, rules: RunRules) -> Carry:
         version=VERSION,
         seed=handed.seed,
         digest=handed.digest,
+        workflow_version=handed.version,
         generation=handed.generation,
         begun=handed.begins or handed.begun,
         timeout=handed.timeout,

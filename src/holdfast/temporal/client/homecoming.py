@@ -38,7 +38,7 @@ def new_run_of(standing: RunThere, version: str, parent: RunThere | None) -> New
     return NewRun(
         id=standing.id,
         workflow=standing.workflow,
-        version=version,
+        version=carry.workflow_version or version,
         input=standing.input,
         digest=carry.digest,
         seed=carry.seed,

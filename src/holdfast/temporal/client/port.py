@@ -48,6 +48,8 @@ from holdfast.temporal.wire import ACTS, MOST_BYTES, Carry, data_of, raw, rows_o
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _NOT_BEGUN = "Missing initialize workflow"
 """What the SDK says of a query for a run that has not had its first task."""
+_NO_TASK_YET = 2
+"""How many events there are before the first task of an execution begins, unless something was sent to it."""
 _SOON = 2.0
 """For how many seconds a worker is asked where a run stands that is only listed."""
 
@@ -132,17 +134,15 @@ class TemporalPort:
             status, error = Status.BLOCKED, str(memo["blocked"])
         elif memo.get("paused"):
             status = Status.PAUSED
-        elif (begins := self.begins(found, carry)) is not None:
-            status, due = Status.PENDING, begins
         else:
-            status, wait, due = await self.state(run_id, patient)
+            status, wait, due = await self._open(run_id, found, carry, patient)
         closed = from_datetime(found.close_time) if found.close_time is not None else None
         created = from_datetime(found.start_time)
         return RunRow(
             key=from_datetime(found.start_time),
             id=run_id,
             workflow=found.workflow_type,
-            version="",
+            version=carry.workflow_version,
             status=status,
             wait=wait,
             due=due,
@@ -169,6 +169,16 @@ class TemporalPort:
             attributes=attributes_of(found),
             failed_step=failed_step,
         )
+
+    async def _open(
+        self, run_id: str, found: WorkflowExecutionDescription, carry: Carry, patient: bool
+    ) -> tuple[Status, str, Instant | None]:
+        """Return where an open run stands, by the word of a worker unless none has had it yet."""
+        begins = self.begins(found, carry)
+        no_worker = found.history_length <= _NO_TASK_YET and not carry.generation and not carry.rows
+        if begins is not None or no_worker:
+            return Status.PENDING, "", begins
+        return await self.state(run_id, patient)
 
     def begins(self, found: WorkflowExecutionDescription, carry: Carry) -> Instant | None:
         """Return when a run begins that was started to begin later, None if that time has come: no worker knows it."""

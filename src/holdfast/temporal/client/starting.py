@@ -64,6 +64,7 @@ class TemporalStarter:
             delay=wait,
             seed=new_seed(),
             digest=digest,
+            workflow_version=definition.version if definition is not None else "",
             timeout=options.timeout,
             attributes=dict(options.attributes),
             rules=self._rules,
