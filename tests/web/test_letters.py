@@ -51,8 +51,9 @@ async def over(page: Browser, begun: dict) -> dict:
 
     async def is_over() -> bool:
         nonlocal found
-        found = (await page.get(f"/api/v1/bulk/{begun['id']}")).json
-        return found["state"] != "running"
+        reply = await page.get(f"/api/v1/bulk/{begun['id']}")
+        found = reply.json
+        return reply.status == 200 and found["state"] != "running"  # who asks too often is told to wait
 
     await eventually(is_over)
     return found
