@@ -31,7 +31,7 @@ def test_runs_of_a_hung_worker_are_taken_over_and_its_late_writes_are_refused(tm
             victim = dice.choice(workers)
             time.sleep(dice.uniform(0.1, 0.3))
             os.kill(victim.pid, signal.SIGSTOP)
-            time.sleep(0.5)
+            time.sleep(0.5 if stops > 2 else 1.5)  # the others look for the dead each second
             os.kill(victim.pid, signal.SIGCONT)
             stops += 1
         outputs = [worker.communicate() for worker in workers]
