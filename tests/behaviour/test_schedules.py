@@ -10,7 +10,8 @@ import pytest
 from tests.support.waiting import eventually
 
 from holdfast import Context, Status, workflow
-from holdfast.contract.operations import Tick
+from holdfast.clock import micros, to_datetime
+from holdfast.contract.operations import Purge, Tick
 from holdfast.errors import BadInput, InvalidSchedule, NoSuchSchedule, UnknownWorkflow
 from holdfast.looking import LocalDesk
 
@@ -255,6 +256,23 @@ async def test_past_ticks_say_which_have_a_run_and_why_others_have_none(make_eng
     ]  # fmt: skip
     assert [each.note.partition(":")[0] for each in ticks] == ["", "skipped", "skipped", "missed", "missed"]
     assert ticks[1].note == "skipped: s:20260301T010000Z was still open"
+
+
+async def test_a_backfill_starts_no_run_that_was_purged_and_says_so_before(make_engine):
+    """FACES 10, line 9: what a dry run says is what is done; ids of purged runs are not used again."""
+    engine = await make_engine(patient, start=BEGIN)
+    await engine.schedules.put("s", patient, cron="0 * * * *", overlap="allow")
+    await engine.advance(2.5 * HOUR)
+    await engine.get("s:20260301T010000Z").send("word", 1)
+    await engine.settle()
+    engine.store.clock = engine.clock
+    now = engine.clock.now()
+    await engine.store.apply([Purge(what="completed", before=now + 1, at=now, keep_ids=now + micros(HOUR))])
+    end = to_datetime(now)
+    ticks = await LocalDesk(engine.store).past_ticks("s", end - 4 * HOUR, end)
+    assert [each.status for each in ticks] == ["", "", "purged", "suspended"]
+    started = await engine.schedules.backfill("s", end - 4 * HOUR, end)
+    assert started == [each.run for each in ticks if not each.status]
 
 
 @shared

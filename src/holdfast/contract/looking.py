@@ -44,6 +44,10 @@ class Looks(ABC):
         """Return runs without their payloads by id; those that do not exist are left out."""
 
     @abstractmethod
+    async def purged(self, run_ids: Sequence[str], at: Instant) -> frozenset[str]:
+        """Return which of these ids are those of purged runs, and at an instant still kept from being used again."""
+
+    @abstractmethod
     async def count(self, which: HeadFilter, most: int = MOST_COUNTED) -> Counted:
         """Count runs, up to `most` of them, or as far as SCAN_BUDGET goes; `limit` and `before` are not looked at."""
 

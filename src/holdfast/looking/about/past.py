@@ -16,6 +16,7 @@ from holdfast.schedules.times import ScheduleSpec, next_tick, run_id, ticks_betw
 from holdfast.schedules.view import spec_of
 
 MOST = 1_000
+PURGED = "purged"
 _AT_ONCE = 200
 
 
@@ -29,7 +30,7 @@ class PastTick(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     """The id that its run has, or would have."""
     status: str = ""
-    """Of its run; empty if there is none."""
+    """Of its run, `purged` if that was and its id is still kept from being used again; empty if there is none."""
     note: str = ""
     """Why there is none."""
 
@@ -55,8 +56,13 @@ async def past_ticks(
             raise BadInput(f"schedule {row.id!r} has more than {n:,} ticks in that time; look at it piece by piece")
     ids = [run_id(row.id, tick) for tick in ticks]
     known: dict[str, RunHead] = {}
+    statuses: dict[str, str] = {}
     for begin in range(0, len(ids), _AT_ONCE):
-        known |= await store.heads_of(ids[begin : begin + _AT_ONCE])
+        some = ids[begin : begin + _AT_ONCE]
+        known |= await store.heads_of(some)
+        gone = await store.purged([each for each in some if each not in known], now)
+        statuses |= dict.fromkeys(gone, PURGED)
+    statuses |= {head.id: str(head.status) for head in known.values()}
     zone = zone_of(spec.timezone) if spec.cron is not None else UTC
     runs = [known[each] for each in ids if each in known]
     return [
@@ -64,8 +70,8 @@ async def past_ticks(
             at=to_datetime(tick),
             local=to_datetime(tick).astimezone(zone),
             run=run,
-            status=str(known[run].status) if run in known else "",
-            note="" if run in known else _why_none(row, spec, tick, runs),
+            status=statuses.get(run, ""),
+            note="" if run in statuses else _why_none(row, spec, tick, runs),
         )
         for tick, run in zip(ticks, ids, strict=True)
     ]
@@ -85,4 +91,4 @@ def _why_none(row: ScheduleRow, spec: ScheduleSpec, tick: Instant, runs: Sequenc
     open_then = next((run for run in runs if run.created <= tick and (run.ended is None or run.ended > tick)), None)
     if spec.overlap == "skip" and open_then is not None:
         return f"skipped: {open_then.id} was still open"
-    return "missed: the schedule was paused, no worker was alive, or its run was deleted since"
+    return "missed: the schedule was paused, no worker was alive, or its run was purged long ago"

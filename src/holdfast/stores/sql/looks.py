@@ -100,6 +100,10 @@ class SQLLooks(Store):
         rows = await self._read("read_heads", *((run_id,) for run_id in run_ids)) if run_ids else []
         return {head.id: head for head in (record_of(RunHead, row) for row in rows)}
 
+    async def purged(self, run_ids: Sequence[str], at: Instant) -> frozenset[str]:
+        rows = await self._read("tombstone", *((run_id,) for run_id in run_ids)) if run_ids else []
+        return frozenset(str(run_id) for run_id, _, _, expires in rows if (_int(expires) or 0) > at)
+
     async def workers(self) -> list[WorkerRow]:
         fates, moved = await self.fates(), self.clock.now() - self.lease_clock.now()
         found: list[WorkerRow] = []

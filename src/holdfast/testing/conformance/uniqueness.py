@@ -129,6 +129,8 @@ class UniquenessConformance:
         assert await one(store, again, Existing) == Existing(0, "order", 99, None)
         assert await store.apply([again, again]) == [Existing(0, "order", 99, None)] * 2
         assert await store.get(run.id) is None
+        assert await store.purged([run.id, "none"], NOW) == {run.id}
+        assert await store.purged([run.id], NOW + SECOND) == await store.purged([], NOW) == frozenset()
         await one(store, StartRun(run=new_run(run.id, at=NOW + SECOND)), Started)
         assert isinstance((await store.apply([again]))[0], Existing)
 
