@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from holdfast.looking.about.timeline import Bar, CallRow
-from holdfast.tui.bars import Scale
+from holdfast.tui.drawing.bars import Scale
 
 BEGIN = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
 STATES = ("done", "failed", "lost", "running", "wait", "backoff")

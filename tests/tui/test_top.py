@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -61,6 +62,25 @@ async def test_runs_are_listed_with_why_and_one_is_opened_by_keys():
             assert app.view.cursor == "order-2"
             assert all(len(line) <= 80 for line in shown.split("\n"))
             assert len(shown.split("\n")) == 24
+
+
+async def test_the_list_shows_the_calls_of_the_run_under_the_cursor_and_why_in_full():
+    """FACES 8: the run under the cursor stands below the list, with the attempt that failed last."""
+    async with TestEngine(workflows=WORKFLOWS) as engine:
+        await engine.start(order, "lamp", id="order-1")
+        await engine.start(failing, "x", id="bad-1")
+        await engine.settle()
+        async with screen(engine) as (app, pilot):
+            shown = await seen(app, "◷ carry ▒·▷")
+            assert re.search(r"attempt 1  \d\d:\d\d:\d\d .*ConnectionError: 503 x", shown)
+            await press(pilot, ["w"])
+            shown = await seen(app, "holdfast nudge bad-1")
+            assert "since " in shown
+            assert all(len(line) <= 80 for line in shown.split("\n"))
+            await press(pilot, ["escape", "j"])
+            await look(app)
+            shown = await seen(app, "✓ pack █  ◆ approved")
+            assert "carry ▒" not in shown
 
 
 async def test_nothing_is_cut_off_in_eighty_columns_after_an_hour_of_work():

@@ -14,19 +14,19 @@ from textual.widgets import Input
 
 from holdfast.errors import BadInput, HoldfastError, NoSuchRun, NoSuchSchedule
 from holdfast.looking.acts import FITS
-from holdfast.looking.desk import Desk
 from holdfast.texts import printable
 from holdfast.tui.acts import ACTS, LETTER_ACTS, held_acts
+from holdfast.tui.drawing.lines import folded, in_columns, joined, said
+from holdfast.tui.drawing.widgets import Rows, TextLines
 from holdfast.tui.house import House
-from holdfast.tui.lines import folded, in_columns, joined, said
 from holdfast.tui.listings import AuditList, EventList, ScheduleList, VersionList
 from holdfast.tui.pulse import Pulse
+from holdfast.tui.reason import WhySheet
 from holdfast.tui.run import TABS, RunScreen
 from holdfast.tui.runs import RunList
 from holdfast.tui.sheets import ActSheet, Choice, HoldSheet, SendSheet
 from holdfast.tui.tables import Letters, Workers
 from holdfast.tui.view import Target, View
-from holdfast.tui.widgets import Rows, TextLines
 
 EVERY = 1.0
 """How many seconds lie between two looks."""
@@ -49,6 +49,7 @@ _KEYS = (
     ("g", "then o r l s w e d a: what needs attention, runs, dead letters, schedules, workers, events, deploys, audit"),
     ("j k", "move (also arrows, page up and down, home, end)"),
     ("enter", "open"),
+    ("w", "why, in full: since when, at which line, and what helps"),
     ("esc", "close, or back"),
     ("x X", "select; select all that match"),
     ("n", "show newer runs"),
@@ -148,7 +149,7 @@ class Top(App[None]):
         self._begun = clock()
         try:
             await view.look(self.house)
-            await self.house.ask(self._ask_pulse)
+            await self.house.ask(self._pulse.look)
             self._wrong, self._lost, self._seen = "", 0, clock()
         except (BadInput, NoSuchRun, NoSuchSchedule) as error:
             self._wrong, self._lost, self._seen = str(error), 0, clock()
@@ -158,9 +159,6 @@ class Top(App[None]):
             self._begun = None
         self.looks += 1
         self.show()
-
-    async def _ask_pulse(self, desk: Desk) -> None:
-        await self._pulse.look(desk)
 
     def look_now(self) -> None:
         """Look again at once."""
@@ -267,7 +265,7 @@ class Top(App[None]):
             "right": lambda: self._turn_tab(1), "left": lambda: self._turn_tab(-1),
             **{str(n + 1): partial(self._open_tab, n) for n in range(len(TABS))},
             "[": lambda: self._neighbour(-1), "]": lambda: self._neighbour(1),
-            "s": self._send, "p": self._pause, "a": self._choose_act, "u": self._undo_last,
+            "w": self._why, "s": self._send, "p": self._pause, "a": self._choose_act, "u": self._undo_last,
             "y": lambda: self._copy(self.view.to_copy()), "c": lambda: self._copy(self.view.command()),
             "f": self._fold, "t": self._turn_theme, "z": self._turn_zone, "?": self._help,
         }  # fmt: skip
@@ -323,6 +321,11 @@ class Top(App[None]):
             view.zone = self.house.zone
             self._enter(view)
             self.screen_stack[0].query_one("#rows", Rows).reveal()
+
+    def _why(self) -> None:
+        about = self.view if isinstance(self.view, RunScreen) else self.view.opened()
+        if isinstance(about, RunScreen):
+            self.push_screen(WhySheet(self.house, about.run_id))
 
     def _neighbour(self, by: int) -> None:
         other = self.view.neighbour(by) if isinstance(self.view, RunScreen) else None

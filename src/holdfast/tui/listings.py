@@ -8,13 +8,13 @@ from datetime import datetime, tzinfo
 from rich.text import Text
 
 from holdfast.looking.about.checks import CheckView
-from holdfast.looking.about.past import PastTick
+from holdfast.looking.about.past import PURGED, PastTick
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import AuditView, EventNameView, EventPage, ScheduleView
 from holdfast.schedules.preview import TickPreview
+from holdfast.tui.drawing.lines import Row, clock, counted, folded, joined, payload, said, status
 from holdfast.tui.house import House
-from holdfast.tui.lines import Row, clock, counted, folded, joined, payload, said, status
 from holdfast.tui.run import RunScreen
 from holdfast.tui.runs import RunList
 from holdfast.tui.view import Target, View, command_line
@@ -183,8 +183,8 @@ class ScheduleScreen(Listing):
 
     def opened(self) -> View | None:
         tick = self._tick()
-        runs = [each.run for each in reversed(self._past) if each.status]
-        return RunScreen(self.zone, tick.run, runs) if tick is not None and tick.status else None
+        runs = [each.run for each in reversed(self._past) if each.status not in ("", PURGED)]
+        return RunScreen(self.zone, tick.run, runs) if tick is not None and tick.run in runs else None
 
     def command(self) -> str:
         return command_line("holdfast", "schedules", "show", self.id)

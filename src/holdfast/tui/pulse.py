@@ -8,8 +8,9 @@ from rich.text import Text
 
 from holdfast.looking.about.figures import FiguresView
 from holdfast.looking.desk import Desk
+from holdfast.looking.times import span
 from holdfast.looking.views import StatusCount, WorkerView
-from holdfast.tui.lines import MARKS, STATUSES, counted, joined, said
+from holdfast.tui.drawing.lines import MARKS, STATUSES, counted, joined, said
 
 COUNTED_EVERY = 5
 """At every so manieth look the workers and the runs of each status are counted."""
@@ -54,8 +55,8 @@ class Pulse:
             said(f"{alive} worker{'' if alive == 1 else 's'}", "" if alive else "yellow"),
             said(f"{silent} silent", "yellow") if silent else "",
         ]
-        for slots in (_SLOTS, 10, 5, 0):
-            line = joined(*hands, *self._ended(slots))
+        for slots, more in ((_SLOTS, self._claimed()), (_SLOTS, ""), (10, ""), (5, ""), (0, "")):
+            line = joined(*hands, *self._ended(slots), more)
             if line.cell_len <= width:
                 return line
         short = joined(*hands, *self._ended(0)[1:])
@@ -77,6 +78,11 @@ class Pulse:
             said(f"{ended:,} ended in 1 h {drawn}".rstrip()),
             said(f"failed {share:.1f} %", "red" if total.failed else ""),
         ]
+
+    def _claimed(self) -> str:
+        """Return how long 19 of 20 runs of the last hour were due before a worker claimed them."""
+        took = self._figures.total.claim_p95 if self._figures is not None else None
+        return f"due to claimed {span(round(took * 1e6))}" if took is not None else ""
 
     def strip(self, width: int) -> Text:
         """Return how many runs there are of each status, in short where there is little room."""

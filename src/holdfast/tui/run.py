@@ -12,9 +12,9 @@ from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
 from holdfast.looking.about.timeline import CallRow, Timeline
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import AuditPageView, EntryView, Head, RunView, StepView, Why
-from holdfast.tui.bars import Scale
+from holdfast.tui.drawing.bars import Scale
+from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.house import House
-from holdfast.tui.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.view import Target, View, command_line
 
 TABS = ("timeline", "steps", "history", "messages", "children", "record")

@@ -6,9 +6,11 @@ from datetime import tzinfo
 
 from rich.text import Text
 
+from holdfast.looking.desk import Desk
 from holdfast.looking.views import Head, Page
+from holdfast.tui.calls import CallLines
+from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.house import House
-from holdfast.tui.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.run import RunScreen
 from holdfast.tui.view import Target, View, command_line
 
@@ -30,7 +32,7 @@ class RunList(View):
     title = "Runs"
     titles = ("  STATUS", "RUN", "WORKFLOW", "STARTED", "TOOK", "NOW, AND WHY")
     spare = (4, 3, 2)
-    hint = "enter open  / filter  x select  p pause  a acts  s send  g go  ? keys  q quit"
+    hint = "enter open  w why  / filter  x select  p pause  a acts  s send  ? keys  q quit"
 
     def __init__(self, zone: tzinfo | None, filter: str = "") -> None:
         super().__init__(zone)
@@ -43,6 +45,7 @@ class RunList(View):
         self._page: Page | None = None
         self._cursors: list[str | None] = [None]
         self._fresh = True
+        self._calls = CallLines()
 
     def begin(self, filter: str | None = None) -> None:
         """Show the newest page, of another filter if one is given."""
@@ -70,7 +73,14 @@ class RunList(View):
     async def look(self, house: House) -> None:
         cursor, text = self._cursors[-1], self.filter
         limit = PAGE if self._fresh or cursor is not None else min(_MOST, len(self.heads) + self.newer + PAGE // 2)
-        page = await house.ask(lambda desk: desk.heads(text, limit=limit, cursor=cursor, relative=True))
+
+        async def ask(desk: Desk) -> Page:
+            page = await desk.heads(text, limit=limit, cursor=cursor, relative=True)
+            shown = {head.id: head for head in [*self.heads, *page.items]}
+            await self._calls.look(desk, shown.get(self.cursor or "", next(iter(page.items), None)))
+            return page
+
+        page = await house.ask(ask)
         if (cursor, text) != (self._cursors[-1], self.filter):
             return  # something else was asked for meanwhile
         self.as_of = page.as_of
@@ -140,7 +150,7 @@ class RunList(View):
             f"priority {head.priority}" if head.priority else "",
             payload(head.attributes, 200) if head.attributes else "",
         )
-        return [*folded(head.why.sentence, width, 2), facts]
+        return [*folded(head.why.sentence, width, 2), *self._calls.lines(head, width, self.as_of, self.zone), facts]
 
     def under_cursor(self) -> Head | None:
         """Return the run under the cursor."""

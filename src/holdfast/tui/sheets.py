@@ -22,10 +22,10 @@ from holdfast.looking.acts import Options
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import Acted, BulkProgress, SelectionView
 from holdfast.tui.acts import ACTS, LETTER_ACTS, MANY_AT_ONCE, held_act, planned, typed
+from holdfast.tui.drawing.lines import folded, said
+from holdfast.tui.drawing.widgets import TextLines
 from holdfast.tui.house import House
-from holdfast.tui.lines import folded, said
 from holdfast.tui.view import Target, command_line
-from holdfast.tui.widgets import TextLines
 
 _DURATION = re.compile(r"(\d+) ?(s|min|m|h|d)")
 _UNITS = {"s": "seconds", "min": "minutes", "m": "minutes", "h": "hours", "d": "days"}

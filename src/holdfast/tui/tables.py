@@ -8,8 +8,8 @@ from rich.text import Text
 
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, WorkerView
+from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.house import House
-from holdfast.tui.lines import Row, clock, folded, joined, lasting, payload, said, status
 from holdfast.tui.run import RunScreen
 from holdfast.tui.view import Target, View
 

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 
 from rich.text import Text
 
+from holdfast.tui.drawing.lines import WANTS, Row
 from holdfast.tui.house import House
-from holdfast.tui.lines import WANTS, Row
 
 START = datetime(1970, 1, 1, tzinfo=UTC)
 

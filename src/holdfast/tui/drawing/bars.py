@@ -10,10 +10,11 @@ from rich.text import Text
 from holdfast.looking.about.timeline import Bar, CallRow
 from holdfast.looking.times import span
 
-_GLYPHS = {
+GLYPHS = {
     "done": ("█", "green"), "failed": ("▒", "red"), "lost": ("░", "magenta"), "running": ("▓", "cyan"),
     "wait": ("╌", "blue"), "child": ("━", "blue"), "backoff": ("·", "yellow"),
 }  # fmt: skip
+"""How each state of a stretch of time is drawn."""
 _IDLE = ("wait", "child", "backoff")
 """What lasts while nothing is going on."""
 _FOLD = 3
@@ -87,7 +88,7 @@ class Scale:
         return line
 
     def _fill(self, cells: list[tuple[str, str]], bar: Bar, now: datetime) -> None:
-        glyph = _GLYPHS[bar.state]
+        glyph = GLYPHS[bar.state]
         first, last = self.at(bar.begin), self.at(bar.end if bar.end is not None else max(now, bar.begin))
         for n in range(first, max(last, first + 1) if bar.state not in _IDLE else last):
             cells[n] = glyph
