@@ -410,11 +410,13 @@ def _turn(worker: Server, what: str) -> Turn:
 
 
 class _streams:
-    """So many live streams of the same views, of ten pages for each person, read as they come."""
+    """So many live streams, each of the views of a screen, of ten pages for each person, read as they come."""
 
-    def __init__(self, port: int, many: int, views: Sequence[str]) -> None:
+    def __init__(self, port: int, many: int, *screens: Sequence[str]) -> None:
         self._port, self._many = port, many
-        self._path = "/api/v1/live?" + "&".join(f"view={each.replace('?', '%3F')}" for each in views)
+        self._paths = [
+            "/api/v1/live?" + "&".join(f"view={each.replace('?', '%3F')}" for each in views) for views in screens
+        ]
         self._reading: list[asyncio.Task[None]] = []
         self._begun = asyncio.Semaphore(0)
 
@@ -431,7 +433,8 @@ class _streams:
 
     async def _one(self, n: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 22)
-        asked = f"GET {self._path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nX-User: user-{n // 10}\r\n\r\n"
+        path, person = self._paths[n % len(self._paths)], f"user-{n // 10}"
+        asked = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nX-User: {person}\r\n\r\n"
         writer.write(asked.encode())
         try:
             status = (await reader.readline()).split()[1]

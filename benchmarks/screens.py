@@ -2,6 +2,7 @@
 
     python benchmarks/screens.py look sqlite:///big.db     # paint, usable, nodes; answers; a million runs are made
     python benchmarks/screens.py live sqlite:///fresh.db   # from a commit in one process to the page of another
+    python benchmarks/screens.py beside sqlite:///fresh.db # 200 streams of a hundred pages and more, beside W2
     python benchmarks/screens.py counted :memory:          # what counting for the figures costs a step
 
 Addresses and how it ends are as with pages.py.
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from statistics import median, quantiles
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,6 +30,7 @@ from playwright.async_api import Page
 
 from holdfast import Engine
 from holdfast.engine.steps import attempts
+from holdfast.engine.worker.figures import Figures
 
 SCREENS = ("/", "/schedules", "/events", "/deploys", "/audit", "/letters", "/workers")
 ASKED = (
@@ -41,7 +44,7 @@ USABLE = """new MutationObserver((changes, watch) => {
   window.usable = performance.now();
   watch.disconnect();
 }).observe(document, { childList: true, subtree: true });"""
-TIMES, TURNS, STEPS = 10, 11, 4_000
+TIMES, TURNS, STEPS, ALONE = 10, 11, 4_000, 50_000
 
 
 async def look(address: str, report: Report) -> None:
@@ -143,38 +146,92 @@ async def live(address: str, report: Report) -> None:
             await browser.close()
 
 
+OPEN: dict[str, tuple[str, ...]] = {
+    "overview": pages.OVERVIEW,
+    "runs": ("runs", "counts"),
+    "schedules": ("schedules",),
+    "events": ("events",),
+    "deploys": ("runs?q=status:blocked%26limit=200", "versions", "checks?limit=10"),
+    "audit": ("audit?limit=50",),
+    "letters": ("letters", "newest-letters?seen=false"),
+    "workers": ("workers", "queues", "limits"),
+}
+"""What pages of each screen watch."""
+
+
+async def beside(address: str, report: Report) -> None:
+    """Work with no page and with 200 streams in turns: those of a hundred pages, and as many again."""
+    with server(address, works=True) as worker:
+        for _ in range(2):
+            worker.tell("W2")
+        found, memory = [], []
+        for _ in range(TURNS):
+            without = await asyncio.to_thread(pages._turn, worker, "W2")
+            before = worker.memory()
+            async with pages._streams(worker.port, 200, *OPEN.values()):
+                found.append((without, await asyncio.to_thread(pages._turn, worker, "W2")))
+                memory.append(worker.memory() - before)
+        shares = [100 * with_them.rate / without.rate for without, with_them in found]
+        print(f"W2 beside 200 streams, of that without, by turns: {' '.join(f'{each:.1f}' for each in shares)} %")
+        report.tell("W2, no page", median(each.rate for each, _ in found), "steps/s")
+        report.tell("W2 beside 200 streams of 8 screens, of that", median(shares), "%", least=90)
+        report.tell("memory, more than before", max(memory), "MiB", most=100)
+
+
 async def counted(address: str, report: Report) -> None:
-    """Do steps with and without counting them, in turns, in one process; processor time is compared."""
-    counting = attempts.complete
+    """Compare the processor time of a step with that of counting it; and steps with and without counting, in turns.
 
-    def uncounted(runs: Any, resident: Any, step: Any, fact: Any) -> None:
-        try:
-            turn = resident.execution.apply(step.location, fact, runs.clock.now())
-        except Exception as error:
-            runs.turn_failed(resident, error)
-        else:
-            runs.advance(resident, turn)
-
-    shares, costs = [], []
+    The turns of a machine differ by more than counting costs, so what is judged is the counting by itself.
+    """
+    counting, shares, costs = attempts.complete, [], []
     async with Engine(address, workflows=[count], retention=None) as engine:
         await (await engine.start(count, STEPS)).result()
         for turn in range(TURNS):
             spent = {}
-            for does in (counting, uncounted) if turn % 2 else (uncounted, counting):
+            for does in (counting, _uncounted) if turn % 2 else (_uncounted, counting):
                 attempts.complete = does
                 began = time.process_time()
                 for _ in range(3):
                     await (await engine.start(count, STEPS)).result()
                 spent[does] = (time.process_time() - began) / (3 * STEPS)
-            costs.append(1e6 * spent[uncounted])
-            shares.append(100 * (spent[counting] / spent[uncounted] - 1))
-    attempts.complete = counting
-    print(f"more with counting, by turns: {' '.join(f'{each:.1f}' for each in shares)} %")
+            costs.append(1e6 * spent[_uncounted])
+            shares.append(100 * (spent[counting] / spent[_uncounted] - 1))
+        attempts.complete = counting
+        alone = _alone(counting, engine) - _alone(_uncounted, engine)
+    print(f"more with counting, by turns: {' '.join(f'{each:.1f}' for each in shares)} %, half {median(shares):.1f} %")
     report.tell("a step, not counted", median(costs), "us of processor")
-    report.tell("more, if it is counted for the figures", median(shares), "%", most=1)
+    report.tell("counting it, by itself", 1e6 * alone, "us of processor")
+    report.tell("counting it, of the step", 100 * 1e6 * alone / median(costs), "%", most=1)
 
 
-MEASURES: dict[str, Callable[[str, Report], Awaitable[None]]] = {"look": look, "live": live, "counted": counted}
+def _uncounted(runs: Any, resident: Any, step: Any, fact: Any) -> None:
+    """Do what `complete` does, but for counting."""
+    try:
+        turn = resident.execution.apply(step.location, fact, runs.clock.now())
+    except Exception as error:
+        runs.turn_failed(resident, error)
+    else:
+        runs.advance(resident, turn)
+
+
+def _alone(does: Callable[..., None], engine: Engine) -> float:
+    """Return how much processor time handing over a result takes in which nothing else is done."""
+    clock: Any = engine.store.clock
+    nothing = lambda *given: None  # noqa: E731
+    runs = SimpleNamespace(clock=clock, figures=Figures(engine.store, clock), advance=nothing, turn_failed=nothing)
+    resident = SimpleNamespace(workflow=SimpleNamespace(name="count"), execution=SimpleNamespace(apply=nothing))
+    step, took = SimpleNamespace(name="add", location=1, began=clock.now()), []
+    for _ in range(TURNS):
+        began = time.process_time()
+        for _ in range(ALONE):
+            does(runs, resident, step, None)
+        took.append((time.process_time() - began) / ALONE)
+    return min(took)
+
+
+MEASURES: dict[str, Callable[[str, Report], Awaitable[None]]] = {
+    "look": look, "live": live, "beside": beside, "counted": counted,
+}  # fmt: skip
 
 
 def main() -> int:
