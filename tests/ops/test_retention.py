@@ -18,6 +18,7 @@ from holdfast.contract.rows import Status
 from holdfast.contract.turns import NewRun, PublishEvent, StartRun
 from holdfast.errors import BadInput, InvalidDuration, StoreBusy
 from holdfast.events import Event, Events
+from holdfast.looking import LocalDesk
 from holdfast.ops.dead_letters import DeadLetter, DeadLetters
 from holdfast.ops.retention import Retention, Sweeper
 from holdfast.stores.sqlite.store import SQLiteStore
@@ -104,6 +105,27 @@ async def test_figures_are_kept_by_the_minute_for_two_days_and_by_the_hour_for_a
         left.append((len((await port.store.figures(by_minute)).rows), len((await port.store.figures(which)).rows)))
         port.clock.advance(DAY + timedelta(hours=1))
     assert left == [(1, 1), (1, 1), (0, 1), (0, 0)]
+
+
+async def test_quantiles_of_ninety_days_are_there_by_workflow_and_by_step(port: PlainPort) -> None:
+    """S12 of the faces: what an engine keeps of itself."""
+    now = port.clock.now()
+    counted = [
+        figure(step, at=now, n=n, total=n, bucket=bucket) for step in ("", "charge") for n, bucket in ((90, 0), (10, 5))
+    ]
+    await port.store.add_figures(counted)
+    port.store.clock = port.clock
+    desk = LocalDesk(port.store)
+    for days, there in ((89, 1), (2, 0)):
+        port.clock.advance(days * DAY)
+        await sweeper(port).sweep()
+        for by in ("workflow", "step"):
+            found = (await desk.figures(by=by, last=timedelta(days=92))).items
+            assert len(found) == there
+            for each in found:
+                assert each.completed == 100
+                assert 0 < (each.p50 or 0) < 0.002
+                assert (each.p95 or 0) > 0.2
 
 
 async def test_open_runs_are_never_purged(port: PlainPort) -> None:
