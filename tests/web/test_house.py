@@ -121,3 +121,18 @@ async def test_bars_are_of_the_runs_that_a_filter_finds(page, shop):
 
 async def _is(shop: Engine, run_id: str, status: str) -> bool:
     return (await shop.get(run_id).status()).value == status
+
+
+async def test_long_inputs_of_schedules_and_payloads_of_events_are_cut_where_a_page_asks_for_it(page, shop):
+    """Fifty events may have a hundred megabytes, and a page is sent them each time one is published."""
+    await shop.schedules.put("nightly", order, "x" * 200_000, cron="30 2 * * *")
+    await shop.publish("parcel", {"text": "x" * 200_000})
+    for path, value in (
+        ("/schedules?", lambda answer: answer["items"][0]["input"]),
+        ("/events/queued?name=parcel&", lambda answer: answer["queued"][0]["payload"]),
+    ):
+        whole = value((await page.get(f"/api/v1{path}")).json)
+        assert len(str(whole)) > 200_000
+        cut = value((await page.get(f"/api/v1{path}cut=true")).json)
+        assert cut["cut_from_bytes"] > 200_000
+        assert len(cut["begins"]) == 2_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -17,13 +18,19 @@ from holdfast.looking.views import HeldBackView, LimitKeyView, LimitView, Schedu
 
 _KEYS = 20
 _PAGE = 1_000
+_AT_ONCE = 50
 
 
 async def schedule_views(store: Store) -> list[ScheduleView]:
     """Return the schedules that there are, each with how its last run stands."""
     rows = await store.schedules()
     heads = await store.heads_of([row.last_run for row in rows if row.last_run is not None])
-    return [_schedule(row, str(heads[row.last_run].status) if row.last_run in heads else "") for row in rows]
+    views: list[ScheduleView] = []
+    for row in rows:
+        if views and len(views) % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # there may be thousands, and reading each takes a while
+        views.append(_schedule(row, str(heads[row.last_run].status) if row.last_run in heads else ""))
+    return views
 
 
 def _schedule(row: ScheduleRow, status: str) -> ScheduleView:

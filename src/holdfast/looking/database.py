@@ -46,6 +46,8 @@ class DatabaseView(msgspec.Struct, frozen=True, kw_only=True):
     """How many there are of each status that has any, counted up to 10,000."""
     workers: dict[str, int] = {}
     """How many there are by state: alive, silent, dead."""
+    lag: float = 0.0
+    """For how many seconds the run has been due that waits longest for a worker to take it."""
 
 
 async def database_view(store: Store) -> DatabaseView:
@@ -57,6 +59,7 @@ async def database_view(store: Store) -> DatabaseView:
     for worker in await store.workers():
         workers[worker.state] = workers.get(worker.state, 0) + 1
     about = store_view(store)
+    due, now = await store.next_due(), store.clock.now()
     return DatabaseView(
         kind=about.kind,
         name=about.name,
@@ -67,6 +70,7 @@ async def database_view(store: Store) -> DatabaseView:
         free=_free(path) if size is not None else None,
         runs={status: Count(n=counted.n, exact=counted.exact) for status, counted in runs.items() if counted.n},
         workers=workers,
+        lag=round(max(now - due, 0) / 1e6, 3) if due is not None else 0.0,
     )
 
 

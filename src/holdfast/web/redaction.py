@@ -48,6 +48,7 @@ _LONG: dict[str, frozenset[str]] = {
     "EntryView": frozenset({"data"}),
     "MessageView": frozenset({"payload"}),
     "EventView": frozenset({"payload"}),
+    "ScheduleView": frozenset({"input"}),
 }
 """The fields of those that may be so long that a page is shown their beginning."""
 LONGEST = 64 << 10

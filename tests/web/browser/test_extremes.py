@@ -81,7 +81,7 @@ async def test_a_run_of_a_hundred_thousand_facts_says_what_is_shown_of_it(tmp_pa
         for tab, said in {
             "": "The newest 1,000 of 100,005 facts are drawn",
             "graph": "Of its first facts",
-            "steps": "1 to 100 of 50,002 steps",
+            "steps": "1 to 100 of 1,000 steps",
             "history": "100,005",
         }.items():
             await looker.open(f"/runs/long?tab={tab}")
@@ -90,6 +90,28 @@ async def test_a_run_of_a_hundred_thousand_facts_says_what_is_shown_of_it(tmp_pa
             assert await looker.page.evaluate("document.querySelectorAll('*').length") < 3_000, tab
             if tab == "steps":
                 await looker.page.get_by_role("button", name="After").click()
-                await looker.sees("main", "101 to 200 of 50,002 steps")
+                await looker.sees("main", "101 to 200 of 1,000 steps")
+                await looker.sees("main", "Steps that began in the newest facts; History has all.")
                 assert await looker.violations() == []
         await looker.page.goto("about:blank")
+
+
+async def test_lists_of_many_names_stay_small_and_are_found_by_a_word(shop, site, looker):
+    """A schedule for each customer, an event for each order: fifty rows are drawn, and a word finds the others."""
+    for number in range(120):
+        await shop.engine.schedules.put(f"customer-{number:03}", shops.on_record, cron="30 2 * * *")
+        await shop.engine.publish(f"paid-{number:03}", number)
+    for path, what, last in (("/schedules", "a schedule", "customer-119"), ("/events", "an event", "paid-119")):
+        await looker.open(path)
+        rows = looker("main table tbody tr")
+        await expect(rows).to_have_count(50)
+        assert await looker.page.evaluate("document.querySelectorAll('*').length") < 3_000
+        await looker.tab_to(looker.page.get_by_role("button", name="Show 50 more of 120"), most=400)
+        await looker.press("Enter")
+        await expect(rows).to_have_count(100)
+        await looker.page.get_by_label(f"Find {what}").fill("-119")
+        await expect(rows).to_have_count(1)
+        await expect(rows.first).to_contain_text(last)
+        assert await looker.violations() == []
+        await looker.page.get_by_label(f"Find {what}").fill("nothing like it")
+        await looker.sees("main .empty", "None of these 120 has nothing like it in it.")

@@ -44,6 +44,7 @@ async def test_the_overview_says_first_what_needs_attention_and_what_helps(shop,
     await expect(looker(".tiles")).to_contain_text("Ended")
     await expect(looker('[aria-label="Dead letters"]')).to_contain_text("CardDeclined")
     await expect(looker('[aria-label="Database"]')).to_contain_text("Schema")
+    await expect(looker('[aria-label="Workers"]')).to_contain_text("oldest due run waits")
     await looker.tab_to(attention.get_by_role("button", name="Retry…").first)
     await looker.press("Enter")
     await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
@@ -99,6 +100,39 @@ async def test_a_schedule_is_shown_with_its_ticks_triggered_paused_and_edited(sh
     done = {row.action for row in (await LocalDesk(shop.engine.store).audit(actor="kim")).items}
     assert {"schedule.trigger", "schedule.pause", "schedule.put"} <= done
     assert await looker.violations() == []
+
+
+async def test_an_act_of_the_house_is_copied_as_a_command_as_curl_and_as_python(shop, site, looker):
+    """FACES 5: what is shown is the whole of what is done, with its reason."""
+    await shop.engine.schedules.put("nightly", shops.quick, {"order": "o-1"}, cron="30 2 * * *")
+    cases = {
+        "/schedules?id=nightly": ("Trigger…", 'await engine.schedules.trigger("nightly", by="me", reason="INC-7")'),
+        "/events": ("Publish…", 'await engine.publish("NAME", {}, by="me", reason="INC-7")'),
+    }
+    for path, (button, python) in cases.items():
+        await looker.open(path)
+        await looker("main").get_by_role("button", name=button).first.click()
+        sheet = await looker.sees(".sheet")
+        await sheet.get_by_label("Reason").fill("INC-7")
+        assert_parses(await sheet.locator("pre").inner_text())
+        await expect(sheet.locator("pre")).to_contain_text("--reason INC-7")
+        await sheet.get_by_role("button", name="curl").click()
+        await expect(sheet.locator("pre")).to_contain_text('"reason":"INC-7"')
+        await sheet.get_by_role("button", name="Python").click()
+        await expect(sheet.locator("pre")).to_have_text(python)
+    await looker.open("/start?workflow=lengthy")
+    for label, text in {"steps": "2", "Tenant": "acme", "Begins after": "1 h 30 min", "Priority": "7"}.items():
+        await looker.page.get_by_label(label).fill(text)
+    await looker.page.get_by_label("Attributes").fill('{"customer": "c-1", "zip": "0815", "n": 2}')
+    shown = looker(".startform pre")
+    await expect(shown).to_contain_text("--tenant acme --priority 7 --delay 1h30min --attribute customer=c-1")
+    assert_parses(await shown.inner_text())
+    words = shlex.split(await shown.inner_text())
+    assert [words[n + 1] for n, word in enumerate(words) if word == "--attribute"] == [
+        "customer=c-1", 'zip="0815"', "n=2",
+    ]  # fmt: skip
+    await looker.page.get_by_label("Attributes").fill("[1]")
+    await looker.sees(".wrong", "It must be an object")
 
 
 async def test_a_backfill_says_first_which_ticks_it_starts(shop, site, looker):

@@ -182,6 +182,9 @@ async def test_chains_are_checked_in_the_browser_and_agree_with_what_the_engine_
             words = "chain verified" if verdict.ok else f"chain broken at row {verdict.broken_at},"
             assert said.startswith(words)
             assert said.endswith("in this browser")
+        await looker.open("/audit")
+        assert await (await looker.sees("main .seal")).text_content() == seals[0]
+        await looker.open("/runs/parcel-1?tab=record")
         looker.site.who = site.who = Principal("rita", "reader")
         await looker.page.reload()
         await looker.sees("#tabpanel .seal >> nth=1")

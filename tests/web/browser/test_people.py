@@ -28,6 +28,12 @@ SCREENS = [
     "/start?workflow=fulfil",
     "/settings",
 ]
+SHEETS = [
+    ("/schedules?id=nightly", "Backfill…"),
+    ("/schedules?id=nightly", "Edit…"),
+    ("/events", "Publish…"),
+    ("/settings", "New token…"),
+]
 MODES: dict[str, tuple[int, dict[str, Any]]] = {
     "light": (1440, {"color_scheme": "light"}),
     "dark": (1440, {"color_scheme": "dark"}),
@@ -60,5 +66,13 @@ async def test_no_screen_has_anything_that_axe_finds_wrong(shop, site, looker, m
         await looker.press(keys)
         await looker.sees(".sheet")
         found[f"{screen} with a sheet"] = await looker.violations()
+    for screen, button in SHEETS:
+        await looker.open(screen)
+        await looker("main").get_by_role("button", name=button).first.click()
+        await looker.sees(".sheet")
+        await looker.page.wait_for_load_state("networkidle")
+        found[f"{screen} {button}"] = await looker.violations()
+        if await looker.overflows():
+            found[f"{screen} {button}"].append("it scrolls sideways")
     wrong = [f"{screen}: {each}" for screen, all_of in found.items() for each in all_of]
     assert not wrong, "\n".join(wrong)

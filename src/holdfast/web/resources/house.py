@@ -14,7 +14,7 @@ from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView
 from holdfast.schedules.preview import TickPreview
 from holdfast.texts import shown
 from holdfast.web.problems import Problem
-from holdfast.web.routing import ApiAnswer, ApiCall, Nothing, zone_of
+from holdfast.web.routing import ApiAnswer, ApiCall, LongQuery, Nothing, zone_of
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class LettersQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The id of the last of the page before."""
 
 
-class EventsQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EventsQuery(LongQuery, frozen=True, kw_only=True):
     """Which events of a name."""
 
     name: str
@@ -190,7 +190,7 @@ async def events(call: ApiCall) -> ApiAnswer:
     return ApiAnswer(await call.desk.events(call.query.name, after=call.query.after, limit=call.query.limit))
 
 
-class SchedulesQuery(Nothing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SchedulesQuery(LongQuery, frozen=True, kw_only=True):
     """Which schedules."""
 
     id: str | None = None

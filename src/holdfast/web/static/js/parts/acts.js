@@ -59,15 +59,30 @@ export function cli(action, { ids, q }, given = {}) {
   return words.join(" ");
 }
 
-export function curl(action, { ids, q }, given = {}) {
-  const one = ids?.length === 1;
-  const path = one ? `/runs/${ids[0]}/${action}` : "/bulk";
-  const body = one ? bodyOf(action, given) : { action, ...(ids ? { ids } : { q }), dry_run: true };
-  return `curl -X POST ${location.origin}${ROOT}/api/v1${path} -H "Authorization: Bearer $HOLDFAST_TOKEN" -H "Content-Type: application/json" -d ${quoted(JSON.stringify(body))}`;
+/** A request as curl sends it. */
+export function request(method, path, body = null, params = {}) {
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value)).toString();
+  return `curl -X ${method} ${quoted(location.origin + ROOT + "/api/v1" + path + (query && "?" + query))} -H "Authorization: Bearer $HOLDFAST_TOKEN"${body ? ` -H "Content-Type: application/json" -d ${quoted(JSON.stringify(body))}` : ""}`;
 }
 
+export function curl(action, { ids, q }, given = {}) {
+  if (ids?.length === 1) return request("POST", `/runs/${ids[0]}/${action}`, bodyOf(action, given));
+  return request("POST", "/bulk", { action, ...(ids ? { ids } : { q }), dry_run: true });
+}
+
+/** A value as Python writes it. */
+export function literal(value) {
+  if (value === null || typeof value === "boolean") return { null: "None", true: "True", false: "False" }[value];
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object" && !JSON.isRawJSON?.(value)) return `{${Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${literal(each)}`).join(", ")}}`;
+  return JSON.stringify(value);
+}
+
+/** Arguments by name, those that say something. */
+export const named = (given) => Object.entries(given).filter(([, value]) => value !== "" && value !== undefined).map(([name, value]) => `${name}=${literal(value)}`).join(", ");
+
 export function python(action, { ids, q }, given = {}) {
-  const extra = Object.entries({ by: "me", ...bodyOf(action, given) }).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${JSON.stringify(value).replace(/^true$/, "True")}`).join(", ");
+  const extra = named({ by: "me", ...bodyOf(action, given) });
   if (ids?.length === 1) return `await engine.get(${JSON.stringify(ids[0])}).${action}(${extra})`;
   if (ids) return `for run_id in ${JSON.stringify(ids)}:\n    await engine.get(run_id).${action}(${extra})`;
   return `chosen = await desk.select(${JSON.stringify(action)}, ${JSON.stringify(q)})\nasync for progress in desk.bulk(chosen.selection, Options(${extra})):\n    print(progress)`;

@@ -56,6 +56,26 @@ export function Command({ spellings }) {
     <div class="cmd"><pre tabindex="0" role="group" aria-label="The same as a command">${text}</pre><button type="button" class="icon bordered" aria-label="Copy the command" onClick=${() => copy(text, "Command")}><${Icon} name="copy" /></button></div>`;
 }
 
+/** What a sheet does when it is confirmed: {confirm, busy, problem, setProblem}; its reason is kept for the next one. */
+export function useConfirm(reason, work) {
+  const [problem, setProblem] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const confirm = async () => {
+    setBusy(true);
+    setProblem(null);
+    try {
+      sessionStorage.setItem("holdfast-reason", reason);
+      await work();
+      changed.value++;
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      setProblem(error);
+    }
+    setBusy(false);
+  };
+  return { confirm, busy, problem, setProblem };
+}
+
 export const reasonKept = () => sessionStorage.getItem("holdfast-reason") ?? "";
 
 /** What is done when a sheet is confirmed: {act(work, reason), busy, problem}. What went wrong is shown in the sheet, the

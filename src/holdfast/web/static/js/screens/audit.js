@@ -1,16 +1,17 @@
 // The audit trail: who did what, newest first, and whether the chain of it holds, checked here.
-import { html, useEffect, useLayoutEffect, useMemo, useState, quoted } from "../base.js";
+import { html, useEffect, useMemo, useState, quoted } from "../base.js";
 import { get, may, usePicture, Problem } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { go, here, href, ROOT, runHref, settled } from "../url.js";
-import { now, number, zoneName } from "../format.js";
-import { useKeys } from "../keys.js";
+import { go, here, href, ROOT, runHref } from "../url.js";
+import { now, number } from "../format.js";
+import { named } from "../parts/acts.js";
 import { away, Away } from "../parts/away.js";
 import { instantOf } from "../parts/chart.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
+import { Foot, useScreen } from "../parts/screen.js";
 import { changed } from "../parts/sheet.js";
-import { copy, plain, Time, Wide } from "../parts/show.js";
+import { plain, Time, Wide } from "../parts/show.js";
 import { checkedHere } from "../run/chain.js";
 import { Part, Seal } from "../run/tabs.js";
 
@@ -55,8 +56,6 @@ export function Audit({ params }) {
   useLivePicture(before ? null : view, page);
   const gone = away([page]);
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
-  useEffect(() => { document.title = "audit - holdfast"; }, []);
-  useLayoutEffect(() => { if (page.fresh) settled(); }, [page.fresh]);
   const [typed, type] = useState({ ...asked, ...times });
   useEffect(() => type({ ...asked, ...times }), [key]);
   const given = Object.fromEntries(Object.entries(typed).map(([name, text]) => [name, text.trim()]));
@@ -64,16 +63,16 @@ export function Audit({ params }) {
   const find = (event) => { event.preventDefault(); if (!wrong("since") && !wrong("until")) go(here({ ...given, before: null })); };
   const some = Object.values(asked).some(Boolean) || Object.values(times).some(Boolean);
   const command = "holdfast audit list" + Object.entries(asked).filter(([, value]) => value).map(([name, value]) => ` --${name} ${quoted(value)}`).join("") + Object.entries(instants()).filter(([, at]) => at).map(([name, at]) => ` --${name} ${at}`).join("");
-  useKeys({ c: () => copy(command, "Command") });
+  useScreen("audit", page.fresh, command);
   const items = page.data?.items ?? [];
   return html`<main id="main" tabindex="-1" class=${"s-audit stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="save" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="save" />Export</button>`}<${Copies} command=${command} path="/audit" params=${asked} /></div></div>
+    <div class="phead"><h1>Audit</h1><span class="count">what was done, and by whom</span><div class="end">${may("admin") ? html`<a class="btn quiet" href=${ROOT + "/api/v1/audit/export"} download="audit.ndjson"><${Icon} name="save" />Export</a>` : html`<button class="btn quiet" disabled title="Needs the role admin"><${Icon} name="save" />Export</button>`}<${Copies} command=${command} path="/audit" params=${{ ...asked, ...instants() }} python=${`await LocalDesk(engine.store).audit(${named(asked)})`} /></div></div>
     <${Away} of=${gone} />
     <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
       <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value })} /></label>`)}${[["since", "From"], ["until", "Before"]].map(([name, word]) => html`<label class=${"field short" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" placeholder=${name === "since" ? "-24h, or a date" : "now"} aria-invalid=${Boolean(wrong(name))} value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value })} />${wrong(name) && html`<span class="wrong">as -24h, -7d, 2026-11-01</span>`}</label>`)}<button class="btn">Find</button>${(some || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
       <${Part} picture=${page} empty=${!items.length && (some ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl trail"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
         ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small pairs">${Object.entries(rest).slice(0, 12).map(([name, value]) => html`<span>${name} <code>${shortened(plain(value), 120)}</code></span> `)}</span>`}</td></tr>`; })}</tbody></table><//><//>
       ${page.data?.next && html`<div class="older"><a class="btn small" href=${here({ before: page.data.next })}>Older <${Icon} name="right" /></a></div>`}</section>
-    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <${Foot} />
   </main>`;
 }

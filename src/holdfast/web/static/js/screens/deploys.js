@@ -1,13 +1,13 @@
 // Deploys: which versions of workflows runs and workers have, and which runs new code does not fit.
-import { html, useEffect, useLayoutEffect } from "../base.js";
+import { html, useEffect } from "../base.js";
 import { get, may, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { href, settled } from "../url.js";
+import { href } from "../url.js";
 import { counted, number, plural, zoneName } from "../format.js";
-import { useKeys } from "../keys.js";
 import { away, Away } from "../parts/away.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
+import { Foot, useFew, useScreen } from "../parts/screen.js";
 import { ActButton, changed } from "../parts/sheet.js";
 import { coded, Copy, copy, RunLink, Sentence, Time, Wide } from "../parts/show.js";
 import { Code } from "../run/step.js";
@@ -64,8 +64,9 @@ function Prints({ of = [] }) {
 
 function Versions({ versions }) {
   const items = versions.data?.items ?? [];
-  return html`<section class="panel" aria-label="Versions"><div class="ptitle"><h2>Versions</h2></div><${Part} picture=${versions} empty=${!items.length && "No workflow has runs, and no worker has one."}><${Wide}><table class="tbl"><caption class="vh">Versions of workflows</caption><thead><tr><th scope="col">Workflow</th><th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="n">Open runs</th><th scope="col">Workers that have it</th></tr></thead><tbody>
-    ${items.map((each) => html`<tr><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${each.version ? "v" + each.version : html`<span class="dim">not known yet</span>`}</td><td><${Prints} of=${each.fingerprints} /></td><td class="n">${each.open.n ? html`<a href=${href("/runs", { q: `workflow:${JSON.stringify(each.workflow)} version:${JSON.stringify(each.version)} is:open` })}>${counted(each.open)}</a>` : 0}</td><td>${each.workers ? plural(each.workers, "worker") : each.open.n ? html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it any more</span>` : html`<span class="dim">none</span>`}</td></tr>`)}</tbody></table><//><//></section>`;
+  const few = useFew(items, (each) => `${each.workflow} ${each.version}`, "a version");
+  return html`<section class="panel" aria-label="Versions"><div class="ptitle"><h2>Versions</h2><span class="end">${few.field}</span></div><${Part} picture=${versions} empty=${!items.length && "No workflow has runs, and no worker has one."}><${Wide}><table class="tbl"><caption class="vh">Versions of workflows</caption><thead><tr><th scope="col">Workflow</th><th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="n">Open runs</th><th scope="col">Workers that have it</th></tr></thead><tbody>
+    ${few.shown.map((each) => html`<tr key=${each.workflow + " " + each.version}><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${each.version ? "v" + each.version : html`<span class="dim">not known yet</span>`}</td><td><${Prints} of=${each.fingerprints} /></td><td class="n">${each.open.n ? html`<a href=${href("/runs", { q: `workflow:${JSON.stringify(each.workflow)} version:${JSON.stringify(each.version)} is:open` })}>${counted(each.open)}</a>` : 0}</td><td>${each.workers ? plural(each.workers, "worker") : each.open.n ? html`<span class="st s-failed"><${Icon} name="failed" />no worker serves it any more</span>` : html`<span class="dim">none</span>`}</td></tr>`)}</tbody></table><//>${few.more}<//></section>`;
 }
 
 function Checks({ checks }) {
@@ -84,13 +85,11 @@ export function Deploys() {
   useLivePicture("checks?limit=10", checks);
   const gone = away([blocked, versions, checks]);
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
-  useEffect(() => { document.title = "deploys - holdfast"; }, []);
-  useLayoutEffect(() => { if (versions.data) settled(); }, [Boolean(versions.data)]);
-  useKeys({ c: () => copy("holdfast check", "Command") });
+  useScreen("deploys", Boolean(versions.data), "holdfast check");
   return html`<main id="main" tabindex="-1" class=${"s-deploys stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Deploys</h1><span class="count num">${versions.data ? plural(versions.data.items.length, "version") : ""}</span><div class="end"><${Copies} command="holdfast check" path="/versions" /></div></div>
+    <div class="phead"><h1>Deploys</h1><span class="count num">${versions.data ? plural(versions.data.items.length, "version") : ""}</span><div class="end"><${Copies} command="holdfast check" path="/versions" python="await LocalDesk(engine.store).versions()" /></div></div>
     <${Away} of=${gone} />
     <${Blocked} page=${blocked} /><${Versions} versions=${versions} /><${Checks} checks=${checks} />
-    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <${Foot} />
   </main>`;
 }

@@ -1,47 +1,37 @@
 // Events: what is queued under each name, which runs wait for it, and a form to publish one.
-import { html, parsed, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
-import { get, may, post, usePicture, Problem } from "../api.js";
+import { html, parsed, useEffect, useState, quoted } from "../base.js";
+import { get, may, post, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { here, settled } from "../url.js";
-import { number, plural, zoneName } from "../format.js";
-import { useKeys } from "../keys.js";
+import { here } from "../url.js";
+import { number, plural } from "../format.js";
+import { literal, named, request } from "../parts/acts.js";
 import { away, Away } from "../parts/away.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
-import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
-import { copy, plain, RunLink, Time, toast, Wide } from "../parts/show.js";
+import { Foot, useFew, useScreen } from "../parts/screen.js";
+import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, useConfirm, Wrong } from "../parts/sheet.js";
+import { plain, RunLink, Time, toast, Wide } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 
 function Publish({ name: given }) {
   const [name, setName] = useState(given ?? "");
   const [text, setText] = useState("{}");
   const [reason, setReason] = useState(reasonKept());
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
   let payload, wrong = "";
   try { payload = text.trim() ? parsed(text) : null; } catch (error) { wrong = error.message; }
-  const confirm = async () => {
-    setBusy(true);
-    setProblem(null);
-    try {
-      sessionStorage.setItem("holdfast-reason", reason);
-      const did = await post("/events", { name, payload, ...(reason ? { reason } : {}) });
-      changed.value++;
-      close();
-      toast(did.count ? `Event ${name} given to ${plural(did.count, "run")}` : `Event ${name} is queued until a run receives it`, { icon: "send" });
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
+  const body = { name, payload, ...(reason ? { reason } : {}) };
+  const { confirm, busy, problem } = useConfirm(reason, async () => {
+    const did = await post("/events", body);
+    close();
+    toast(did.count ? `Event ${name} given to ${plural(did.count, "run")}` : `Event ${name} is queued until a run receives it`, { icon: "send" });
+  });
   return html`<${Frame} title="Publish an event" confirm=${confirm} confirmWord="Publish" busy=${busy} disabled=${!name.trim() || wrong}>
     <p>A run that waits for the name is given it; without one it is queued. How many get it is the event's own rule.</p>
     <${Wrong} problem=${problem} />
     <label class="field"><span>Name</span><input type="text" autocomplete="off" value=${name} onInput=${(e) => setName(e.target.value)} data-first=${!given} /></label>
     <label class=${"field" + (wrong ? " bad" : "")}><span>Payload, JSON</span><textarea spellcheck="false" aria-invalid=${Boolean(wrong)} value=${text} onInput=${(e) => setText(e.target.value)} data-first=${Boolean(given)} />${wrong && html`<span class="wrong">${wrong}</span>`}</label>
     <${Reason} value=${reason} set=${setReason} />
-    <${Command} spellings=${{ cli: ["holdfast publish", quoted(name || "NAME"), quoted(text)].join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast publish", quoted(name || "NAME"), quoted(text), reason && "--reason " + quoted(reason)].filter(Boolean).join(" "), ...(wrong ? {} : { curl: request("POST", "/events", body), python: `await engine.publish(${literal(name || "NAME")}, ${literal(payload)}, ${named({ by: "me", reason })})` }) }} />
   <//>`;
 }
 addKind("publish", Publish);
@@ -49,8 +39,8 @@ addKind("publish", Publish);
 const PublishButton = ({ name, small }) => html`<button class=${"btn" + (small ? " small" : " main")} disabled=${!may("operator")} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "publish", name, id: name })}><${Icon} name="send" />Publish…</button>`;
 
 function One({ name }) {
-  const page = usePicture("event " + name, (signal) => get("/events/queued", { params: { name, limit: 50 }, signal }));
-  useLivePicture(`events/queued?name=${encodeURIComponent(name)}&limit=50`, page);
+  const page = usePicture("event " + name, (signal) => get("/events/queued", { params: { name, limit: 50, cut: true }, signal }));
+  useLivePicture(`events/queued?name=${encodeURIComponent(name)}&limit=50&cut=true`, page);
   useEffect(() => { if (changed.value) page.reload(); }, [changed.value]);
   const { queued = [], waiting = [] } = page.data ?? {};
   return html`<section class="panel" aria-label=${"Event " + name}><div class="ptitle"><h2><code>${name}</code></h2><span class="end"><${PublishButton} name=${name} small /><a class="btn small quiet" href=${here({ name: null })}>All names</a></span></div>
@@ -64,18 +54,17 @@ export function Events({ params }) {
   const names = usePicture("events", (signal) => get("/events", { signal }));
   useLivePicture("events", names);
   useEffect(() => { if (changed.value) names.reload(); }, [changed.value]);
-  useEffect(() => { document.title = "events - holdfast"; }, []);
-  useLayoutEffect(() => { if (names.data) settled(); }, [Boolean(names.data)]);
-  useKeys({ c: () => copy("holdfast events", "Command") });
+  useScreen("events", Boolean(names.data), "holdfast events");
   const items = names.data?.items ?? [];
   const chosen = params.get("name");
   const gone = away([names]);
+  const few = useFew(items, (each) => each.name, "an event");
   return html`<main id="main" tabindex="-1" class=${"s-events stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Events</h1><span class="count num">${names.data ? `${plural(items.length, "name")}` : ""}</span><div class="end"><${Copies} command="holdfast events" path="/events" /><${PublishButton} /></div></div>
+    <div class="phead"><h1>Events</h1><span class="count num">${names.data ? `${plural(items.length, "name")}` : ""}</span><div class="end"><${Copies} command="holdfast events" path="/events" python="await LocalDesk(engine.store).event_names()" /><${PublishButton} /></div></div>
     <${Away} of=${gone} />
     ${chosen && html`<${One} key=${chosen} name=${chosen} />`}
-    <section class="panel" aria-label="Names"><div class="ptitle"><h2>Names</h2></div><${Part} picture=${names} empty=${!items.length && "No event is queued, and no run waits for one. ctx.receive_event(name) waits; engine.publish(name, payload) publishes."}><${Wide}><table class="tbl"><caption class="vh">Events by name</caption><thead><tr><th scope="col">Name</th><th scope="col" class="n">Queued</th><th scope="col">Oldest</th><th scope="col" class="n">Runs that wait</th><th scope="col">Since</th><th scope="col">Each is given</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${items.map((each) => html`<tr key=${each.name}><td><a href=${here({ name: each.name })} aria-current=${each.name === chosen ? "true" : undefined}><code>${each.name}</code></a></td><td class="n">${number(each.queued)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td class="n">${number(each.waiting)}</td><td>${each.since && html`<${Time} at=${each.since} short />`}</td><td class="dim">${each.rule || "by default to the run that waits longest"}</td><td class="n acts"><${PublishButton} name=${each.name} small /></td></tr>`)}</tbody></table><//><//></section>
-    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <section class="panel" aria-label="Names"><div class="ptitle"><h2>Names</h2><span class="end">${few.field}</span></div><${Part} picture=${names} empty=${!items.length && "No event is queued, and no run waits for one. ctx.receive_event(name) waits; engine.publish(name, payload) publishes."}><${Wide}><table class="tbl"><caption class="vh">Events by name</caption><thead><tr><th scope="col">Name</th><th scope="col" class="n">Queued</th><th scope="col">Oldest</th><th scope="col" class="n">Runs that wait</th><th scope="col">Since</th><th scope="col">Each is given</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+      ${few.shown.map((each) => html`<tr key=${each.name}><td><a href=${here({ name: each.name })} aria-current=${each.name === chosen ? "true" : undefined}><code>${each.name}</code></a></td><td class="n">${number(each.queued)}</td><td>${each.oldest && html`<${Time} at=${each.oldest} short />`}</td><td class="n">${number(each.waiting)}</td><td>${each.since && html`<${Time} at=${each.since} short />`}</td><td class="dim">${each.rule || "by default to the run that waits longest"}</td><td class="n acts"><${PublishButton} name=${each.name} small /></td></tr>`)}</tbody></table><//>${few.more}<//></section>
+    <${Foot} />
   </main>`;
 }

@@ -1,20 +1,22 @@
 // The overview: what needs a person first, then how things go, who does the work, and what comes next.
-import { html, useEffect, useLayoutEffect } from "../base.js";
+import { html, useEffect } from "../base.js";
 import { get, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { go, here, href, settled } from "../url.js";
+import { go, here, href } from "../url.js";
 import { bytes, counted, number, span, zoneName } from "../format.js";
-import { useKeys } from "../keys.js";
 import { away, Away } from "../parts/away.js";
 import { Bars, figuresView, SPANS, written } from "../parts/chart.js";
+import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
+import { Foot, useScreen } from "../parts/screen.js";
 import { ActButton, changed } from "../parts/sheet.js";
-import { Sentence, Status, STATUSES, TERMINAL, Time, Wide } from "../parts/show.js";
+import { copy, Sentence, Status, STATUSES, TERMINAL, Time, Wide } from "../parts/show.js";
 import { Empty } from "./runs.js";
 import { Part } from "../run/tabs.js";
 import { typeName } from "../run/step.js";
 
 const RARE = ["cancelling", "moving", "moved"];
+const LATE = 60; // seconds after which a run is overdue
 const WORD = { "1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days" };
 
 /** The act that helps most, from why a run is where it is. */
@@ -57,10 +59,11 @@ function OpenRuns({ counts }) {
   return html`<section class="panel" aria-label="Open runs"><div class="ptitle"><h2>Open runs</h2></div><${Part} picture=${counts}><ul class="lines">${STATUSES.filter((each) => !TERMINAL.includes(each) && (!RARE.includes(each) || by[each]?.n)).map((each) => html`<li><a href=${href("/runs", { q: "status:" + each })}><${Status} status=${each} /></a><b class="num">${counted(by[each] ?? { n: 0, exact: true })}</b></li>`)}</ul><//></section>`;
 }
 
-function Hands({ workers }) {
+function Hands({ workers, database }) {
   const items = workers.data?.items ?? [];
+  const lag = database.data?.lag;
   const of = (state) => items.filter((each) => each.state === state);
-  return html`<section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2><span class="end"><a class="btn small quiet" href=${href("/workers")}>All</a></span></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive: async with Engine(database, workflows=[...]) is one."}><ul class="lines"><li><span class="st s-completed"><${Icon} name="completed" />alive</span><b class="num">${number(of("alive").length)}</b></li>${of("silent").length > 0 && html`<li><span class="st s-paused"><${Icon} name="paused" />silent</span><b class="num">${number(of("silent").length)}</b></li>`}${of("dead").length > 0 && html`<li><span class="st s-failed"><${Icon} name="failed" />dead, of the last day</span><b class="num">${number(of("dead").length)}</b></li>`}<li><span>step bodies running</span><b class="num">${number(of("alive").reduce((n, each) => n + each.steps, 0))}</b></li><li><span>runs in memory</span><b class="num">${number(of("alive").reduce((n, each) => n + each.runs, 0))}</b></li></ul><//></section>`;
+  return html`<section class="panel" aria-label="Workers"><div class="ptitle"><h2>Workers</h2><span class="end"><a class="btn small quiet" href=${href("/workers")}>All</a></span></div><${Part} picture=${workers} empty=${!items.length && "No worker is alive: async with Engine(database, workflows=[...]) is one."}><ul class="lines"><li><span class="st s-completed"><${Icon} name="completed" />alive</span><b class="num">${number(of("alive").length)}</b></li>${of("silent").length > 0 && html`<li><span class="st s-paused"><${Icon} name="paused" />silent</span><b class="num">${number(of("silent").length)}</b></li>`}${of("dead").length > 0 && html`<li><span class="st s-failed"><${Icon} name="failed" />dead, of the last day</span><b class="num">${number(of("dead").length)}</b></li>`}<li><span>step bodies running</span><b class="num">${number(of("alive").reduce((n, each) => n + each.steps, 0))}</b></li><li><span>runs in memory</span><b class="num">${number(of("alive").reduce((n, each) => n + each.runs, 0))}</b></li>${lag != null && html`<li><span>oldest due run waits</span><b class=${"num" + (lag > LATE ? " s-failed" : "")}>${lag ? seconds(lag) : "none is due"}</b></li>`}</ul><//></section>`;
 }
 
 function Given({ groups }) {
@@ -90,7 +93,7 @@ export function Overview({ params }) {
   const counts = usePicture("counts ", read("/counts"));
   const workers = usePicture("workers", read("/workers"));
   const groups = usePicture("groups", read("/letters/groups"));
-  const schedules = usePicture("schedules", read("/schedules"));
+  const schedules = usePicture("schedules", (signal) => get("/schedules", { params: { cut: true }, signal }));
   const database = usePicture("database", read("/database"));
   const all = [attention, doctor, course, steps, counts, workers, groups, schedules, database];
   useLivePicture("runs?q=is%3Aattention&limit=10", attention);
@@ -99,21 +102,19 @@ export function Overview({ params }) {
   useLivePicture(byStep, steps);
   useLivePicture("letters", groups);
   useLivePicture("workers", workers);
-  useLivePicture("schedules", schedules);
+  useLivePicture("schedules?cut=true", schedules);
   useLivePicture("doctor", doctor);
   useLivePicture("database", database);
   useEffect(() => { if (changed.value) for (const each of all) each.reload(); }, [changed.value]);
-  useEffect(() => { document.title = "overview - holdfast"; }, []);
-  useLayoutEffect(() => { if (attention.data) settled(); }, [Boolean(attention.data)]);
-  useKeys({});
+  useScreen("overview", Boolean(attention.data), "holdfast");
   const gone = away(all);
   if (counts.data && !counts.data.items.some((each) => each.n)) return html`<main id="main" tabindex="-1" class="s-overview"><div class="phead"><h1>Overview</h1></div><section class="panel" aria-label="First steps"><${Empty} q="" /></section></main>`;
   return html`<main id="main" tabindex="-1" class=${"s-overview stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Overview</h1><${Away} of=${gone} tag="span" /><div class="end"><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
+    <div class="phead"><h1>Overview</h1><${Away} of=${gone} tag="span" /><div class="end"><${Copies} command="holdfast" path="/counts" python="await LocalDesk(engine.store).counts()" /><a class="btn main" href=${href("/start")}><${Icon} name="plus" />Start a run</a></div></div>
     <${Attention} page=${attention} doctor=${doctor} />
     <${Course} figures=${course} spanName=${spanName} />
     <div class="tiled"><${Failing} steps=${steps} /><${OpenRuns} counts=${counts} /></div>
-    <div class="tiled four"><${Hands} workers=${workers} /><${Given} groups=${groups} /><${Ticks} schedules=${schedules} /><${Store} database=${database} /></div>
-    <footer class="foot"><span><kbd>g</kbd><kbd>r</kbd> runs</span><span><kbd>/</kbd> search</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <div class="tiled four"><${Hands} workers=${workers} database=${database} /><${Given} groups=${groups} /><${Ticks} schedules=${schedules} /><${Store} database=${database} /></div>
+    <${Foot} keys=${[["g", "r", "runs"], ["/", "search"], ["c", "copy as CLI"]]} />
   </main>`;
 }

@@ -1,16 +1,16 @@
 // Schedules: what the clock starts, the next ticks in both zones, the last runs, and every act on them.
-import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { html, useEffect, useState, quoted } from "../base.js";
 import { ask, get, may, post, usePicture, Problem } from "../api.js";
 import { useLivePicture } from "../live.js";
-import { here, href, runHref, settled } from "../url.js";
-import { absolute, now, number, plural, zoneName } from "../format.js";
-import { useKeys } from "../keys.js";
-import { durationOf, spelled } from "../parts/acts.js";
+import { here, href, runHref } from "../url.js";
+import { absolute, now, number, plural } from "../format.js";
+import { durationOf, named, request, spelled } from "../parts/acts.js";
 import { away, Away } from "../parts/away.js";
 import { Copies } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
-import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
-import { copy, Json, RunLink, Status, statusWord, Time, toast, Wide } from "../parts/show.js";
+import { Foot, useFew, useScreen } from "../parts/screen.js";
+import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, useConfirm, Wrong } from "../parts/sheet.js";
+import { Json, RunLink, Status, statusWord, Time, toast, Wide } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 
 const ACTS = {
@@ -48,24 +48,14 @@ function Act({ action, id }) {
   const day = new Date(now.peek() - 86400e3).toISOString().slice(0, 10);
   const [given, change] = useState({ reason: reasonKept(), start: day + "T00:00:00Z", end: new Date(now.peek()).toISOString().slice(0, 10) + "T00:00:00Z" });
   const set = (more) => change((known) => ({ ...known, ...more }));
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const confirm = async () => {
-    setBusy(true);
-    setProblem(null);
-    try {
-      sessionStorage.setItem("holdfast-reason", given.reason);
-      const did = action === "delete" ? await ask("DELETE", "/schedules", { params: { id, reason: given.reason } }) : await post("/schedules/" + action, { id, reason: given.reason, ...(action === "backfill" ? { start: given.start, end: given.end } : {}) });
-      changed.value++;
-      close();
-      toast(did.changed ? `${id} ${act.past}${did.started?.length ? `: ${plural(did.started.length, "run")} started` : ""}` : `Nothing was changed: ${did.said}`, { icon: did.changed ? "completed" : "blocked" });
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
   const filling = action === "backfill";
+  const body = { id, reason: given.reason, ...(filling ? { start: given.start, end: given.end } : {}) };
+  const python = `await engine.schedules.${action}(${JSON.stringify(id)}, ${filling ? `start=datetime.fromisoformat(${JSON.stringify(given.start)}), end=datetime.fromisoformat(${JSON.stringify(given.end)}), ` : ""}${named({ by: "me", reason: given.reason })})`;
+  const { confirm, busy, problem, setProblem } = useConfirm(given.reason, async () => {
+    const did = action === "delete" ? await ask("DELETE", "/schedules", { params: { id, reason: given.reason } }) : await post("/schedules/" + action, body);
+    close();
+    toast(did.changed ? `${id} ${act.past}${did.started?.length ? `: ${plural(did.started.length, "run")} started` : ""}` : `Nothing was changed: ${did.said}`, { icon: did.changed ? "completed" : "blocked" });
+  });
   const span = filling && Date.parse(given.start) < Date.parse(given.end);
   const [past, setPast] = useState(null);
   useEffect(() => {
@@ -84,7 +74,7 @@ function Act({ action, id }) {
     ${filling && html`${moment("start", "Ticks from")}${moment("end", "and before")}
       <div class=${"plan" + (past && !missing.length ? " no" : "")} data-plan>${!span ? "Say two moments, the first before the second." : !past ? (problem ? "" : "Looking…") : html`<div><b>${past.length ? `${plural(missing.length, "run")} of ${plural(past.length, "tick")} would be started` : "It has no tick in that time"}</b>${past.length > missing.length && html`<span>, ${plural(past.length - missing.length, "tick")} ${past.length - missing.length === 1 ? "has" : "have"} a run</span>`}<ul>${missing.slice(0, 6).map((each) => html`<li>${absolute(each.at)} <span class="dim">${local(each.local)} there${each.note && ", " + each.note}</span></li>`)}${missing.length > 6 && html`<li class="dim">and ${number(missing.length - 6)} more</li>`}</ul></div>`}</div>`}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules", action, quoted(id), action === "backfill" && `--from ${given.start} --until ${given.end}`, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules", action, quoted(id), filling && `--from ${given.start} --until ${given.end}`, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" "), curl: action === "delete" ? request("DELETE", "/schedules", null, body) : request("POST", "/schedules/" + action, body), python }} />
   <//>`;
 }
 addKind("schedule", Act);
@@ -106,9 +96,14 @@ function Edit({ schedule }) {
   const set = (more) => change((known) => ({ ...known, ...more }));
   const lasting = given.every ? durationOf(given.every) : null;
   const when = given.cron ? { cron: given.cron, timezone: given.timezone } : { every: lasting };
+  const asked = { id: schedule.id, reason: given.reason };
+  const body = { workflow: schedule.workflow, arguments: null, ...when, jitter: schedule.jitter, until: schedule.until, overlap: given.overlap, catch_up: given.catch_up };
   const [ticks, setTicks] = useState(null);
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
+  const { confirm, busy, problem, setProblem } = useConfirm(given.reason, async () => {
+    await ask("PUT", "/schedules", { params: asked, body });
+    close();
+    toast(`${schedule.id} put`);
+  });
   useEffect(() => {
     setTicks(null);
     if (!given.cron && !lasting) { setProblem(null); return undefined; }
@@ -117,20 +112,6 @@ function Edit({ schedule }) {
       .then((page) => { setTicks(page.items); setProblem(null); }).catch((error) => { if (error instanceof Problem) { setTicks(null); setProblem(error); } }), 200);
     return () => { clearTimeout(wait); abort.abort(); };
   }, [given.cron, given.timezone, given.every]);
-  const confirm = async () => {
-    setBusy(true);
-    try {
-      sessionStorage.setItem("holdfast-reason", given.reason);
-      await ask("PUT", "/schedules", { params: { id: schedule.id, reason: given.reason }, body: { workflow: schedule.workflow, arguments: null, ...when, jitter: schedule.jitter, until: schedule.until, overlap: given.overlap, catch_up: given.catch_up } });
-      changed.value++;
-      close();
-      toast(`${schedule.id} put`);
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
   const choice = (name, word, values) => html`<label class="field"><span>${word}</span><select value=${given[name]} onChange=${(e) => set({ [name]: e.target.value })}>${values.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`;
   return html`<${Frame} title=${html`Edit <code>${schedule.id}</code>`} confirm=${confirm} confirmWord="Put" busy=${busy} disabled=${!ticks?.length}>
     <p>The schedule is put with this timetable; its input stays, and so do its runs.</p><${Wrong} problem=${problem} />
@@ -139,7 +120,7 @@ function Edit({ schedule }) {
     <div class="plan" data-ticks><div>${ticks?.length ? html`<b>${given.cron ? inWords(`${given.cron} ${given.timezone}`) : "every " + given.every}</b><ul>${ticks.map((each) => html`<li>${absolute(each.at)}${given.cron && html` <span class="dim">${local(each.local)} there</span>`}${each.note && html` <span class="s-paused">${each.note}</span>`}</li>`)}</ul>` : "Its next ticks are shown here."}</div></div>
     ${choice("catch_up", "Of ticks that were missed", ["latest", "all", "none"])}${choice("overlap", "If the last run is still open", ["skip", "allow", "cancel"])}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--keep-input", ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", spelled(given.every || "1h")]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} />
+    <${Command} spellings=${{ cli: ["holdfast schedules put", quoted(schedule.id), quoted(schedule.workflow), "--keep-input", ...(given.cron ? ["--cron", quoted(given.cron), "--zone", quoted(given.timezone)] : ["--every", spelled(given.every || "1h")]), "--overlap", given.overlap, "--catch-up", given.catch_up, given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" "), curl: request("PUT", "/schedules", body, asked) }} />
   <//>`;
 }
 addKind("timetable", Edit);
@@ -160,25 +141,24 @@ function One({ schedule }) {
     ${schedule.wrong && html`<p class="empty s-failed" role="alert">${schedule.wrong}</p>`}
     ${last.length ? html`<ul class="squares" aria-label="Its last ticks and runs, oldest first">${last.map(({ head, gap }) => gap ? html`<li key=${gap.run}><span class="sq gap" role="img" aria-label=${`${absolute(gap.at)}: no run, ${gap.note}`} title=${`${absolute(gap.at)}: no run, ${gap.note}`}></span></li>` : html`<li key=${head.id}><a class=${"sq s-" + head.status} href=${runHref(head.id)} title=${`${head.id}: ${statusWord(head.status)}`}><span class="vh">${head.id}, ${statusWord(head.status)}</span></a></li>`)}</ul>` : html`<p class="squares dim">It has started no run yet.</p>`}
     ${gaps.length > 0 && html`<details class="gaps"><summary>${plural(gaps.length, "tick")} of its last ${number(past.data.items.length)} ${gaps.length === 1 ? "has" : "have"} no run</summary><ul class="lines">${[...gaps].reverse().slice(0, 20).map((each) => html`<li><span class="num"><${Time} at=${each.at} /></span><span class="dim">${each.note}</span></li>`)}</ul></details>`}
-    <div class="tiled"><${Ticks} ticks=${ticks} /><div class="inputbox"><h3 class="h3">Input of its runs</h3><${Json} value=${schedule.input} label="Input" /></div></div></section>`;
+    <div class="tiled"><${Ticks} ticks=${ticks} /><div class="inputbox"><h3 class="h3">Input of its runs</h3><${Json} value=${schedule.input} label="Input" whole=${async () => (await get("/schedules", { params: { id } })).items[0].input} /></div></div></section>`;
 }
 
 export function Schedules({ params }) {
-  const list = usePicture("schedules", (signal) => get("/schedules", { signal }));
-  useLivePicture("schedules", list);
+  const list = usePicture("schedules", (signal) => get("/schedules", { params: { cut: true }, signal }));
+  useLivePicture("schedules?cut=true", list);
   useEffect(() => { if (changed.value) list.reload(); }, [changed.value]);
-  useEffect(() => { document.title = "schedules - holdfast"; }, []);
+  useScreen("schedules", Boolean(list.data), "holdfast schedules list");
   const gone = away([list]);
-  useLayoutEffect(() => { if (list.data) settled(); }, [Boolean(list.data)]);
-  useKeys({ c: () => copy("holdfast schedules list", "Command") });
   const items = list.data?.items ?? [];
   const chosen = items.find((each) => each.id === params.get("id"));
+  const few = useFew(items, (each) => `${each.id} ${each.workflow} ${each.when}`, "a schedule");
   return html`<main id="main" tabindex="-1" class=${"s-schedules stack" + (gone ? " stale" : "")}>
-    <div class="phead"><h1>Schedules</h1><span class="count num">${list.data ? number(items.length) : ""}</span><div class="end"><${Copies} command="holdfast schedules list" path="/schedules" /></div></div>
+    <div class="phead"><h1>Schedules</h1><span class="count num">${list.data ? number(items.length) : ""}</span><div class="end"><${Copies} command="holdfast schedules list" path="/schedules" python="await engine.schedules.list()" /></div></div>
     <${Away} of=${gone} />
     ${chosen && html`<${One} key=${chosen.id} schedule=${chosen} />`}
-    <section class="panel" aria-label="Schedules"><div class="ptitle"><h2>All schedules</h2></div><${Part} picture=${list} empty=${!items.length && "There is no schedule. await engine.schedules.put(\"nightly\", workflow, cron=\"30 2 * * *\", timezone=\"Europe/Berlin\") makes one."}><${Wide}><table class="tbl"><caption class="vh">Schedules</caption><thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Overlap</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-      ${items.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />${each.last_status && html`<span class="small"><${Status} status=${each.last_status} /></span>`}`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//><//></section>
-    <footer class="foot"><span><kbd>j</kbd><kbd>k</kbd> move</span><span><kbd>c</kbd> copy as CLI</span><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <section class="panel" aria-label="Schedules"><div class="ptitle"><h2>All schedules</h2><span class="end">${few.field}</span></div><${Part} picture=${list} empty=${!items.length && "There is no schedule. await engine.schedules.put(\"nightly\", workflow, cron=\"30 2 * * *\", timezone=\"Europe/Berlin\") makes one."}><${Wide}><table class="tbl"><caption class="vh">Schedules</caption><thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Overlap</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
+      ${few.shown.map((each) => html`<tr key=${each.id}><td><a href=${here({ id: each.id })} aria-current=${each.id === chosen?.id ? "true" : undefined}><code>${each.id}</code></a>${each.paused && html`<span class="small s-paused">paused</span>`}${each.wrong && html`<span class="small s-failed">${each.wrong}</span>`}</td><td><a href=${href("/runs", { q: "workflow:" + JSON.stringify(each.workflow) })}>${each.workflow}</a></td><td>${inWords(each.when)}<span class="small"><code>${each.when}</code></span></td><td>${each.paused ? "" : each.next_at ? html`<${Time} at=${each.next_at} both />` : html`<span class="dim">never again</span>`}</td><td>${each.last_run && html`<${RunLink} id=${each.last_run} />${each.last_status && html`<span class="small"><${Status} status=${each.last_status} /></span>`}`}</td><td>${each.overlap}</td><td class="n acts"><${Button} action="trigger" id=${each.id} small /><${Button} action=${each.paused ? "resume" : "pause"} id=${each.id} small /></td></tr>`)}</tbody></table><//>${few.more}<//></section>
+    <${Foot} />
   </main>`;
 }

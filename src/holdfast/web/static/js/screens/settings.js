@@ -1,12 +1,13 @@
 // Settings, kept in this browser: theme, time zone, density, single letters, saved views; and the tokens of the database.
-import { html, useEffect, useLayoutEffect, useState, keep, quoted } from "../base.js";
-import { ask, get, may, post, Problem, session, usePicture } from "../api.js";
-import { href, settled } from "../url.js";
+import { html, useEffect, useState, keep, quoted } from "../base.js";
+import { ask, get, may, post, session, usePicture } from "../api.js";
+import { href } from "../url.js";
 import { absolute, now, setZone, zone, zoneName } from "../format.js";
 import { letters, setLetters } from "../keys.js";
 import { durationOf } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
-import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, Wrong } from "../parts/sheet.js";
+import { useScreen } from "../parts/screen.js";
+import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, useConfirm, Wrong } from "../parts/sheet.js";
 import { Copy, copy, Time, toast, Wide } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 import { savedViews } from "./runs.js";
@@ -62,24 +63,11 @@ function NewToken() {
   const [given, change] = useState({ name: "", role: "viewer", expires: "90d", reason: reasonKept() });
   const set = (more) => change((known) => ({ ...known, ...more }));
   const [made, setMade] = useState(null);
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const confirm = async () => {
-    if (made) { close(); return; }
-    setBusy(true);
-    setProblem(null);
-    try {
-      sessionStorage.setItem("holdfast-reason", given.reason);
-      setMade(await post("/tokens", { name: given.name, role: given.role, expires_in: given.expires ? durationOf(given.expires) : null, reason: given.reason }));
-      changed.value++;
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
+  const { confirm, busy, problem } = useConfirm(given.reason, async () => {
+    setMade(await post("/tokens", { name: given.name, role: given.role, expires_in: given.expires ? durationOf(given.expires) : null, reason: given.reason }));
+  });
   const choice = (name, word, values) => html`<label class="field"><span>${word}</span><select value=${given[name]} onChange=${(e) => set({ [name]: e.target.value })}>${Object.entries(values).map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select></label>`;
-  if (made) return html`<${Frame} title="The token, shown this once" confirm=${confirm} confirmWord="Done"><p>Give it to <b>${made.name}</b>. It is kept nowhere: only its hash is in the database.</p><div class="cmd"><pre tabindex="0" role="group" aria-label="The token">${made.token}</pre><button type="button" class="icon bordered" aria-label="Copy the token" onClick=${() => copy(made.token, "Token")}><${Icon} name="copy" /></button></div><//>`;
+  if (made) return html`<${Frame} title="The token, shown this once" confirm=${close} confirmWord="Done"><p>Give it to <b>${made.name}</b>. It is kept nowhere: only its hash is in the database.</p><div class="cmd"><pre tabindex="0" role="group" aria-label="The token">${made.token}</pre><button type="button" class="icon bordered" aria-label="Copy the token" onClick=${() => copy(made.token, "Token")}><${Icon} name="copy" /></button></div><//>`;
   return html`<${Frame} title="New token" confirm=${confirm} confirmWord="Make it" busy=${busy} disabled=${!given.name.trim()}>
     <p>A program, or a person in another browser, is known by it. What is done with it is on record under its name.</p><${Wrong} problem=${problem} />
     <label class="field"><span>Name, as the audit trail will have it</span><input type="text" autocomplete="off" value=${given.name} onInput=${(e) => set({ name: e.target.value })} data-first /></label>
@@ -91,18 +79,11 @@ addKind("token", NewToken);
 
 function Revoke({ token }) {
   const [reason, setReason] = useState(reasonKept());
-  const [problem, setProblem] = useState(null);
-  const confirm = async () => {
-    try {
-      await ask("DELETE", "/tokens/" + encodeURIComponent(token.id), { params: { reason } });
-      changed.value++;
-      close();
-      toast(`The token of ${token.name} is revoked`);
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-  };
+  const { confirm, problem } = useConfirm(reason, async () => {
+    await ask("DELETE", "/tokens/" + encodeURIComponent(token.id), { params: { reason } });
+    close();
+    toast(`The token of ${token.name} is revoked`);
+  });
   return html`<${Frame} title=${html`Revoke the token of <b>${token.name}</b>`} confirm=${confirm} confirmWord="Revoke" danger><p>Sessions and streams that were opened with it end within a second. It cannot be undone.</p><${Wrong} problem=${problem} /><${Reason} value=${reason} set=${setReason} /><${Command} spellings=${{ cli: "holdfast token revoke " + quoted(token.id) + (reason ? " --reason " + quoted(reason) : "") }} /><//>`;
 }
 addKind("revoke", Revoke);
@@ -118,8 +99,7 @@ function Tokens() {
 
 export function Settings() {
   const about = session.value;
-  useEffect(() => { document.title = "settings - holdfast"; }, []);
-  useLayoutEffect(settled, []);
+  useScreen("settings", true);
   return html`<main id="main" tabindex="-1" class="s-settings stack"><div class="phead"><h1>Settings</h1><span class="count">kept in this browser</span></div>
     <section class="panel" aria-label="Look"><div class="ptitle"><h2>Look</h2></div><div class="settingsbox"><${Choice} name="theme" word="Theme" values=${THEMES} /><${Choice} name="density" word="Rows of lists" values=${DENSITIES} /><${Zone} /><label class="field check"><input type="checkbox" checked=${letters.value} onChange=${(e) => setLetters(e.target.checked)} /><span>Single letters act</span></label></div></section>
     <section class="panel" aria-label="Saved views"><div class="ptitle"><h2>Saved views</h2></div><${Views} /></section>

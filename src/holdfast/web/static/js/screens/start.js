@@ -1,10 +1,10 @@
 // Starting a run: a form from the JSON Schema of what the workflow takes, or the arguments as JSON.
-import { html, parsed, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
+import { html, parsed, useEffect, useState, quoted } from "../base.js";
 import { get, may, post, usePicture, Problem } from "../api.js";
-import { go, here, href, runHref, settled } from "../url.js";
-import { zoneName } from "../format.js";
-import { durationOf } from "../parts/acts.js";
-import { changed, Command, Reason, reasonKept, Wrong } from "../parts/sheet.js";
+import { go, here, runHref } from "../url.js";
+import { durationOf, request, spelled } from "../parts/acts.js";
+import { Foot, useScreen } from "../parts/screen.js";
+import { changed, Command, Reason, reasonKept, useConfirm, Wrong } from "../parts/sheet.js";
 import { RunLink, Status, toast } from "../parts/show.js";
 import { Part } from "../run/tabs.js";
 
@@ -67,8 +67,6 @@ function Form({ about }) {
   const [json, setJson] = useState(() => JSON.stringify(example({ ...about.schema, default: undefined }, defs) ?? {}, null, 2));
   const [given, change] = useState({ id: "", tenant: "", priority: "", delay: "", attributes: "", reason: reasonKept() });
   const set = (more) => change((known) => ({ ...known, ...more }));
-  const [problem, setProblem] = useState(null);
-  const [busy, setBusy] = useState(false);
   const [other, setOther] = useState(null);
   useEffect(() => {
     setOther(null);
@@ -89,30 +87,22 @@ function Form({ about }) {
     }
   }
   let attributes;
-  try { attributes = given.attributes.trim() ? parsed(given.attributes) : undefined; } catch (error) { wrong.attributes = error.message; }
+  try {
+    attributes = given.attributes.trim() ? parsed(given.attributes) : undefined;
+    if (attributes !== undefined && (attributes === null || typeof attributes !== "object" || Array.isArray(attributes))) wrong.attributes = "It must be an object: values by name";
+  } catch (error) { wrong.attributes = error.message; }
   const delay = given.delay && durationOf(given.delay);
   if (given.delay && !delay) wrong.delay = "As 30s, 10min, 2h, 1d";
   if (given.priority && !/^-?\d{1,3}$/.test(given.priority)) wrong.priority = "A whole number from -100 to 100";
+  const body = { workflow: about.workflow, arguments: args, ...(given.id ? { id: given.id } : {}), ...(given.tenant ? { tenant: given.tenant } : {}), ...(given.priority ? { priority: Number(given.priority) } : {}), ...(delay ? { delay } : {}), ...(attributes ? { attributes } : {}), ...(given.reason ? { reason: given.reason } : {}) };
   const some = Object.keys(wrong).length > 0;
-  const submit = async (event) => {
-    event.preventDefault();
-    if (some || busy) return;
-    setBusy(true);
-    setProblem(null);
-    try {
-      sessionStorage.setItem("holdfast-reason", given.reason);
-      const body = { workflow: about.workflow, arguments: args, ...(given.id ? { id: given.id } : {}), ...(given.tenant ? { tenant: given.tenant } : {}), ...(given.priority ? { priority: Number(given.priority) } : {}), ...(delay ? { delay } : {}), ...(attributes ? { attributes } : {}), ...(given.reason ? { reason: given.reason } : {}) };
-      const did = await post("/runs", body);
-      changed.value++;
-      toast(did.changed ? `${did.run} started` : `${did.run} was started before`);
-      go(runHref(did.run));
-    } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      setProblem(error);
-    }
-    setBusy(false);
-  };
-  const command = ["holdfast start", quoted(about.workflow), quoted(JSON.stringify(args)), given.id && "--id " + quoted(given.id)].filter(Boolean).join(" ");
+  const { confirm, busy, problem } = useConfirm(given.reason, async () => {
+    const did = await post("/runs", body);
+    toast(did.changed ? `${did.run} started` : `${did.run} was started before`);
+    go(runHref(did.run));
+  });
+  const submit = (event) => { event.preventDefault(); if (!some && !busy) confirm(); };
+  const command = ["holdfast start", quoted(about.workflow), quoted(JSON.stringify(args)), ...["id", "tenant", "priority"].map((name) => given[name] && `--${name} ${quoted(given[name])}`), delay && "--delay " + spelled(given.delay), ...Object.entries(wrong.attributes ? {} : (attributes ?? {})).map(([name, value]) => `--attribute ${quoted(name + "=" + (/^[a-z][\w-]*$/i.test(value) && !["true", "false", "null"].includes(value) ? value : JSON.stringify(value)))}`), given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ");
   const option = (name, word, hint) => html`<label class=${"field" + (wrong[name] ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" placeholder=${hint} defaultValue=${given[name]} onInput=${(e) => set({ [name]: e.target.value.trim() })} />${wrong[name] && html`<span class="wrong">${wrong[name]}</span>`}</label>`;
   return html`<form class="startform" onSubmit=${submit}>
     <div><div class="ptitle flat"><h2>Arguments</h2>${properties.length > 0 && html`<span class="end"><button type="button" class="linklike" aria-pressed=${raw} onClick=${() => { if (!raw && !some) setJson(JSON.stringify(args, null, 2)); setRaw(!raw); }}>${raw ? "as a form" : "as JSON"}</button></span>`}</div>
@@ -123,15 +113,14 @@ function Form({ about }) {
       ${option("delay", "Begins after", "at once; or 30s, 10min, 2h, 1d")}${option("priority", "Priority", "0")}${option("tenant", "Tenant", "")}
       <label class=${"field" + (wrong.attributes ? " bad" : "")}><span>Attributes, JSON</span><textarea class="short" spellcheck="false" value=${given.attributes} onInput=${(e) => set({ attributes: e.target.value })} />${wrong.attributes && html`<span class="wrong">${wrong.attributes}</span>`}</label>
       <${Reason} value=${given.reason} set=${(reason) => set({ reason })} /></div>
-    <div class="last"><${Wrong} problem=${problem} /><${Command} spellings=${{ cli: command }} />
+    <div class="last"><${Wrong} problem=${problem} /><${Command} spellings=${{ cli: command, curl: request("POST", "/runs", body) }} />
       <button class="btn main" disabled=${some || busy || !may("operator")} title=${may("operator") ? undefined : "Needs the role operator"}>${busy ? "Starting…" : "Start"}</button>${!may("operator") && html` <span class="dim">It needs the role operator.</span>`}</div>
   </form>`;
 }
 
 export function Start({ params }) {
   const inputs = usePicture("inputs", (signal) => get("/inputs", { signal }));
-  useEffect(() => { document.title = "start - holdfast"; }, []);
-  useLayoutEffect(() => { if (inputs.data) settled(); }, [Boolean(inputs.data)]);
+  useScreen("start", Boolean(inputs.data));
   const items = inputs.data?.items ?? [];
   const chosen = items.find((each) => each.workflow === params.get("workflow")) ?? (items.length === 1 ? items[0] : null);
   return html`<main id="main" tabindex="-1" class="s-start stack">
@@ -139,6 +128,6 @@ export function Start({ params }) {
     <section class="panel" aria-label="Start a run"><${Part} picture=${inputs} empty=${!items.length && "No code is at hand here: a dashboard that an application mounts with its engine has it, and so has holdfast ui --app module:engine. holdfast start starts a run from a terminal."}>
       <div class="filters"><label class="field"><span>Workflow</span><select value=${chosen?.workflow ?? ""} onChange=${(e) => go(here({ workflow: e.target.value }), { replace: true })}><option value="">choose one</option>${items.map((each) => html`<option value=${each.workflow}>${each.workflow} v${each.version}</option>`)}</select></label></div>
       ${chosen && html`<${Form} key=${chosen.workflow} about=${chosen} />`}<//></section>
-    <footer class="foot"><span><kbd>?</kbd> all keys</span><span class="end">Times in ${zoneName()}</span></footer>
+    <${Foot} keys=${[]} />
   </main>`;
 }
