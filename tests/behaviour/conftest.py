@@ -8,6 +8,7 @@ handed back, one that was evicted is not. Elsewhere a file adds nothing to what 
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -112,11 +113,13 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def address(mode: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Return the address of the database that engines of this test share, unless it is in memory."""
+    if request.config.getoption("--temporal"):
+        return ":memory:"
     if mode == "postgres":
         return request.getfixturevalue("empty_database")
     if request.config.getoption("--key-value"):
         return f"kv+memory://{tmp_path}" if mode == "memory" else f"kv+dir:///{tmp_path / 'space'}"
-    if mode in ("memory", "temporal"):
+    if mode == "memory":
         return ":memory:"
     shutil.copyfile(request.getfixturevalue("empty_file"), tmp_path / "test.db")
     return f"sqlite:///{tmp_path / 'test.db'}"
@@ -129,10 +132,11 @@ def make_store(address: str) -> Callable[[], Store]:
 
 
 @pytest.fixture
-async def make_engine(mode: str, address: str) -> AsyncIterator[Callable[..., Any]]:
+async def make_engine(mode: str, address: str, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
     """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
-    if mode == "temporal":
-        async with on_temporal.engines() as make_there:
+    if request.config.getoption("--temporal"):
+        restarts = mode not in ("temporal", "memory") or "mode" in inspect.signature(request.function).parameters
+        async with on_temporal.engines(follow=restarts) as make_there:
             yield make_there
         return
     engines: list[TestEngine] = []

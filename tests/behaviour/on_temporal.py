@@ -19,19 +19,25 @@ import pytest
 STOP_GRACE = timedelta(milliseconds=100)
 _ONLY_A_DATABASE_HAS = ("database", "durability")
 UNFINISHED = "unfinished"
-"""In place of a capability: the test should pass there, and does not yet."""
+"""In place of a capability: the test does not pass there yet, or has not been tried there."""
 
 
 @functools.cache
 def needs() -> dict[str, str]:
-    """Return the capability that each test needs which does not pass on Temporal, by its file and name."""
+    """Return the capability that each test or case needs which does not pass on Temporal, by its file and name."""
     lines = Path(__file__).with_name("not_on_temporal.txt").read_text().splitlines()
-    return dict(line.split(" ") for line in lines)
+    return dict(line.rsplit(" ", 1) for line in lines)
 
 
-def needed(file: str, function: str) -> str:
-    """Return the capability that a test needs and that is not offered, empty if it needs none."""
-    return needs().get(f"{file.removeprefix('test_')}::{function}", "")
+def needed(file: str, name: str) -> str:
+    """Return the capability that a test needs and that is not offered, empty if it needs none.
+
+    A test may be named as a whole, or one of its cases, without its mode: `test_name[case]`.
+    """
+    function, _, case = name.partition("[")
+    case = "-".join(part for part in case.removesuffix("]").split("-") if part != "temporal")
+    whole = f"{file.removeprefix('test_')}::{function}"
+    return needs().get(whole, "") or needs().get(f"{whole}[{case}]", "")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,28 +54,43 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
             continue
         seen.add(case)
         kept.append(item)
-        capability = needed(item.path.stem, item.name.split("[")[0])
+        capability = needed(item.path.stem, item.name)
         if capability and not os.environ.get("HOLDFAST_TEMPORAL_ALL"):
-            reason = "does not pass on Temporal yet" if capability == UNFINISHED else f"not offered there: {capability}"
+            reason = (
+                "is not known to pass on Temporal" if capability == UNFINISHED else f"not offered there: {capability}"
+            )
             item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
 @asynccontextmanager
-async def engines() -> AsyncIterator[Callable[..., Any]]:
-    """Return what opens engines on a time-skipping server of their own, and closes them after the test."""
-    from holdfast.temporal import TemporalTestEngine, TimeSkippingServer
+async def engines(follow: bool) -> AsyncIterator[Callable[..., Any]]:
+    """Return what opens engines on a time-skipping server of their own, and closes them after the test.
+
+    Where engines `follow` each other they keep no run in memory, since that server would go on asking the first one.
+    """
+    from tests.behaviour.servers_time import BehaviourEngine, ServersTime
+
+    from holdfast.temporal import TimeSkippingServer
 
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(TimeSkippingServer())
+        time = ServersTime(server)
 
         async def make(*workflows: Any, **options: Any) -> Any:
             for name in _ONLY_A_DATABASE_HAS:
                 options.pop(name, None)
             if options.get("retention", 1) is None:
                 del options["retention"]
+            if options.get("clock") is time:
+                del options["clock"]  # that of the engine before, which has the same server
             options.setdefault("stop_grace", STOP_GRACE)
-            return await stack.enter_async_context(TemporalTestEngine(workflows=workflows, server=server, **options))
+            if follow:
+                options["max_resident"] = 0
+            await time.catch_up()
+            engine = BehaviourEngine(workflows=workflows, server=server, **options)
+            engine.jumping = time
+            return await stack.enter_async_context(engine)
 
         yield make

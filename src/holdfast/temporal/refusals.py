@@ -46,6 +46,7 @@ _OPTIONS = {
 
 _MEMBERS = {
     "backup": ("store", "back up the database of the Temporal cluster"),
+    "crash": ("store", "kill the worker"),
     "bulk": ("bulk", "list runs with engine.runs() and act on each by its handle"),
     "dead_letters": (
         "dead_letters",

@@ -71,7 +71,7 @@ class TimeSkippingServer:
         self._environment: WorkflowEnvironment | None = None
         self.clock: ServerClock = ServerClock()
         self.left: dict[str, Instant | None] = {}
-        """The runs that engines had in memory which have stopped, and when they have something to do next."""
+        """The runs that another engine is to go on with, and when they have something to do next."""
 
     async def __aenter__(self) -> TimeSkippingServer:
         program = self._program or _found()
@@ -313,7 +313,9 @@ class TemporalTestEngine(TemporalEngine):
         begins = (
             StartOptions(delay=options.get("delay"), start_at=options.get("start_at")).of_run(self.clock.now()).begins
         )
-        if begins is not None:
+        if self._turns is None:
+            self._server.left[run.id] = begins  # for the engine that is opened next
+        elif begins is not None:
             self._delayed[run.id] = begins
         else:
             self._begun.add(run.id)
