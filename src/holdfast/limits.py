@@ -20,6 +20,8 @@ from holdfast.texts import check_text
 MOST = 1_000_000_000
 """How many steps a limit may count."""
 _COOL_DOWN = timedelta(seconds=30)
+_LONGEST = micros(timedelta(days=365_000))
+"""Over how long a rate may count, all that may come at once included: instants that far ahead can be stored."""
 _NUMBERS = ("at_once", "rate", "burst", "per_key_at_once", "trip_after")
 
 
@@ -73,6 +75,9 @@ class Limit:
                 )
         if self.burst is not None and self.rate is None:
             raise BadInput(f"limit {self.name!r} has a burst and no rate")
+        per = micros(self.per)
+        if max(per, -(-per // (self.rate or 1)) * (self.burst or 1)) > _LONGEST:
+            raise BadInput(f"limit {self.name!r} counts over more than a thousand years: make per or burst smaller")
         if self.scope == "engine":
             for field in ("burst", "per_key_at_once", "trip_after"):
                 if getattr(self, field) is not None:

@@ -221,13 +221,19 @@ async def test_an_attempt_that_dies_with_its_worker_counts_as_a_failure(make_eng
         {"burst": 3}, {"rate": 1, "burst": 0}, {"per_key_at_once": 0}, {"trip_after": 0}, {"at_once": 10**10},
         {"rate": 1001}, {"at_once": -1}, {"scope": "world"}, {"scope": "engine", "per_key_at_once": 1},
         {"scope": "engine", "trip_after": 1}, {"cool_down": MINUTE}, {"at_once": 1, "cool_down": timedelta(0)},
-        {"trip_after": 1, "cool_down": -MINUTE},
+        {"trip_after": 1, "cool_down": -MINUTE}, {"rate": 1, "per": timedelta(days=400_000)},
+        {"rate": 1, "per": timedelta(days=36_500), "burst": 11},
     ],
 )  # fmt: skip
 def test_a_limit_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
     """S4-19"""
     with pytest.raises(BadInput, match="service"):
         Limit(**{"name": "service", **options})
+
+
+def test_a_rate_may_count_over_a_thousand_years() -> None:
+    """S4-19 And no longer: the instants that are kept would become too large for their columns, and no run go on."""
+    assert Limit(name="service", rate=1, per=timedelta(days=36_500), burst=10).spec.burst == 10
 
 
 def test_a_time_to_cool_down_without_a_circuit_names_the_way_out() -> None:
