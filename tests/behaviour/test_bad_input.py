@@ -139,7 +139,7 @@ async def test_an_input_that_cannot_be_stored_is_refused_and_nothing_is_stored(m
     with pytest.raises(error, match=what) as caught:
         await engine.start(echo, value, id="bad")
     assert "echo" in str(caught.value)
-    assert await engine.runs() == []
+    assert not engine.offers("lists") or await engine.runs() == []
     await engine.start(echo, "good", id="bad")
 
 
@@ -183,7 +183,7 @@ async def test_a_run_id_outside_the_alphabet_is_refused(make_engine):
                 await call(run_id)
         with pytest.raises(InvalidId):
             engine.get(run_id)
-        assert await engine.runs() == [], run_id
+        assert not engine.offers("lists") or await engine.runs() == [], run_id
 
 
 @pytest.mark.parametrize("run_id", ["x" * 255, "a", "a.b", "...a", "A:b@c=d+e~f-g_1", "0"])
@@ -343,7 +343,7 @@ async def test_arguments_that_do_not_fit_are_refused_and_nothing_is_stored(make_
     with pytest.raises(BadInput, match=what) as caught:
         await engine.start(pay, *args, id="p", **kwargs)
     assert "pay" in str(caught.value)
-    assert await engine.runs() == []
+    assert not engine.offers("lists") or await engine.runs() == []
     assert await engine.execute(pay, Order(1, 2.0), "EUR", id="p") == "1 EUR False"
 
 

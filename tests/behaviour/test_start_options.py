@@ -343,7 +343,7 @@ async def test_racing_delayed_starts_of_one_id_give_one_run(make_engine):
     starts = (engine.start(quick, number % 2, id="one", delay=HOUR) for number in range(20))
     ends = await asyncio.gather(*starts, return_exceptions=True)
     assert sum(isinstance(end, RunConflict) for end in ends) == 10
-    assert len(await engine.runs()) == 1
+    assert not engine.offers("lists") or len(await engine.runs()) == 1
 
 
 # What makes no sense.
@@ -394,7 +394,7 @@ async def test_what_would_end_beyond_the_calendar_is_refused(make_engine, option
     engine = await make_engine(ask)
     with pytest.raises(InvalidDuration, match=next(iter(options))):
         await engine.start(ask, **options)
-    assert await engine.runs() == []
+    assert not engine.offers("lists") or await engine.runs() == []
 
 
 async def test_a_parameter_named_like_an_option_is_never_swallowed(make_engine):

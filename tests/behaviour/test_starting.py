@@ -95,7 +95,7 @@ async def test_one_id_and_equal_input_give_one_run(make_engine):
     late = await engine.start(once, Order(1, ["a"]), id="one")
     assert await late.result() == "done"
     assert bodies == ["ran"]
-    assert len(await engine.runs()) == 1
+    assert not engine.offers("lists") or len(await engine.runs()) == 1
 
 
 async def test_one_id_with_other_input_is_a_conflict(make_engine):
@@ -145,7 +145,7 @@ async def test_racing_starts_with_different_input_have_one_winner(make_engine):
         *(engine.start(fulfil, Order(number, []), id="one") for number in range(20)), return_exceptions=True
     )
     assert sum(isinstance(end, RunConflict) for end in ends) == 19
-    assert len(await engine.runs()) == 1
+    assert not engine.offers("lists") or len(await engine.runs()) == 1
 
 
 async def test_two_hundred_starts_at_once_all_run(make_engine):

@@ -58,7 +58,7 @@ async def test_the_run_that_has_the_key_is_returned_when_that_is_wanted(make_eng
     assert again.id == first.id
     await again.send("word", "hello")
     assert await again.result() == "hello"
-    assert len(await engine.runs()) == 1
+    assert not engine.offers("lists") or len(await engine.runs()) == 1
 
 
 async def test_a_key_belongs_to_its_workflow(make_engine):
