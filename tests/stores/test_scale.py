@@ -319,9 +319,10 @@ BY_DESIGN = {
     "list_runs": "newest first, and no further than the page",
     "list_letters": "the same",
     **dict.fromkeys(
-        ("list_heads", "count_heads"), "the runs between two keys, as the search of stores/sql/heads.py asks"
+        ("list_heads", "count_heads", "ends_heads"),
+        "the runs between two keys, as the search of stores/sql/heads.py asks",
     ),
-    **dict.fromkeys(("list_tagged_heads", "count_tagged_heads"), "the same"),
+    **dict.fromkeys(("list_tagged_heads", "count_tagged_heads", "ends_tagged_heads"), "the same"),
     **dict.fromkeys(("probe_runs", "probe_attributes", "reach_runs", "reach_attributes"), "no further than its limit"),
     "read_workers": "there are as many workers as processes",
     "old_letters": "a purge looks at letters, oldest first, until it has its fill",
