@@ -18,6 +18,8 @@ from tests.support.paths import ROOT
 from tests.web.browser import shop as shops
 from tests.web.browser.conftest import COLLECTOR, PATIENCE, chromium, served
 
+from holdfast.contract.rows import Status
+
 RUN = "/runs/order-88405"
 SCREENS = {
     "overview": ("/", 1180),
@@ -94,7 +96,7 @@ async def furnish(shop: shops.Shop) -> None:
     await shop.engine.start(shops.caravan, id="caravan")
     await shops.fill(shop)
     await shop.engine.get("order-88407").retry(by="kim", reason="another card")
-    await shop.settle()
+    await shop.until("order-88407", lambda head: head.status is not Status.FAILED)  # others never settle
     for slot in range(144):
         busy = 22 + 16 * (1 - abs(slot - 62) / 72) + slot * 7 % 5
         bad = max(0, 9 - abs(slot - 100)) * 1.4 if 92 < slot < 108 else 0.5
