@@ -157,7 +157,7 @@ async def quick(ctx: Context, order: dict[str, Any]) -> dict[str, Any]:
 
 @workflow
 async def relocate(ctx: Context) -> None:
-    await ctx.child(ship, id="ship-204")
+    await ctx.child(ship, id=f"ship-{ctx.run_id.rpartition('-')[2]}")
 
 
 @workflow
@@ -204,7 +204,7 @@ async def permits(ctx: Context) -> None:
 async def caravan(ctx: Context) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_of(ctx.child(relocate, id="moving-1")))
-        group.create_task(_of(ctx.child(ship, id="ship-1")))
+        group.create_task(_of(ctx.child(ship, id="ship-2")))
 
 
 async def _of(child: Any) -> None:
