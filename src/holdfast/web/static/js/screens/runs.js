@@ -310,7 +310,9 @@ export function merged(known, fresh) {
   const last = fresh.items.at(-1)?.created_at ?? "";
   const gone = known.items.filter((head) => !by.has(head.id) && (!fresh.next || head.created_at > last)).map((head) => head.id);
   if (!known.items.length) return { ...fresh, newer: 0, gone: [] };
-  return { ...known, as_of: fresh.as_of, items: known.items.map((head) => by.get(head.id) ?? head), newer, gone };
+  const items = known.items.map((head) => { const now = by.get(head.id); return now && JSON.stringify(now) !== JSON.stringify(head) ? now : head; });
+  const same = items.every((head, at) => head === known.items[at]); // as the first picture of a stream is: nothing is asked for anew
+  return { ...known, as_of: fresh.as_of, items: same ? known.items : items, newer, gone };
 }
 
 async function renewed(known, q) {
