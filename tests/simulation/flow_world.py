@@ -12,6 +12,7 @@ from operator import sub
 from random import Random
 from typing import Any
 
+import pytest
 from psycopg import AsyncConnection, sql
 from tests.support.flow_judge import Line
 from tests.support.moved_clocks import BootClock, BootedStore, MovedClock
@@ -293,10 +294,22 @@ class World:
                 quiet, seen, before = 0, self._stands, ticks
             elif all(ticked >= 5 for ticked in map(sub, ticks, before)):
                 quiet, before = quiet + 1, ticks
-                assert quiet < PATIENCE, f"nothing goes on any more: {seen}, of {len(self.started)}"
+                if quiet >= PATIENCE:
+                    pytest.fail(f"nothing goes on any more: {seen}, of {len(self.started)}; {await self._left()}")
                 self.wall.jump(SECOND)
                 if self.lease is not self.wall:
                     self.lease.jump(SECOND)
+
+    async def _left(self) -> str:
+        """Say of each run that has not ended how it stands, and in which worker's memory it is."""
+        rows = {row.id: row for row in await self.engines[0].runs(limit=1000)}
+        lines = [f"{run_id} was started and is not there" for run_id in self.started - rows.keys()]
+        for row in rows.values():
+            if not row.status.is_terminal:
+                held = [engine._working().runner.ids.get(row.id) for engine in self.engines]
+                stands = [(each.phase, each.parked, each.scheduled, each.commits) if each else None for each in held]
+                lines.append(f"{row.id} is {row.status}, {await self.engines[0].get(row.id).describe()}, {stands}")
+        return "; ".join(lines)
 
     def _ticks(self) -> list[int]:
         """Return how often each worker has looked whether others committed, which it does at each tick."""
