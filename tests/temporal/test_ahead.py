@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -116,13 +117,16 @@ async def test_a_run_that_was_paused_first_takes_the_result_when_it_goes_on(engi
     async def is_paused() -> bool:
         return await run.status() == "paused"
 
+    paused = asyncio.Event()
+
     async def pause() -> None:
         await run.pause()
         await eventually(is_paused)
+        paused.set()  # only now may the test let it go on: looked for twice, it could have gone on between the two
 
     between.do.append(pause)
     await engine.start(listening, id=run.id)
-    await eventually(is_paused)
+    await paused.wait()
     await run.send("word", "said")
     assert [entry.kind for entry in await run.history()] == ["step"]
     await run.resume()
