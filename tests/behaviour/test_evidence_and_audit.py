@@ -96,7 +96,7 @@ async def test_evidence_is_neither_lost_nor_doubled_when_an_engine_stops(make_en
 @pytest.mark.parametrize("mode", ["file"])
 async def test_evidence_is_recorded_with_the_turn_that_gave_it_or_not_at_all(make_engine, monkeypatch):
     """S3-19 G3 Every third commit fails, half of them after it was made."""
-    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.25)
     monkeypatch.setattr("holdfast.engine.runs.departures._FIRST_PAUSE", 0.001)
     engine = await make_engine(loan)
     refused = lost = 0

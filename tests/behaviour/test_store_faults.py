@@ -89,7 +89,7 @@ async def test_on_a_disk_that_stays_full_nothing_goes_on_that_is_not_recorded(ma
 @pytest.mark.parametrize("where", ["start", "claim", "load"])
 async def test_a_run_that_the_worker_owns_without_knowing_it_goes_on(make_engine, make_store, monkeypatch, where):
     """G1 G14 B21 A start or a claim that happened although it seemed to fail: its own worker gives the run back."""
-    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.25)
     bodies: list[str] = []
 
     async def body() -> str:
@@ -183,7 +183,7 @@ def _adds_to_a_history(operations: Sequence[Operation]) -> bool:
 
 async def test_a_start_of_unknown_outcome_that_parked_at_once_goes_on(make_engine, monkeypatch):
     """G1 G2 G14 The second start is acknowledged as the run that the first one left, so that run must end."""
-    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.04)
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.25)
 
     @workflow
     async def work(ctx: Context) -> str:
@@ -197,3 +197,50 @@ async def test_a_start_of_unknown_outcome_that_parked_at_once_goes_on(make_engin
     run = await engine.start(work, id="r")
     assert await asyncio.wait_for(run.result(), LONG) == "done"
     assert lost.injected == 1
+
+
+async def test_a_doubt_that_comes_while_the_store_is_asked_is_not_forgotten(make_engine, monkeypatch):
+    """G1 G2 G14 What the store answers then may be older than the start whose outcome is unknown."""
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.25)
+
+    async def body() -> str:
+        return "done"
+
+    @workflow
+    async def work(ctx: Context) -> str:
+        return await ctx.step(body)
+
+    engine = await make_engine(work)
+    asked = engine.faults.hold(at="held", moment="after", only=lambda answer: not answer)
+    engine._working().in_doubt()
+    await asyncio.wait_for(asked.happened(), LONG)
+    lost = engine.faults.lose_answer(only=StartRun)
+    with pytest.raises(StoreError):
+        await engine.start(work, id="r")
+    asked.release()
+    assert await asyncio.wait_for(engine.get("r").result(), LONG) == "done"
+    assert (asked.injected, lost.injected) == (1, 1)
+
+
+async def test_a_look_for_ended_runs_that_fails_is_made_again(make_engine, monkeypatch):
+    """G14 Another process ended the run, whose body here must be stopped, and nothing else is ever committed."""
+    monkeypatch.setattr("holdfast.engine.worker.worker._TAKE_OVER_EVERY", 0.25)
+    stopped = asyncio.Event()
+
+    async def body() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    @workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step(body)
+
+    engine = await make_engine(work, lease=timedelta(hours=1))  # a renewal would let it look again
+    run = await engine.start(work)
+    client = await make_engine(work, run_workflows=False)
+    fault = engine.faults.fail(at="held")
+    await client.get(run.id).terminate()
+    await asyncio.wait_for(stopped.wait(), LONG)
+    assert fault.injected == 1

@@ -204,21 +204,30 @@ class ClaimedRuns:
         if self.doubt:
             await self._hand_back_missing(worker)
         if self._compare_at <= self._clock.now():
-            self._compare_at = FAR_FUTURE
-            await self._drop_ended(worker)
+            compare_at, self._compare_at = self._compare_at, FAR_FUTURE
+            try:
+                await self._drop_ended(worker)
+            except BaseException:
+                self._compare_at = compare_at
+                raise
 
     async def _hand_back_missing(self, worker: str) -> None:
         """Hand back runs that the store says are ours but that we do not have.
 
         Only those missing twice in a row: what is still on its way here or out is given the time to arrive.
         """
-        held = await self._store.held(worker)
+        self.doubt = False  # a doubt that comes while the store is asked is about what the answer may not have yet
+        try:
+            held = await self._store.held(worker)
+        except BaseException:
+            self.doubt = True
+            raise
         arriving = self._arrivals.replaying
         missing = {run for run in held if run.key not in self._runner.residents and run.key not in arriving}
         for run in missing & self._missing:
             self._runner.departures.give_back(run)
         self._missing = missing
-        self.doubt = bool(missing)
+        self.doubt = self.doubt or bool(missing)
 
     async def _drop_ended(self, worker: str) -> None:
         """Drop runs in memory that another process ended or took: what they are doing would be refused anyway."""
