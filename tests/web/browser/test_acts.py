@@ -131,6 +131,23 @@ async def test_escape_closes_a_sheet_and_gives_the_focus_back(shop, site, looker
     await expect(cancel).to_be_focused()
 
 
+async def test_escape_closes_a_sheet_and_nothing_behind_it_though_that_changes_meanwhile(shop, site, looker):
+    """What is behind it is drawn again with each change, and has a meaning of its own for the key."""
+    await shops.order(shop, 88391, 1_200)
+    await shops.order(shop, 88392, 1_200)
+    await shop.settle()
+    await looker.open("/runs")
+    await looker.sees('[data-live="live"]')
+    await (await looker.row("order-88391")).get_by_role("checkbox").check()
+    await looker.press("p")
+    await looker.sees(".sheet")
+    await shop.engine.get("order-88392").pause(by="lena")
+    await expect(await looker.row("order-88392")).to_contain_text("Paused by lena")
+    await looker.press("Escape")
+    await expect(looker(".sheet")).to_have_count(0)
+    await expect((await looker.row("order-88391")).get_by_role("checkbox")).to_be_checked()
+
+
 async def test_attributes_are_edited(shop, site, looker):
     run_id = await waiting(shop)
     await looker.open(f"/runs/{run_id}")

@@ -1,5 +1,5 @@
 // The keyboard: single letters act unless a field is being typed in, or letters were switched off.
-import { useEffect, signal, kept, keep } from "./base.js";
+import { useLayoutEffect, useRef, signal, kept, keep } from "./base.js";
 
 /** Whether single letters act (WCAG 2.1.4: they can be switched off). */
 export const letters = signal(kept("letters", true));
@@ -10,14 +10,21 @@ export function setLetters(on) {
 }
 
 const layers = [];
+let count = 0;
 let first = null;
 
-/** Let keys act while a component is shown; the newest component comes first. @param {Record<string, (event: KeyboardEvent) => void>} actions */
+/** Let keys act while a component is shown. What was shown last comes first, however often what is behind it is drawn
+ * again; and keys act on what is drawn, for they may come before it is seen.
+ * @param {Record<string, (event: KeyboardEvent) => void>} actions */
 export function useKeys(actions) {
-  useEffect(() => {
-    layers.push(actions);
-    return () => { layers.splice(layers.indexOf(actions), 1); };
-  });
+  const own = useRef({ turn: 0, actions }).current;
+  own.turn ||= ++count; // components above are drawn first
+  own.actions = actions;
+  useLayoutEffect(() => {
+    layers.push(own);
+    layers.sort((a, b) => a.turn - b.turn);
+    return () => { layers.splice(layers.indexOf(own), 1); };
+  }, []);
 }
 
 function typing(target) {
@@ -36,7 +43,7 @@ addEventListener("keydown", (event) => {
   first = key === "g" && first !== "g" ? "g" : null;
   if (first) return;
   for (let i = layers.length - 1; i >= 0; i--) {
-    const act = layers[i][chord];
+    const act = layers[i].actions[chord];
     if (act) {
       event.preventDefault();
       act(event);
