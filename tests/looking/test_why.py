@@ -82,7 +82,12 @@ async def either(ctx: Context) -> None:
     await asyncio.gather(ctx.receive("approved"), ctx.child(sleeper, id="other"))
 
 
-ALL = [fulfil, pay, breaks, approval, endless, parent, sleeper, account, training, either]
+@workflow
+async def retried_beside_others(ctx: Context) -> None:
+    await asyncio.gather(ctx.step(book_carrier), ctx.receive("approved"), ctx.sleep(2 * HOUR))
+
+
+ALL = [fulfil, pay, breaks, approval, endless, parent, sleeper, account, training, either, retried_beside_others]
 
 
 @pytest.fixture
@@ -228,6 +233,13 @@ async def test_a_queue_a_later_start_and_several_waits_are_told(engine):
     assert await told(engine, "order-3") == (
         "waiting.several", "Waits for message `approved` or child `other`; whichever comes first moves it",
     )  # fmt: skip
+
+
+async def test_of_several_a_step_that_is_tried_again_says_when_and_is_no_timer_beside_itself(engine):
+    await engine.start(retried_beside_others, id="order-1")
+    await engine.settle()
+    several = "the next attempt of step `book_carrier` (in 1 h) or message `approved`"
+    assert await told(engine, "order-1") == ("waiting.several", f"Waits for {several}; whichever comes first moves it")
 
 
 async def test_a_run_that_no_worker_takes_says_that_none_is_alive(path):

@@ -42,17 +42,20 @@ def _several(waits: list[WaitNote], head: RunHead, facts: Facts, times: Times) -
     if len(kinds) == 1:
         rest = f" (and {len(waits) - 1} more of the kind)"
         return msgspec.structs.replace(said[0], text=f"{said[0].text}{rest}")
-    timer = [f"a timer ({times.ahead(head.due)})"] if head.due is not None else []
-    text = f"Waits for {' or '.join([*map(_named, waits[:3]), *timer])}; whichever comes first moves it"
+    named = [_named(wait, times) for wait in waits[:3]]
+    if head.due is not None and head.due not in {wait.until for wait in waits if wait.kind == "retry"}:
+        named.append(f"a timer ({times.ahead(head.due)})")
+    text = f"Waits for {' or '.join(named)}; whichever comes first moves it"
     help = tuple(each for one in said for each in one.help)[:3]
     return Say(code="waiting.several", text=text, since=head.updated, until=head.due, help=help)
 
 
-def _named(wait: WaitNote) -> str:
+def _named(wait: WaitNote, times: Times) -> str:
+    again = f" ({times.ahead(wait.until)})" if wait.until is not None else ""
     words = {
         "message": f"message `{' or '.join(wait.names)}`",
         "child": f"child `{''.join(wait.names)}`",
-        "retry": f"limit `{wait.limit}`" if wait.limit else f"the next attempt of step `{wait.step}`",
+        "retry": f"limit `{wait.limit}`" if wait.limit else f"the next attempt of step `{wait.step}`{again}",
         "queue": f"step `{wait.step}` in queue `{wait.queue}`",
         "key": f"the key of step `{wait.step}`",
         "limit": f"limit `{wait.limit}`",
