@@ -283,3 +283,11 @@ async def test_no_path_leads_out_of_the_files_of_the_dashboard(page):
     for path in TRAVERSALS:
         for prefix in (f"/static/{assets().hash}/", "/static/"):
             assert (await page.get(prefix + path)).status == 404, path
+
+
+async def test_a_file_is_served_under_the_hash_of_all_files_only(page):
+    """Browsers keep it for ever: under another hash it would be taken for that of another version."""
+    from holdfast.web.assets import assets
+
+    for prefix, status in ((assets().hash, 200), ("0" * 16, 404), ("", 404)):
+        assert (await page.get(f"/static/{prefix}/js/main.js")).status == status

@@ -12,6 +12,7 @@ from holdfast import Engine
 from holdfast.errors import BadInput
 from holdfast.web import Principal, dashboard
 from holdfast.web.auth import HostSignIn
+from holdfast.web.routes import routes
 
 
 @pytest.fixture
@@ -122,6 +123,15 @@ async def test_what_cannot_be_answered_is_a_problem_that_says_why(page, path, st
     assert said in reply.json["detail"]
     assert reply.json["instance"] == reply.headers["x-request-id"]
     assert (await page.get(reply.json["type"])).body.startswith(code.encode())
+
+
+@pytest.mark.parametrize("path", sorted({route.path for route in routes() if "{" in route.path}))
+async def test_an_id_that_none_can_be_is_refused_by_every_route_before_anything_is_asked(page, monkeypatch, path):
+    """Also where the engine would only say that there is no such worker, letter or token."""
+    monkeypatch.setattr(page.app, "_desk", None)
+    for wrong in ("a%20b", "...", "%C3%A9", "a%00", "<b>", "x" * 256):
+        reply = await page.get("/api/v1" + path.replace("{id}", wrong))
+        assert (reply.status, reply.json["type"]) == (400, "/api/v1/problems/invalid-id"), wrong
 
 
 async def test_what_cannot_be_done_here_is_said(page):

@@ -52,6 +52,16 @@ async def test_a_token_opens_one_session(gate_and_page):
     assert (await page.get("/api/v1/", cookie=cookie.partition(";")[0])).status == 401
 
 
+async def test_a_session_is_over_when_its_time_is(gate_and_page, monkeypatch):
+    """Whatever the browser thinks of the age of its cookie."""
+    gate, page = gate_and_page
+    monkeypatch.setattr("holdfast.web.sessions.LASTS", -1)
+    opened = await page.post("/api/v1/session", {"token": gate.one_time_token(Principal("kim"))})
+    assert opened.status == 204
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    assert (await page.get("/api/v1/", cookie=cookie)).status == 401
+
+
 async def test_only_hashes_of_tokens_and_cookies_are_kept(gate_and_page):
     gate, page = gate_and_page
     token = gate.one_time_token(Principal("kim"))
