@@ -94,7 +94,9 @@ async def served(
     site = Site(Principal("kim", "admin"))
     page = dashboard(shop.engine, authenticate=lambda request: site.who, allowed_hosts=hosts)
     app = Starlette(routes=[Mount("/workflows", page)])
-    listening = listen(f"127.0.0.1:{port}")
+    held = listen(f"127.0.0.1:{port}")  # no other process takes the port while the server is away
+    site.port = held.getsockname()[1]
+    listening = listen(f"127.0.0.1:{site.port}")
     listening.listen()
     server = uvicorn.Server(
         uvicorn.Config(
@@ -103,7 +105,6 @@ async def served(
             headers=[("Date", format_datetime(to_datetime(now), usegmt=True))] if now is not None else [],
         )
     )  # fmt: skip
-    site.port = listening.getsockname()[1]
     serving = asyncio.create_task(server.serve(sockets=[listening]))
 
     async def stop() -> None:
@@ -116,6 +117,7 @@ async def served(
         yield site
     finally:
         await stop()
+        held.close()
 
 
 @pytest.fixture

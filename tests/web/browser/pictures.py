@@ -136,7 +136,7 @@ async def picture(page: Page, address: str, file: Path) -> None:
     await page.wait_for_load_state("networkidle")
     await page.wait_for_timeout(500)
     if file.stem.startswith("sheet"):
-        for key in ("j", "x", "j", "x", "j", "x"):
+        for key in ("j", "x", "j", "x"):
             await page.keyboard.press(key)
         await page.click(".bulk >> text=Retry…")
         await page.wait_for_selector("[data-plan]")

@@ -15,7 +15,7 @@ from tests.conftest import with_schema
 from tests.postgres.proxy import Proxy
 from tests.postgres.servers import fresh_schema
 from tests.support.waiting import eventually
-from tests.web.browser.conftest import served
+from tests.web.browser.conftest import PATIENCE, served
 from tests.web.browser.test_live import Cutting
 from tests.web.shop import approve, fail, house
 
@@ -134,6 +134,7 @@ async def _open_each(looker: Any, root: str) -> dict[str, Page]:
     browser = looker.page.context.browser
     pages = {path: looker.page if path == "/" else await browser.new_page() for path in SCREENS}
     for path, page in pages.items():
+        page.set_default_timeout(PATIENCE)
         await page.goto(root + path)
         await expect(page.locator("main", has_text=SCREENS[path][0])).to_be_visible()
         await page.evaluate("window.opened = true")

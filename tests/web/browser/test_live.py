@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import expect
@@ -63,15 +63,11 @@ async def test_a_page_gets_over_a_server_that_goes_away_and_comes_back(shop, loo
 
 async def test_the_link_of_holdfast_ui_lets_one_browser_in_once(tmp_path, looker):
     command = [sys.executable, "-m", "holdfast", "ui", "--url", f"sqlite:///{tmp_path / 'new.db'}", "--no-open"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    serving = await asyncio.create_subprocess_exec(
-        *command, "--bind", f"127.0.0.1:{port}", stdout=asyncio.subprocess.PIPE
-    )
+    serving = await asyncio.create_subprocess_exec(*command, "--bind", "127.0.0.1:0", stdout=asyncio.subprocess.PIPE)
     try:
         assert serving.stdout is not None
         link = (await serving.stdout.readline()).decode().strip()
-        looker.site.port = port
+        looker.site.port = urlsplit(link).port
         await looker.page.goto(link)
         await expect(await looker.sees(".notice")).to_contain_text("There are no runs yet")
         assert "token" not in looker.page.url
