@@ -30,7 +30,7 @@ _TYPES = {
 }
 _IMPORT_MAP = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
 _PAGE = "index.html"
-_COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*.*?\*/)$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*.*?\*/)$", re.MULTILINE | re.DOTALL)
 """A comment of ours that has its lines to itself; those of others have their licences."""
 
 
@@ -85,7 +85,7 @@ def _files(folder: Traversable, above: str) -> list[tuple[str, bytes]]:
 
 
 def _asset(path: str, content: bytes) -> Asset:
-    if path.startswith("js/"):  # a browser is sent no comments; the numbers of lines stay
+    if path.startswith(("css/", "js/")):  # a browser is sent no comments; the numbers of lines stay
         content = _COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
     compressed = gzip.compress(content, mtime=0)
     kind = _TYPES[path.rpartition(".")[2]]
