@@ -378,7 +378,7 @@ class KeyAnswer(msgspec.Struct, frozen=True):
     result: str = ""
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """A turn is durable. `messages` are inbox rows beyond `State.seen`; `refused` maps locations to the reason."""
 
     key: int
@@ -392,19 +392,19 @@ class Committed(msgspec.Struct, frozen=True):
     """The answers to `TurnEffects.enters`, by location."""
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class Fenced(msgspec.Struct, frozen=True, gc=False):
     """Another epoch holds the run, or it has ended; nothing of the operation was written."""
 
     key: int
 
 
-class InboxMoved(msgspec.Struct, frozen=True):
+class InboxMoved(msgspec.Struct, frozen=True, gc=False):
     """A row of another process came into the inbox first; nothing of the operation was written."""
 
     key: int
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, gc=False):
     """The run was inserted; `committed` is the outcome of its first turn."""
 
     key: int

@@ -1,4 +1,8 @@
-"""What the owner of a run wants made durable at once: a turn and its parts, or a new run."""
+"""What the owner of a run wants made durable at once: a turn and its parts, or a new run.
+
+These are values that never refer back to what holds them, and there are thousands of them while many runs wake at once.
+The garbage collector is spared the largest of them: `gc=False`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_OPTIONS = RunOptions()
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run to insert. With `owner` it is claimed by that worker at once (status running, epoch 1)."""
 
     id: str
@@ -260,7 +264,7 @@ class LeaveLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the attempt was to try whether the service is back."""
 
 
-class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
+class TurnEffects(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a turn changes besides its own history and state: rare, so kept apart."""
 
     forget_waits: bool = False
@@ -291,7 +295,7 @@ class TurnEffects(msgspec.Struct, frozen=True, kw_only=True):
     """The lane that a run enters after it was claimed: it was started where its workflow was not known."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a run is doing now, written when it changes.
 
     `seen` is the inbox number the run has taken in; if the inbox has moved since, `due` is stored as due at once and
@@ -309,7 +313,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """How the run ends, once it is decided: from then on it has no unique key, and only its hooks are called."""
 
 
-class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of a run: releases it, empties its inbox, and delivers `payload` to its parent's inbox if it has one."""
 
     status: Status
@@ -337,7 +341,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
-class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
+class CommitTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one run wants made durable at once, fenced by its epoch."""
 
     key: int
@@ -359,7 +363,7 @@ class CommitTurn(msgspec.Struct, frozen=True, kw_only=True):
     """The number its inbox must have come to, if it takes a row that an operation just before it puts there."""
 
 
-class StartRun(msgspec.Struct, frozen=True, kw_only=True):
+class StartRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Insert a run; `turn` is its first turn (its key and epoch are filled in by the store), kept only if inserted."""
 
     run: NewRun

@@ -362,16 +362,12 @@ class Execution:
             )
 
     def _stopped(self) -> bool:
-        journal = self.journal
-        return (
-            journal.violation is not None
-            or self.loop.violation is not None
-            or self._frozen
-            or (
-                (journal.renewal is not None or (self._root is not None and self._root.done()))
-                and not (journal.background and self._lingers)
-            )
-        )
+        journal, root = self.journal, self._root
+        if journal.violation is not None or self.loop.violation is not None or self._frozen:
+            return True
+        if journal.renewal is None and (root is None or not root.done()):
+            return False
+        return not (journal.background and self._lingers)
 
     @property
     def _lingers(self) -> bool:

@@ -110,15 +110,13 @@ def commit_of(
         renewal = Renewal(input=outcome.payload or "{}", generation=resident.generation + 1)
         entries = first_entries(turn.carried, now)
     else:
-        end = end_of(outcome, rules, now, "" if resident.workflow.flow is None else resident.workflow.name)
-        if outcome.ending is Ending.FAILED:
-            path = _failed_step(resident, outcome)
-            end = msgspec.structs.replace(end, failed_step=path, fingerprint=resident.workflow.fingerprint)
-    letters = _letters(resident, turn) if outcome is not None or turn.decided is not None else []
+        end = _end_of(resident, outcome, rules, now)
+    failed = turn.decided is not None or (outcome is not None and outcome.ending is Ending.FAILED)
+    letters = _letters(resident, turn) if failed else []
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
     effects: TurnEffects | None = None
     asked = begin or enters or exits or letters or trail or aside is not None or resident.claimed
-    if asked or not turn.ordinary or _waits_or_keys(resident, turn):
+    if asked or (_asks(turn) if end is not None else not turn.ordinary or _waits_or_keys(resident, turn)):
         effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters, exits)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
@@ -142,6 +140,15 @@ def commit_of(
         effects=effects,
         inbox=resident.early_row,
     )
+
+
+def _end_of(resident: Resident, outcome: Outcome, rules: Rules, now: Instant) -> RunEnd:
+    """Return the end that a run came to, as it is stored."""
+    workflow = resident.workflow
+    end = end_of(outcome, rules, now, "" if workflow.flow is None else workflow.name, child=resident.child)
+    if outcome.ending is not Ending.FAILED:
+        return end
+    return msgspec.structs.replace(end, failed_step=_failed_step(resident, outcome), fingerprint=workflow.fingerprint)
 
 
 def _letters(resident: Resident, turn: Turn) -> list[NewLetter]:
@@ -239,6 +246,11 @@ def _retry_note(path: str, verb: StepVerb, at: Instant) -> WaitNote:
 
 
 # What is rare.
+
+
+def _asks(turn: Turn) -> bool:
+    """Whether a turn that ends its run has anything else to tell the store than that."""
+    return bool(turn.started or turn.abandoned or turn.effects is not None)
 
 
 def _waits_or_keys(resident: Resident, turn: Turn) -> bool:

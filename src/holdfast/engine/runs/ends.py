@@ -14,7 +14,7 @@ from holdfast.events import Events
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay.entry import ChildEnded, encode_entry
-from holdfast.replay.turn import Outcome
+from holdfast.replay.turn import Ending, Outcome
 
 
 class Rules(NamedTuple):
@@ -32,17 +32,25 @@ class Rules(NamedTuple):
         return cls(events, unread, {name: events.get(name).rule(0) for name in unread})
 
 
-def end_of(outcome: Outcome, rules: Rules, now: Instant, workflow: str = "") -> RunEnd:
-    """Return the end that a turn came to, as it is stored; with its workflow, if that has places."""
+_STATUS = {ending: Status(ending.value) for ending in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)}
+
+
+def end_of(outcome: Outcome, rules: Rules, now: Instant, workflow: str = "", *, child: bool = True) -> RunEnd:
+    """Return the end that a turn came to, as it is stored; with its workflow, if that has places.
+
+    What a parent is told, and what follows a cancel, is left out for a run that is no `child` and was not cancelled.
+    """
     error = codec.encode(outcome.error).decode() if outcome.error is not None else None
-    told = ChildEnded(outcome.ending.value, msgspec.Raw(outcome.payload or "null"), outcome.error)
+    status, payload = _STATUS[outcome.ending], ""
+    if child or status is Status.CANCELLED:
+        payload = encode_entry(ChildEnded(status.value, msgspec.Raw(outcome.payload or "null"), outcome.error))
     undone = codec.encode(outcome.compensation).decode() if outcome.compensation is not None else None
     return RunEnd(
-        status=Status(outcome.ending.value),
+        status=status,
         at=now,
         output=outcome.payload,
         error=error,
-        payload=encode_entry(told),
+        payload=payload,
         compensation=undone,
         unread=rules.unread,
         rules=rules.republished,

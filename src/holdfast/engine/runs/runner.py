@@ -234,7 +234,7 @@ class Runner:
         if again and turn.outcome is None:
             turn.entries.extend(self.attempts.count(resident, again, self.clock.now()).entries)
         some_commit = self._commit(resident, turn, begin)
-        done: Done = partial(self._committed, resident, turn, begin)
+        done: Done = partial(Runner._committed, self, resident, turn, begin)  # a bound method is one object more
         if some_commit is None:
             done(Committed(resident.key))
             return

@@ -134,12 +134,10 @@ class Figures:
             counters = self._others[key] = [0] * (_LAST_PLACE + 1)
         if took < 0:  # the clock was set back, or another worker's is ahead
             took = 0
-        place, bound = _FIRST_PLACE, _FIRST_BOUND
-        while took > bound and place < _LAST_PLACE:
-            place, bound = place + 1, bound << 2
+        fours = (max(took - 1, 0) // _FIRST_BOUND).bit_length() + 1 >> 1  # each bound is four times the one before
         counters[0] += 1
         counters[1] += took
-        counters[place] += 1
+        counters[min(_FIRST_PLACE + fours, _LAST_PLACE)] += 1
 
     def _name(self, workflow: str, step: str) -> str:
         if (workflow, step) not in self._names:

@@ -20,7 +20,7 @@ from holdfast.contract.rows import RunStanding, TakenOver
 from holdfast.contract.store import Store
 from holdfast.definitions import Registry
 from holdfast.engine.runs.arrivals import Arrivals
-from holdfast.engine.runs.resident import Resident
+from holdfast.engine.runs.resident import FINISHING, Resident
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.settings import Settings
 from holdfast.engine.steps.limits.dated import dating
@@ -412,7 +412,8 @@ class Worker:
             await self._store.relay()
             due = await self._store.due(self.id, self._clock.now())
             residents = self.runner.residents
-            seen = {key: residents[key].seen for key in due if key in residents}
+            found = [residents[key] for key in due if key in residents]
+            seen = {resident.key: resident.seen for resident in found if resident.phase < FINISHING}
             if seen:
                 self._loop.call_soon(self.runner.mail.take_all, await self._store.inboxes(seen))
             self.wake()

@@ -257,6 +257,11 @@ class BatchRows:
 def ids_of(operation: Operation) -> Iterable[str]:
     """Return the ids of runs that an operation asks for."""
     match operation:
+        case CommitTurn():  # nearly all are: tried first
+            for send in operation.sends:
+                yield send.target
+            for child in operation.children:
+                yield child.run.id
         case SendMessage() | RequestCancel() | Terminate() | Pause() | Unpause() | Nudge() | Reopen() | SetAttributes():
             yield operation.target
         case MarkMoving():
@@ -269,11 +274,6 @@ def ids_of(operation: Operation) -> Iterable[str]:
             yield operation.run.id
             if operation.turn:
                 yield from ids_of(operation.turn)
-        case CommitTurn():
-            for send in operation.sends:
-                yield send.target
-            for child in operation.children:
-                yield child.run.id
 
 
 def new_ids_of(operation: Operation) -> Iterable[str]:

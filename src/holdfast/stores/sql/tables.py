@@ -42,7 +42,7 @@ Changing = Annotated[T, _CHANGING]
 """A column that changes while a run lives; all others are written once, when it is inserted."""
 
 
-class StoredRun(msgspec.Struct):
+class StoredRun(msgspec.Struct, gc=False):
     """A row of `runs`, which a batch reads, changes and writes back.
 
     What the columns mean is said in the schema of each database.
