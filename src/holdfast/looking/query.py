@@ -9,8 +9,8 @@ beginning of ids, or a workflow.
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
@@ -317,7 +317,7 @@ def _inside(at: Instant | None, start: Instant | None, end: Instant | None) -> b
 
 
 def _digest(which: str) -> str:
-    return hashlib.sha256(which.encode()).hexdigest()[:8]
+    return f"{zlib.crc32(which.encode()):08x}"
 
 
 def cursor_at(key: int, which: str) -> str:
