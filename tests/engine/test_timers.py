@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.support.waiting import eventually
 
 from holdfast import Context, workflow
+from holdfast.contract.turns import CommitTurn
 from holdfast.engine.settings import Settings
 from holdfast.engine.worker.timers import Timers
 from holdfast.errors import BadInput
@@ -44,3 +47,26 @@ async def test_timers_of_one_span_fire_together_and_never_early():
 def test_a_resolution_is_a_duration():
     with pytest.raises(BadInput, match="timer_resolution"):
         Settings(timer_resolution=timedelta(seconds=-1))
+
+
+async def test_a_look_at_the_store_asks_for_nothing_of_runs_that_end():
+    """Thousands may wake at once: in the store they are due until their ends are written."""
+
+    @workflow
+    async def nap(ctx: Context) -> None:
+        await ctx.sleep(MINUTE)
+
+    async with TestEngine(workflows=[nap]) as engine:
+        runs = [await engine.start(nap) for _ in range(20)]
+        await engine.settle()
+        ends = engine.faults.hold(only=CommitTurn)
+        waking = asyncio.create_task(engine.advance(MINUTE))
+        await ends.happened()
+        looks, inboxes = engine.faults.watch("due"), engine.faults.watch("inboxes")
+        worker = engine._working()
+        worker.look()
+        await eventually(lambda: looks and not worker._background.busy("look"))
+        assert inboxes == []
+        ends.release()
+        await waking
+        assert [await run.status() for run in runs] == ["completed"] * 20
