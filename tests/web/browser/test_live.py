@@ -45,6 +45,19 @@ async def test_a_run_follows_what_happens_to_it(shop, site, looker):
     await expect(looker(".row", "print_label")).to_be_visible()
 
 
+async def test_a_run_follows_changes_of_one_instant(shop, site, looker):
+    """The clock of the shop stands still: nothing but its status tells that the run is another."""
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.open("/runs/order-88391")
+    await looker.sees('[data-live="live"]')
+    run = shop.engine.get("order-88391")
+    for change, status in ((run.pause, "Paused"), (run.resume, "Waiting")):
+        await expect(looker(".row")).to_have_count(3)
+        await change(by="lena")
+        await expect(looker(".head .pill")).to_have_text(status)
+
+
 async def test_a_page_gets_over_a_server_that_goes_away_and_comes_back(shop, looker):
     await shops.order(shop, 88391, 1_200)
     await shop.settle()

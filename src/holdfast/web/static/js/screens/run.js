@@ -124,7 +124,7 @@ export function Run({ id, params }) {
   const facts = usePicture("facts " + id, async (signal) => (known.current = await factsOf(id, known.current, signal)));
   const again = () => { run.reload(); why.reload(); audit.reload(); facts.reload(); };
   useLive(`run/${id}?facts=${NEWEST}&cut=true`, (name, data) => {
-    const same = data.value?.entries === run.data?.entries && data.value?.head?.updated_at === run.data?.head?.updated_at;
+    const same = [(seen) => seen?.entries, (seen) => seen?.head?.status, (seen) => seen?.head?.updated_at].every((of) => of(data.value) === of(run.data));
     if (name === "look" || !same) again();
   });
   useEffect(() => { if (changed.value) again(); }, [changed.value]);
