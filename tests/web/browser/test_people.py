@@ -76,3 +76,26 @@ async def test_no_screen_has_anything_that_axe_finds_wrong(shop, site, looker, m
             found[f"{screen} {button}"].append("it scrolls sideways")
     wrong = [f"{screen}: {each}" for screen, all_of in found.items() for each in all_of]
     assert not wrong, "\n".join(wrong)
+
+
+async def test_where_colours_are_forced_the_chosen_tab_and_what_a_legend_means_can_be_told(shop, site, looker):
+    """FACES 10, line 22: axe does not see what is drawn in other colours than its legend."""
+    await shops.count(shop, 10 * shops.MINUTE, 5, 2)
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.page.emulate_media(forced_colors="active")
+    await looker.open("/")
+    await looker.sees(".hist rect.bad")
+    for bar, legend in ((".hist rect.ok", ".legend .i-ok"), (".hist rect.bad", ".legend .i-bad")):
+        assert await _style(looker, bar, "fill") == await _style(looker, legend, "backgroundColor")
+    await looker.open("/runs/order-88391?tab=steps")
+    await looker.sees("[role=tab][aria-selected=true]")
+    ground = await _style(looker, "body", "backgroundColor")
+    for chosen, seen in (("true", True), ("false", False)):
+        line = await _style(looker, f"[role=tab][aria-selected={chosen}]", "borderBottomColor")
+        assert (line != ground) is seen, chosen
+
+
+async def _style(looker: Any, selector: str, name: str) -> str:
+    found: str = await looker(selector).first.evaluate("(each, name) => getComputedStyle(each)[name]", name)
+    return found
