@@ -43,7 +43,7 @@ USABLE = """new MutationObserver((changes, watch) => {
   if (document.querySelector("main[aria-busy], main [aria-busy=true]")) return;
   window.usable = performance.now();
   watch.disconnect();
-}).observe(document, { childList: true, subtree: true });"""
+}).observe(document, { childList: true, subtree: true, attributeFilter: ["aria-busy"] });"""
 TIMES, TURNS, STEPS, ALONE = 10, 11, 4_000, 50_000
 
 
@@ -65,6 +65,8 @@ async def look(address: str, report: Report) -> None:
                     paints.append(
                         await _of(page, "performance.getEntriesByName('first-contentful-paint')[0].startTime")
                     )
+                    while not await page.evaluate("window.usable"):
+                        await asyncio.sleep(0.02)
                     usables.append(await _of(page, "window.usable"))
                     nodes.append(await _of(page, "document.querySelectorAll('*').length"))
                     await context.close()
