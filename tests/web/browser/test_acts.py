@@ -105,7 +105,10 @@ async def test_a_paused_run_is_resumed_by_undo(shop, site, looker):
     await looker.sees(".whybox")
     await looker.press("p")
     await (await looker.sees(".sheet")).get_by_label("Reason").press("Enter")
-    await looker(".toast").get_by_role("button", name="Undo").click()
+    undo = looker(".toast").get_by_role("button", name="Undo")
+    await expect(undo).to_be_visible()
+    shop.clock.advance(shops.SECOND)  # a run that waits again since that very instant would be as it was
+    await undo.click()
     await shop.until(run_id, lambda head: head.status is not Status.PAUSED)
     await expect(looker(".head .pill")).to_have_text("Waiting")
 
