@@ -76,7 +76,8 @@ async def test_a_run_whose_worker_is_killed_anywhere_does_nothing_recorded_again
     bodies = len(UNDONE if fail else BODIES)
     turns = kills["before turn"]
     assert kills == {"before turn": turns, "after turn": turns, "before body": bodies, "after body": bodies}
-    assert turns >= 5  # of the first run and its child, of messages, children and times; steps bring theirs along
+    # Of the run with what was sent before it, of its child, of the end of that and of times; steps bring theirs along.
+    assert turns >= 4
 
 
 async def test_a_run_goes_on_after_its_worker_was_killed(server, tmp_path):

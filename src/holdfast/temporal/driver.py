@@ -41,11 +41,13 @@ from holdfast.temporal.wire import (
     Sending,
     TurnAnswer,
     TurnInput,
+    is_cancel,
     mail_of,
     too_large,
 )
 
 _logger = logging.getLogger("holdfast.workflow")
+_own_logger = logging.getLogger("holdfast.temporal")
 _MOST_BEGUN = 500_000
 """How many bytes of arguments one answer carries; what is left is begun by the next one."""
 
@@ -98,9 +100,16 @@ class RunDriver:
     def run_id(self) -> str:
         return self.execution.journal.run.id
 
-    def begin(self) -> None:
-        """Bring the code to where its entries end; what it asks for then is part of the first answer."""
+    def begin(self, batch: TurnInput) -> None:
+        """Bring the code to where its entries end; what it asks for then is part of the first answer.
+
+        A run that is cancelled before its first turn ends without it, unless a hook is to be told of that.
+        """
         self.now = self.execution.loop.now
+        before = not self.place.rows and any(mail.kind == "mail" and is_cancel(mail) for mail in batch.happenings)
+        if before and self.place.carry.version >= 5 and not self.code.concludes("cancelled"):
+            self._end(Outcome(Ending.CANCELLED), ())
+            return
         self._advance(self.execution.begin(self.place.rows, self.place.inbox, None))
 
     def take(self, batch: TurnInput) -> TurnAnswer:
@@ -120,6 +129,7 @@ class RunDriver:
                 break
             self.answer.taken += 1
         self._hand_over()
+        self.answer.at, self.answer.long = self.now, batch.long
         answer, self.answer = self.answer, TurnAnswer(taken=0)
         self._describe(answer)
         return answer
@@ -394,4 +404,7 @@ class RunDriver:
         workflow = self.execution.journal.run.workflow
         for level, text, args, scope in turn.logs:
             extra = {"run_id": self.run_id, "workflow": workflow, "scope": scope}
-            _logger.log(level, f"[{self.run_id}] {text}", *args, extra=extra)
+            try:
+                _logger.log(level, f"[{self.run_id}] {text}", *args, extra=extra)
+            except Exception:
+                _own_logger.exception("a logging handler failed; run %s goes on", self.run_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -18,12 +18,11 @@ from typing import Any, NoReturn
 import msgspec
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ApplicationError
 
 from holdfast.clock import from_datetime
 from holdfast.temporal.leaving import ASKED, RunExit
-from holdfast.temporal.others import ended_untold, send, start_child
-from holdfast.temporal.sdk import TAGS, Process, end_of, now, quietly, seed_of, stopped_before, tags
+from holdfast.temporal.others import begin_child, cancel_children, send, send_cancel
+from holdfast.temporal.sdk import TAGS, Alarms, Process, end_of, failure_of, now, quietly, seed_of, stopped_before, tags
 from holdfast.temporal.wire import (
     ACTS,
     TURN,
@@ -70,6 +69,10 @@ class Interpreter:
         self.inbox: dict[int, list[Any]] = {}
         self.seen: dict[str, None] = {}
         self.happenings: deque[Happening] = deque()
+        self.owed = 0
+        """How many happenings the last turn took that a replay, which hears of its answer sooner, has yet to meet."""
+        self.consumed: set[int] = set()
+        """Those of them that are inbox rows and were consumed."""
         self.number = 0
         self.turning: Any = None
         """The local activity that makes a turn."""
@@ -79,8 +82,10 @@ class Interpreter:
         self.held_back: deque[Begin] = deque()
         self.waiting: dict[str, ChildToStart | Sending] = {}
         """Children and messages on their way, by location."""
-        self.timer: asyncio.TimerHandle | None = None
-        self.due: int | None = None
+        self.begun: dict[str, tuple[Begin, Any]] = {}
+        """The attempts whose end no turn took, those that were given up, too, by location."""
+        self.alarms = Alarms(self._fire)
+        self.long = 0
         self.paused = False
         self.pause: asyncio.TimerHandle | None = None
         self.blocked = ""
@@ -89,6 +94,8 @@ class Interpreter:
         self.cancel_seen = False
         self.early: list[tuple[str, str, str, str]] | None = []
         """What came before the input was known."""
+        self.opening = False
+        """Whether what came since is put together for the first turn."""
         self.leaving = RunExit(self)
 
     @property
@@ -129,22 +136,32 @@ class Interpreter:
             if carry.paused and not any(kind in ("resume", "cancel") for kind, *_ in early):
                 self._act("pause", msgspec.json.encode(carry.paused_until).decode())
             carry.paused = False
-            self._put(Happening("begin", now()))
-            for mail in early:
-                if mail[0] != "resume":
-                    self.mail(*mail)
+            self._open(early)
             await self._until_done()
             return await self._finish(self.done.result())
         finally:
             self.turns.left(self.key)
 
+    def _open(self, early: list[tuple[str, str, str, str]]) -> None:
+        """Let the first turn begin, with all that came before it."""
+        self.opening = self.carry.version >= 5
+        self._put(Happening("begin", now()))
+        asked = workflow.cancellation_reason() if self.opening else None
+        if asked is not None:
+            self._cancel(asked)
+        for mail in early:
+            if mail[0] != "resume":
+                self.mail(*mail)
+        self.opening = False
+        self._pump()
+
     async def _is_cancelled_before(self, begins: int) -> bool:
         """Wait for the time at which the run begins, which a signal brings no nearer: whether it ends without that."""
         if not self.carry.delay or begins <= now():  # a server ends its own delay with a cancel, or a signal
             return False
-        self.due = begins
+        self.alarms.due = begins
         cancelled = await stopped_before(begins, lambda: any(mail[0] == "cancel" for mail in self.early or ()))
-        self.due, self.cancel_seen = None, workflow.cancellation_reason() is not None
+        self.alarms.due, self.cancel_seen = None, workflow.cancellation_reason() is not None
         return cancelled
 
     async def _until_done(self) -> None:
@@ -171,9 +188,7 @@ class Interpreter:
             return raw(ended.payload)
         if ended.status == "cancelled" and self.cancel_seen:
             raise asyncio.CancelledError
-        error = msgspec.json.decode(ended.error or '{"type":"RunCancelled","message":"the run was cancelled"}')
-        details = [raw(ended.error or "null"), raw(ended.compensation or "null"), ended.failed_step, ended.status]
-        raise ApplicationError(error["message"], *details, type=error["type"], non_retryable=True)
+        raise failure_of(ended)
 
     async def _last_words(self, ended: RunEnded) -> None:
         """Let what was sent last go out, and tell those who wait, before Temporal closes the execution."""
@@ -184,12 +199,11 @@ class Interpreter:
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self.carry.parent:
             told = raw(ended.told, id=f"{self.run_id}/{self.carry.reopens}")
-            await quietly(
-                workflow.get_external_workflow_handle(self.carry.parent).signal(ACTS + "child", told),
-            )
+            await quietly(workflow.get_external_workflow_handle(self.carry.parent).signal(ACTS + "child", told))
 
     def _another(self, encoded: RawValue, generation: int, rows: Sequence[Row]) -> NoReturn:
         """Go on in another execution of the same run: what the SDK raises for that never comes back here."""
+        self._take_in(self.happenings)
         workflow.continue_as_new(args=[encoded, packed(self.carried(generation, rows))])
 
     def carried(self, generation: int, rows: Sequence[Row]) -> Carry:
@@ -238,10 +252,8 @@ class Interpreter:
         self._put(Happening("mail", now(), n=carry.numbers, data=msgspec.json.encode(fields).decode()))
 
     def _cancel(self, data: str) -> None:
-        for child, with_parent in self.carry.children.items():
-            if with_parent:  # told before this run closes: what is on its way then would be lost
-                telling = workflow.get_external_workflow_handle(child).signal(ACTS + "cancel", raw(b"{}"))
-                self._then(Sending(f"!{child}", child, ACTS + "cancel", "", "{}"), quietly(telling))
+        for telling in cancel_children(self.carry.children):
+            self._then(telling, quietly(send_cancel(telling)))
         undo = '{"compensate":true}' if '"compensate":true' in data else "{}"
         if self.paused:
             self._act("resume", "")
@@ -277,32 +289,27 @@ class Interpreter:
         elif what in ASKED:
             self.leaving.told(what, data)
 
-    async def requested(self, name: str, args: Sequence[RawValue]) -> RawValue:
-        """Take an update: a message whose sender waits for the answer."""
-        info = workflow.current_update_info()
-        assert info is not None
-        answered = self.leaving.replies[info.id] = self.loop.create_future()
-        self.leaving.refuse_requests()
-        if not answered.done():
-            self.mail("message", name, info.id, data_of(args[0]).decode() if args else "null")
-        try:
-            return raw(await answered)
-        finally:
-            del self.leaving.replies[info.id]
-
     # Turns: one after another, each with all that has happened since the last.
 
     def _put(self, happening: Happening) -> None:
-        self.happenings.append(happening)
+        self._note(happening)
         self._pump()
+
+    def _note(self, happening: Happening) -> None:
+        if self.owed:
+            self.owed -= 1
+            self._take_in([happening])
+        else:
+            self.happenings.append(happening)
 
     def _pump(self) -> None:
         if self.leaving.token:
             self.leaving.look()
             return
-        if not self.happenings or not self._is_idle():
+        if not self.happenings or not self.is_idle():
             return
-        batch = TurnInput(self.number, [self.happenings[n] for n in range(min(len(self.happenings), _BATCH))])
+        happenings = [self.happenings[n] for n in range(min(len(self.happenings), _BATCH))]
+        batch = TurnInput(self.number, happenings, self._length())
         self.turning = workflow.start_local_activity(
             TURN,
             packed(batch),
@@ -312,8 +319,10 @@ class Interpreter:
         )
         self.turning.add_done_callback(self._turned)
 
-    def _is_idle(self) -> bool:
-        busy = self.turning is not None or self.early is not None or self.ended is not None or self.done.done()
+    def is_idle(self) -> bool:
+        """Whether a turn may be made now."""
+        begins = self.early is not None or self.opening
+        busy = begins or self.turning is not None or self.ended is not None or self.done.done()
         return not (busy or self.paused or self.blocked or self.leaving.token)
 
     def _turned(self, turning: Any) -> None:
@@ -330,60 +339,73 @@ class Interpreter:
     def _answered(self, answer: TurnAnswer) -> None:
         self.failures = 0
         self.number += 1
-        taken = [self.happenings.popleft() for _ in range(answer.taken)]
-        for happening in taken:
-            if happening.kind == "mail":
-                self.inbox[happening.n] = msgspec.json.decode(happening.data)
+        met = min(answer.taken, len(self.happenings))
+        self.owed += answer.taken - met
+        self._take_in([self.happenings.popleft() for _ in range(met)])
         self._take(answer)
         if answer.blocked:
             self._block(answer.blocked)
         self._pump()
 
+    def _take_in(self, taken: Iterable[Happening]) -> None:
+        """Put what was sent into the inbox, unless a turn has consumed it; forget attempts whose end was taken."""
+        for each in taken:
+            begun = self.begun.get(each.location)
+            if each.kind == "end" and begun is not None and begun[0].attempt == each.n:
+                del self.begun[each.location]
+            elif each.kind == "mail" and each.n not in self.consumed:
+                self.inbox[each.n] = msgspec.json.decode(each.data)
+            elif each.kind == "mail":
+                self.consumed.remove(each.n)
+
     def _take(self, answer: TurnAnswer) -> None:
-        self.answer = answer
+        self.answer, self.long = answer, answer.long if self.carry.version >= 5 else self._length()
         for low, high in answer.trims:
             self.rows = [row for row in self.rows if not low <= row[0] < high]
         self.rows += answer.rows
         for number in answer.consumed:
-            self.inbox.pop(number, None)
-        for location in answer.stop:
-            self._stop(location)
+            if self.inbox.pop(number, None) is None:
+                self.consumed.add(number)
+        if answer.stop:
+            self._stop(answer.stop, answer.ended is not None)
         if answer.attributes:
             self._set_attributes(answer.attributes)
         self.carry.evidence = linked(answer.evidence, self.carry.evidence)
         self.leaving.reply(answer.replies)
         for child in answer.children:
-            self._then(child, self._start(child))
+            self._then(child, begin_child(self, child))
         for message in answer.sends:
             self._then(message, send(message, self.waiting))
         if answer.ended is not None:
             self._end(answer.ended)
-        elif not answer.blocked and self._is_long() and self._may_leave():
+        elif not answer.blocked and self.long and self._may_leave():
             self.done.set_result(None)  # what the turn begins is begun by the next execution, which finds it recorded
         else:
             self.held_back.extend(answer.begin)
             self._begin()
-            self._keep_time(answer.due)
+            self.alarms.keep(answer.due, answer.at if self.carry.version >= 5 else None)
             if answer.more:
                 self._put(Happening("more", now()))
 
     def _end(self, ended: RunEnded) -> None:
         self.ended = ended
-        if self.timer is not None:
-            self.timer.cancel()
+        self.alarms.stop()
         self.held_back.clear()
         self.done.set_result(ended)
         if not workflow.unsafe.is_replaying():
             self.turns.said_end(self.run_id, ended)
 
-    def _is_long(self) -> bool:
-        length = self.info.get_current_history_length()
-        return self.info.is_continue_as_new_suggested() or length > self.carry.rules.history_limit
+    def _length(self) -> int:
+        """Say whether the history is too long: 1, and 2 if it is twice as long."""
+        length, limit = self.info.get_current_history_length(), self.carry.rules.history_limit
+        return (length > limit or self.info.is_continue_as_new_suggested()) + (length > 2 * limit)
 
     def _may_leave(self) -> bool:
-        """Whether nothing is under way that the next execution could not hear of."""
-        busy = self.attempts or self.waiting or self.leaving.replies or self.happenings
-        return not (busy or self.paused or self.leaving.token)
+        """Whether nothing is under way that the next execution could not hear of; what was sent goes along."""
+        attempts = self.begun if self.carry.version >= 5 else self.attempts
+        if attempts or self.waiting or self.leaving.replies or self.paused or self.leaving.token:
+            return False
+        return not self.happenings or (self.carry.version >= 5 and all(each.kind == "mail" for each in self.happenings))
 
     def _block(self, error: str) -> None:
         """Park the run: its history is as it was, and `recover` tries again what could not be done."""
@@ -402,24 +424,14 @@ class Interpreter:
 
     # Time.
 
-    def _keep_time(self, due: int | None) -> None:
-        if due == self.due:
-            return
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer, self.due = None, due
-        if due is not None:
-            self.timer = self.loop.call_later(max((due - now()) / 1e6, 0.001), self._fire)
-
-    def _fire(self) -> None:
-        self.timer = self.due = None
-        self._put(Happening("due", now()))
+    def _fire(self, at: int) -> None:
+        self._put(Happening("due", now() if self.carry.version < 5 else max(now(), at)))
 
     # Steps: each attempt is an activity of its own; what comes of it is judged by the next turn.
 
     def _begin(self) -> None:
-        long = self._is_long() and self.info.get_current_history_length() > 2 * self.carry.rules.history_limit
-        if self.leaving.token or (long and self.attempts):
+        self.long = self.long if self.carry.version >= 5 else self._length()
+        if self.leaving.token or (self.long > 1 and self.attempts):
             return  # begun by the next execution, once what is under way has ended
         while self.held_back and len(self.attempts) < self.carry.rules.pending:
             self._try(self.held_back.popleft())
@@ -438,52 +450,40 @@ class Interpreter:
             result_type=RawValue,
         )
         self.attempts[begin.location] = (begin, handle)
+        self.begun[begin.location] = (begin, handle)
         handle.add_done_callback(partial(self._tried, begin))
 
     def _tried(self, begin: Begin, handle: Any) -> None:
-        if self.attempts.get(begin.location) != (begin, handle):
-            return  # given up
-        if handle.cancelled():
-            return  # evicted
+        current = self.attempts.get(begin.location) == (begin, handle)
+        if handle.cancelled() or not (current or self.carry.version >= 5):
+            return  # evicted, or given up
         error = handle.exception()
         end = end_of(error) if error is not None else result_of(data_of(handle.result()))
         ahead = ahead_in(handle.result()) if error is None and self.carry.version >= 3 else None
-        if ahead is not None and (ahead.number != self.number or self.happenings or not self._is_idle()):
+        if ahead is not None and (ahead.number != self.number or self.happenings or not self.is_idle()):
             ahead = None  # something else came first, and the turn was made without it
-        self.happenings.append(Happening("end", now(), begin.location, begin.attempt, end))
-        del self.attempts[begin.location]  # in this order: see Turns
+        self._note(Happening("end", now(), begin.location, begin.attempt, end))
+        if current:
+            del self.attempts[begin.location]  # in this order: see Turns
         self._begin()
         if ahead is not None:
+            ahead.answer.long = self._length()
             self._answered(ahead.answer)
         self._pump()
 
-    def only_attempt(self, path: str, attempt: int) -> str | None:
-        """Return the location of an attempt if the run waits for it and nothing else is under way."""
-        attempts = list(self.attempts.items())
-        if len(attempts) != 1 or self.happenings or self.waiting or not self._is_idle() or self.carry.version < 3:
-            return None
-        location, (begin, _) = attempts[0]
-        return location if (begin.path, begin.attempt) == (path, attempt) else None
-
-    def _stop(self, location: str) -> None:
-        self.held_back = deque(begin for begin in self.held_back if begin.location != location)
-        attempt = self.attempts.pop(location, None)
-        if attempt is not None:
-            attempt[1].cancel()
-            self.turns.stop(self.key, attempt[0].path)
+    def _stop(self, locations: Sequence[str], ends: bool) -> None:
+        """Give attempts up, even one that has ended by now: a replay may hear of its end after this, see Alarms."""
+        self.held_back = deque(begin for begin in self.held_back if begin.location not in locations)
+        begun = [self.begun[location] for location in locations if location in self.begun]
+        if begun and self.carry.version >= 5 and not ends:
+            self.loop.call_later(0.001, lambda: [handle.cancel() for _, handle in begun])
+        for begin, handle in begun:
+            if self.attempts.pop(begin.location, None) is not None:
+                self.turns.stop(self.key, begin.path)
+                if self.carry.version < 5:
+                    handle.cancel()
 
     # Children and messages.
-
-    def _start(self, child: ChildToStart) -> Coroutine[Any, Any, Happening | None]:
-        def closed(handle: Any) -> None:
-            if ended_untold(handle) and self.carry.children.pop(child.id, None) is not None:
-                self.mail("child_ended", child.id, "", '["cancelled"]')
-
-        def started(handle: Any) -> None:
-            self.carry.children[child.id] = child.with_parent
-            handle.add_done_callback(closed)
-
-        return start_child(child, self.run_id, self.carry.rules.task_timeout, started)
 
     def _then(self, what: ChildToStart | Sending, coming: Coroutine[Any, Any, Happening | None]) -> None:
         self.waiting[what.location] = what
@@ -491,7 +491,7 @@ class Interpreter:
         def ended(task: asyncio.Task[Happening | None]) -> None:
             happening = task.result() if not task.cancelled() else None
             if happening is not None:
-                self.happenings.append(happening)
+                self._note(happening)
             self.waiting.pop(what.location, None)
             self._pump()
 

@@ -18,7 +18,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from holdfast.temporal.sdk import now
-from holdfast.temporal.wire import Carry, Happening, packed
+from holdfast.temporal.wire import Carry, Happening, data_of, packed, raw
 
 ADDRESS = "holdfast-moved"
 """Under which name the metadata of a result says that it is a run that left, and where to."""
@@ -110,6 +110,19 @@ class RunExit:
             self.closes = run.ended is None
             if not run.done.done():
                 run.done.set_result(None)
+
+    async def asked(self, name: str, args: Sequence[RawValue]) -> RawValue:
+        """Take a request, and wait for what the code replies."""
+        info = workflow.current_update_info()
+        assert info is not None
+        answered = self.replies[info.id] = self._run.loop.create_future()
+        self.refuse_requests()
+        if not answered.done():
+            self._run.mail("message", name, info.id, data_of(args[0]).decode() if args else "null")
+        try:
+            return raw(await answered)
+        finally:
+            del self.replies[info.id]
 
     def reply(self, replies: Sequence[tuple[str, str]]) -> None:
         """Hand on what the code replied."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +17,24 @@ from temporalio.exceptions import (
 )
 
 from holdfast.temporal.sdk import now
-from holdfast.temporal.wire import Carry, ChildToStart, Happening, Sending, raw, unpacked
+from holdfast.temporal.wire import ACTS, Carry, ChildToStart, Happening, Sending, raw, unpacked
 
 
-async def start_child(
+def begin_child(run: Any, child: ChildToStart) -> Coroutine[Any, Any, Happening | None]:
+    """Start a child of an execution, and follow it for what it cannot tell by itself."""
+
+    def closed(handle: Any) -> None:
+        if _ended_untold(handle) and run.carry.children.pop(child.id, None) is not None:
+            run.mail("child_ended", child.id, "", '["cancelled"]')
+
+    def started(handle: Any) -> None:
+        run.carry.children[child.id] = child.with_parent
+        handle.add_done_callback(closed)
+
+    return _start_child(child, run.run_id, run.carry.rules.task_timeout, started)
+
+
+async def _start_child(
     child: ChildToStart, parent: str, task_timeout: timedelta, started: Callable[[Any], None]
 ) -> Happening | None:
     """Start a child; return what the next turn has to know of that, if anything."""
@@ -42,13 +56,23 @@ async def start_child(
     return None
 
 
-def ended_untold(child: Any) -> bool:
+def _ended_untold(child: Any) -> bool:
     """Whether a child that has closed could not tell: terminated, or cancelled before its first task.
 
     What ends otherwise tells by a signal before it closes.
     """
     failed = None if child.cancelled() else child.exception()
     return isinstance(failed, ChildWorkflowError) and isinstance(failed.cause, TerminatedError | CancelledError)
+
+
+def cancel_children(children: Mapping[str, bool]) -> list[Sending]:
+    """Return what tells those children that are cancelled with a run: before it closes, or it would be lost."""
+    return [Sending(f"!{child}", child, ACTS + "cancel", "", "{}") for child, follows in children.items() if follows]
+
+
+async def send_cancel(sending: Sending) -> None:
+    """Tell a child that it is cancelled."""
+    await workflow.get_external_workflow_handle(sending.target).signal(sending.name, raw(sending.payload))
 
 
 async def send(sending: Sending, waiting: Mapping[str, ChildToStart | Sending]) -> Happening:

@@ -22,6 +22,8 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
+from holdfast.temporal.wire import RunEnded, raw
+
 TAGS = SearchAttributeKey.for_keyword_list("HoldfastTags")
 
 
@@ -48,6 +50,56 @@ class Process(Protocol):
     def said_end(self, run_id: str, ended: Any) -> None:
         """Hear how a run ended."""
         ...
+
+
+class Alarms:
+    """When an execution is to be woken: one timer of Temporal's for what is due next.
+
+    No timer is cancelled. Temporal forgets a timer that is started and cancelled in one task of an execution, and a
+    query that comes at the same moment decides, unrecorded, whether two turns share a task: a replay would find another
+    history, and the run could never go on. So whether a timer is started follows from answers alone, and one that
+    rings too early makes a turn in which nothing is due.
+    """
+
+    def __init__(self, ring: Callable[[int], None]) -> None:
+        self.due: int | None = None
+        """What is due next."""
+        self._ring = ring
+        self._set: list[int] = []
+        """Times that were set, and had not come by the time of the last turn."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def keep(self, due: int | None, at: int | None) -> None:
+        """Ring when it is due; the turn that says so has done what was due at its own time.
+
+        Without that time only one timer is kept, and the one before it cancelled: in executions that began before
+        version 5 of the interpreter.
+        """
+        if at is None:
+            if due != self.due:
+                self.stop()
+                self._timer = self._start(due) if due is not None else None
+            self.due = due
+            return
+        self.due = due
+        self._set = [each for each in self._set if each > at]
+        if due is not None and not any(each <= due for each in self._set):
+            self._set.append(due)
+            self._start(due)
+
+    def stop(self) -> None:
+        """Cancel the one timer that is kept of an execution of before version 5."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self, due: int) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(max((due - now()) / 1e6, 0.001), self._rang, due)
+
+    def _rang(self, at: int) -> None:
+        self._timer = None
+        if self.due is not None and self.due <= at:
+            self.due = None
+        self._ring(at)
 
 
 def tags(attributes: dict[str, str]) -> list[str]:
@@ -80,6 +132,13 @@ def end_of(error: BaseException) -> str:
     if isinstance(cause, CancelledError | TerminatedError | ChildWorkflowError):
         return '{"lost":"handed back"}'
     return msgspec.json.encode({"error": {"type": "ServerError", "message": str(cause), "bases": []}}).decode()
+
+
+def failure_of(ended: RunEnded) -> ApplicationError:
+    """Return what Temporal is told of a run that failed, or was cancelled as a child."""
+    error = msgspec.json.decode(ended.error or '{"type":"RunCancelled","message":"the run was cancelled"}')
+    details = [raw(ended.error or "null"), raw(ended.compensation or "null"), ended.failed_step, ended.status]
+    return ApplicationError(error["message"], *details, type=error["type"], non_retryable=True)
 
 
 def seed_of(run_id: str) -> int:

@@ -51,6 +51,8 @@ from holdfast.temporal.wire import (
 _logger = logging.getLogger("holdfast.temporal")
 _PATIENCE = 1.5
 """For how many seconds a query is worked on: Temporal gives up a task of a workflow after two."""
+BETWEEN = 1_000_000
+"""How long a server waits, at most, before a run goes on in another execution."""
 
 
 class Evicted(NamedTuple):
@@ -101,9 +103,12 @@ class Turns:
     def left(self, key: str) -> None:
         """Forget an execution that ended, or was evicted."""
         interpreter = self._interpreters.pop(key, None)
-        if self.evicted is not None and interpreter is not None and not interpreter.done.done():
+        if self.evicted is not None and interpreter is not None:
             children = list(interpreter.carry.children)
-            self.evicted[interpreter.run_id] = Evicted(interpreter.due, _is_busy(interpreter), children)
+            if not interpreter.done.done():
+                self.evicted[interpreter.run_id] = Evicted(interpreter.alarms.due, _is_busy(interpreter), children)
+            elif _goes_on(interpreter):
+                self.evicted[interpreter.run_id] = Evicted(interpreter.answer.at + BETWEEN, False, children)
         self._soon(self._forget, key)
 
     def stop(self, key: str, path: str) -> None:
@@ -185,7 +190,7 @@ class Turns:
 
     def _ahead(self, key: str, step: str, attempt: int, at: int, result: bytes) -> Ahead | None:
         interpreter, driver = self._interpreters.get(key), self._drivers.get(key)
-        location = interpreter.only_attempt(step, attempt) if interpreter is not None else None
+        location = _only_attempt(interpreter, step, attempt) if interpreter is not None else None
         if interpreter is None or driver is None or location is None or driver.number != interpreter.number:
             return None
         number = driver.number
@@ -207,7 +212,7 @@ class Turns:
         try:
             if driver is None:
                 driver = self._driver(interpreter, False)
-                driver.begin()
+                driver.begin(batch)
             answer = driver.take(batch)
         except Exception as error:  # also a workflow that is not known here, or an input that does not fit
             return _blocked(error)
@@ -293,7 +298,9 @@ class Turns:
     def due(self) -> dict[str, int | None]:
         """Return when each of them has something to do next, by its id; None if it waits for no time."""
         evicted = {run_id: each.due for run_id, each in list((self.evicted or {}).items())}
-        return evicted | {interpreter.run_id: interpreter.due for interpreter in list(self._interpreters.values())}
+        return evicted | {
+            interpreter.run_id: interpreter.alarms.due for interpreter in list(self._interpreters.values())
+        }
 
     def close(self) -> None:
         """Let go of all code in memory, without letting it act."""
@@ -317,6 +324,22 @@ def _is_busy(interpreter: Interpreter) -> bool:
     return bool(under_way) and not interpreter.paused and not interpreter.blocked
 
 
+def _only_attempt(interpreter: Interpreter, path: str, attempt: int) -> str | None:
+    """Return the location of an attempt if the run waits for it and nothing else is under way."""
+    attempts = list(interpreter.attempts.items())
+    waits = not (interpreter.happenings or interpreter.waiting) and interpreter.is_idle()
+    if len(attempts) != 1 or not waits or interpreter.carry.version < 3:
+        return None
+    location, (begin, _) = attempts[0]
+    return location if (begin.path, begin.attempt) == (path, attempt) else None
+
+
+def _goes_on(interpreter: Interpreter) -> bool:
+    """Whether a run whose execution is over has another."""
+    ended = interpreter.ended
+    return ended.status == "renewed" if ended is not None else not interpreter.leaving.closes
+
+
 def _blocked(error: Exception) -> TurnAnswer:
     data = error.error if isinstance(error, Blocked) else error_to_data(error)
     return TurnAnswer(taken=0, blocked=codec.encode(data).decode())
@@ -336,7 +359,7 @@ def _state_of(interpreter: Interpreter) -> dict[str, Any]:
     leaving = interpreter.leaving
     if leaving.leaves:
         status = "moving"
-    said = {"status": status, "wait": interpreter.answer.wait, "due": interpreter.due}
+    said = {"status": status, "wait": interpreter.answer.wait, "due": interpreter.alarms.due}
     return {**said, "held": leaving.token, "leaves": leaving.leaves, "rests": leaving.rests}
 
 
@@ -354,7 +377,7 @@ def interpreter_class(turns: Turns) -> type:
         self.interpreter.told(name, args)
 
     async def requested(self: Any, name: str, args: Sequence[RawValue]) -> RawValue:
-        answer: RawValue = await self.interpreter.requested(name, args)
+        answer: RawValue = await self.interpreter.leaving.asked(name, args)
         return answer
 
     def asked(self: Any, name: str, args: Sequence[RawValue]) -> RawValue:

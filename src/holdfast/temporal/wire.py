@@ -16,16 +16,17 @@ import msgspec
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from holdfast.contract.rows import EntryRow, Message
+from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.errors import PayloadTooLarge
 
 T = TypeVar("T")
-VERSION = 4
+VERSION = 5
 """Of the interpreter: which commands it makes of the same answers. Runs under way keep the one they began with.
 
 Since 2 a blocked run that is cancelled ends, and what a cancelled run undid is in its memo. Since 3 the result of an
 attempt may bring the answer of the turn that takes it, see `Ahead`. Since 4 a run that begins later waits for its time
-though it is sent something before.
+though it is sent something before. Since 5 what is asked of Temporal depends on answers and not on the task in which
+they come: see `sdk.Alarms`; and a run that is cancelled before its first turn never enters its code.
 """
 MOST_BYTES = 2_000_000
 """How large a payload may be, a little below the server's own limit of 2 MiB."""
@@ -56,11 +57,13 @@ class Happening(msgspec.Struct, array_like=True, omit_defaults=True):
     data: str = ""
 
 
-class TurnInput(msgspec.Struct):
+class TurnInput(msgspec.Struct, omit_defaults=True):
     """What a turn is made of; `number` tells whether the code in memory is where it should be."""
 
     number: int
     happenings: list[Happening]
+    long: int = 0
+    """Whether the history is so long that the run is to go on in another execution: 1, and 2 if it is twice as long."""
 
 
 class AttemptCall(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -141,6 +144,10 @@ class TurnAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     attributes: dict[str, str | None] = {}
     evidence: list[tuple[str, str, str, int]] = []
     due: int | None = None
+    at: int = 0
+    """The time of the turn: what was due by then it has done."""
+    long: int = 0
+    """What it was told of the length of the history."""
     more: bool = False
     status: str = "running"
     wait: str = ""
@@ -279,6 +286,11 @@ def linked(items: Sequence[tuple[str, str, str, int]], before: Sequence[Evidence
 def rows_of(rows: list[Row]) -> list[EntryRow]:
     """Return recorded entries as replay takes them."""
     return [EntryRow(*row) for row in rows]
+
+
+def is_cancel(mail: Happening) -> bool:
+    """Whether an inbox row asks the run to stop."""
+    return mail_of(mail).kind == InboxKind.CANCEL
 
 
 def mail_of(happening: Happening) -> Message:
