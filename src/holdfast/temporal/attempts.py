@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from temporalio import activity
@@ -165,10 +165,10 @@ class TemporalBodies:
             ended.set_result(TaskEnd(result=msgspec.Raw(result)))
             return
         settings = attempt.verb.activity.settings
-        if isinstance(error, ErrorData):
-            data = error
+        if issubclass(type(error), ErrorData):  # isinstance would ask an exception for its class, which may raise
+            data = cast(ErrorData, error)
         else:
-            assert error is not None
+            error = cast(BaseException, error)
             data = error_to_data(error)
             wait = asked_delay(tamed(error))
             if settings.limit is not None and wait is not None:

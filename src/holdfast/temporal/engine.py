@@ -211,6 +211,8 @@ class TemporalEngine(Runtime):
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Stop in order: bodies may finish for `stop_grace`, the rest goes on with the next engine."""
         async with self._stopping:  # a second one waits for the first
+            if self._port is not None:
+                self._port.close()
             running, self._running = self._running, []
             workers, self._workers = self._workers, []
             await asyncio.gather(*(worker.shutdown() for worker in running))

@@ -26,6 +26,7 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, from_datetime, new_id
 from holdfast.contract.rows import EntryRow, Message, RunRow, RunStanding, Status
 from holdfast.definitions import Registry, check_message_id, check_run_id
+from holdfast.engine.client.waiting import engine_stopped
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import (
@@ -64,6 +65,7 @@ class TemporalPort:
         self.clock = clock
         self._updates: dict[str, Any] = {}
         self._blocked: dict[str, asyncio.Event] = {}
+        self._closing = asyncio.Event()
 
     @property
     def messaging(self) -> TemporalPort:
@@ -244,6 +246,10 @@ class TemporalPort:
         if event is not None:
             event.set()
 
+    def close(self) -> None:
+        """Tell those who wait for a run that its engine stops."""
+        self._closing.set()
+
     async def end_of(self, run_id: str) -> RunStanding:
         """Wait for a run to end, or to be blocked."""
         ending = asyncio.ensure_future(self.ended(run_id))
@@ -255,13 +261,16 @@ class TemporalPort:
         pause = _FIRST_PAUSE
         try:
             while True:
-                noticing = asyncio.ensure_future(event.wait())
+                noticing = [asyncio.ensure_future(each.wait()) for each in (event, self._closing)]
                 try:
-                    await asyncio.wait([coming, noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([coming, *noticing], timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    noticing.cancel()
+                    for each in noticing:
+                        each.cancel()
                 if coming.done():
                     return None
+                if self._closing.is_set():
+                    raise engine_stopped(run_id)
                 if event.is_set():
                     event.clear()
                     pause = _FIRST_PAUSE / 4
@@ -282,11 +291,12 @@ class TemporalPort:
         except WorkflowFailureError as failed:
             return ended_of(failed.cause)
         except RPCError as error:
-            raise refused(run_id, error) from error
+            if error.status is not RPCStatusCode.DEADLINE_EXCEEDED:
+                raise refused(run_id, error) from error
         except RuntimeError as error:
             if "No completion event" not in str(error):
                 raise
-            return await self.ended(run_id)  # the connection broke while the server was asked: it is asked again
+        return await self.ended(run_id)  # the server, or the connection, broke off: it is asked again
 
     # Talking.
 
