@@ -288,23 +288,23 @@ async def test_threads_are_reused_and_bounded(make_engine):
     now, most = 0, 0
     lock = threading.Lock()
 
-    @activity(timeout=timedelta(milliseconds=800), retry=Retry.never)
+    @activity(timeout=timedelta(milliseconds=2_500), retry=Retry.never)
     def work(number: int) -> int:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.05)
+        time.sleep(0.2)
         with lock:
             now -= 1
         return number
 
     @workflow
     async def caller(ctx: Context) -> int:
-        return sum(await asyncio.gather(*(ctx.step(work, number) for number in range(40))))
+        return sum(await asyncio.gather(*(ctx.step(work, number) for number in range(30))))
 
     engine = await make_engine(caller, max_threads=2)
-    assert await engine.execute(caller) == sum(range(40))
+    assert await engine.execute(caller) == sum(range(30))
     assert most == 2
 
 

@@ -53,6 +53,7 @@ CAPABILITIES: Mapping[str, str] = {
     "queue.places": "how many attempts of a queue run at once, and ageing",
     "queue.unserved": "a run says which queue it waits for, and the log that nobody serves it",
     "reopening": "ended runs go on: retry, rerun, resume",
+    "replays.sliced": "while a long history is replayed, the worker goes on with all else",
     "requests": "messages whose sender waits for the answer",
     "retry.families": "children are reopened with their parent",
     "schedules": "runs started by the calendar",

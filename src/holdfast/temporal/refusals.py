@@ -19,9 +19,9 @@ DENIED = frozenset(
         "admission", "alerts", "attributes.ended", "audit", "blocked.retried", "bulk", "callbacks.durable",
         "cancel.threads", "clock", "dead_letters", "errors.unknown", "evict", "evidence.kept", "health", "in_thread",
         "keys", "lifespan", "mixed_workers", "pause.scheduled", "payloads.large", "pending_steps", "priorities",
-        "progress", "publish", "queue.pauses", "queue.places", "queue.unserved", "retry.families", "seen.unattended",
-        "send.duplicate", "send.ended", "send.full", "send.together", "shared_limits", "step_trail", "steps.together",
-        "store", "transactions", "unique_key.id", "watch",
+        "progress", "publish", "queue.pauses", "queue.places", "queue.unserved", "replays.sliced", "retry.families",
+        "seen.unattended", "send.duplicate", "send.ended", "send.full", "send.together", "shared_limits", "step_trail",
+        "steps.together", "store", "transactions", "unique_key.id", "watch",
     }
 )  # fmt: skip
 """The capabilities that `offers` denies."""
