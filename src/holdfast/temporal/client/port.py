@@ -138,6 +138,9 @@ class TemporalPort:
             status = Status.PAUSED
         else:
             status, wait, due = await self._open(run_id, found, carry, patient)
+            if status.is_terminal:  # its end is decided, and the server is told of it at this moment
+                await self.ended(run_id)
+                return await self.row(run_id, patient)
         closed = from_datetime(found.close_time) if found.close_time is not None else None
         created = from_datetime(found.start_time)
         return RunRow(
