@@ -26,7 +26,6 @@ from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, from_datetime, new_id
 from holdfast.contract.rows import EntryRow, Message, RunRow, RunStanding, Status
 from holdfast.definitions import Registry, check_message_id, check_run_id
-from holdfast.engine.client.waiting import engine_stopped
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
 from holdfast.errors import (
@@ -273,7 +272,7 @@ class TemporalPort:
                 if coming.done():
                     return None
                 if self._closing.is_set():
-                    raise engine_stopped(run_id)
+                    raise HoldfastError(f"the engine stopped before run {run_id!r} ended; the run goes on")
                 if event.is_set():
                     event.clear()
                     pause = _FIRST_PAUSE / 4
