@@ -69,10 +69,6 @@ class Interpreter:
         self.inbox: dict[int, list[Any]] = {}
         self.seen: dict[str, None] = {}
         self.happenings: deque[Happening] = deque()
-        self.owed = 0
-        """How many happenings the last turn took that a replay, which hears of its answer sooner, has yet to meet."""
-        self.consumed: set[int] = set()
-        """Those of them that are inbox rows and were consumed."""
         self.number = 0
         self.turning: Any = None
         """The local activity that makes a turn."""
@@ -85,7 +81,6 @@ class Interpreter:
         self.begun: dict[str, tuple[Begin, Any]] = {}
         """The attempts whose end no turn took, those that were given up, too, by location."""
         self.alarms = Alarms(self._fire)
-        self.long = 0
         self.paused = False
         self.pause: asyncio.TimerHandle | None = None
         self.blocked = ""
@@ -94,8 +89,6 @@ class Interpreter:
         self.cancel_seen = False
         self.early: list[tuple[str, str, str, str]] | None = []
         """What came before the input was known."""
-        self.opening = False
-        """Whether what came since is put together for the first turn."""
         self.leaving = RunExit(self)
 
     @property
@@ -144,16 +137,18 @@ class Interpreter:
 
     def _open(self, early: list[tuple[str, str, str, str]]) -> None:
         """Let the first turn begin, with all that came before it."""
-        self.opening = self.carry.version >= 5
+        together = self.carry.version >= 5
+        self.turning = True if together else None
         self._put(Happening("begin", now()))
-        asked = workflow.cancellation_reason() if self.opening else None
+        asked = workflow.cancellation_reason() if together else None
         if asked is not None:
             self._cancel(asked)
         for mail in early:
             if mail[0] != "resume":
                 self.mail(*mail)
-        self.opening = False
-        self._pump()
+        if together:
+            self.turning = None
+            self._pump()
 
     async def _is_cancelled_before(self, begins: int) -> bool:
         """Wait for the time at which the run begins, which a signal brings no nearer: whether it ends without that."""
@@ -296,8 +291,8 @@ class Interpreter:
         self._pump()
 
     def _note(self, happening: Happening) -> None:
-        if self.owed:
-            self.owed -= 1
+        if self.alarms.unmet.count:
+            self.alarms.unmet.count -= 1
             self._take_in([happening])
         else:
             self.happenings.append(happening)
@@ -321,8 +316,7 @@ class Interpreter:
 
     def is_idle(self) -> bool:
         """Whether a turn may be made now."""
-        begins = self.early is not None or self.opening
-        busy = begins or self.turning is not None or self.ended is not None or self.done.done()
+        busy = self.turning is not None or self.early is not None or self.ended is not None or self.done.done()
         return not (busy or self.paused or self.blocked or self.leaving.token)
 
     def _turned(self, turning: Any) -> None:
@@ -340,7 +334,7 @@ class Interpreter:
         self.failures = 0
         self.number += 1
         met = min(answer.taken, len(self.happenings))
-        self.owed += answer.taken - met
+        self.alarms.unmet.count += answer.taken - met
         self._take_in([self.happenings.popleft() for _ in range(met)])
         self._take(answer)
         if answer.blocked:
@@ -353,19 +347,19 @@ class Interpreter:
             begun = self.begun.get(each.location)
             if each.kind == "end" and begun is not None and begun[0].attempt == each.n:
                 del self.begun[each.location]
-            elif each.kind == "mail" and each.n not in self.consumed:
+            elif each.kind == "mail" and each.n not in self.alarms.unmet.consumed:
                 self.inbox[each.n] = msgspec.json.decode(each.data)
             elif each.kind == "mail":
-                self.consumed.remove(each.n)
+                self.alarms.unmet.consumed.remove(each.n)
 
     def _take(self, answer: TurnAnswer) -> None:
-        self.answer, self.long = answer, answer.long if self.carry.version >= 5 else self._length()
+        self.answer = answer
         for low, high in answer.trims:
             self.rows = [row for row in self.rows if not low <= row[0] < high]
         self.rows += answer.rows
         for number in answer.consumed:
             if self.inbox.pop(number, None) is None:
-                self.consumed.add(number)
+                self.alarms.unmet.consumed.add(number)
         if answer.stop:
             self._stop(answer.stop, answer.ended is not None)
         if answer.attributes:
@@ -378,7 +372,7 @@ class Interpreter:
             self._then(message, send(message, self.waiting))
         if answer.ended is not None:
             self._end(answer.ended)
-        elif not answer.blocked and self.long and self._may_leave():
+        elif not answer.blocked and self._long() and self._may_leave():
             self.done.set_result(None)  # what the turn begins is begun by the next execution, which finds it recorded
         else:
             self.held_back.extend(answer.begin)
@@ -399,6 +393,9 @@ class Interpreter:
         """Say whether the history is too long: 1, and 2 if it is twice as long."""
         length, limit = self.info.get_current_history_length(), self.carry.rules.history_limit
         return (length > limit or self.info.is_continue_as_new_suggested()) + (length > 2 * limit)
+
+    def _long(self) -> int:
+        return self.answer.long if self.carry.version >= 5 else self._length()
 
     def _may_leave(self) -> bool:
         """Whether nothing is under way that the next execution could not hear of; what was sent goes along."""
@@ -430,8 +427,7 @@ class Interpreter:
     # Steps: each attempt is an activity of its own; what comes of it is judged by the next turn.
 
     def _begin(self) -> None:
-        self.long = self.long if self.carry.version >= 5 else self._length()
-        if self.leaving.token or (self.long > 1 and self.attempts):
+        if self.leaving.token or (self._long() > 1 and self.attempts):
             return  # begun by the next execution, once what is under way has ended
         while self.held_back and len(self.attempts) < self.carry.rules.pending:
             self._try(self.held_back.popleft())

@@ -52,6 +52,16 @@ class Process(Protocol):
         ...
 
 
+class Unmet:
+    """What the last turn took and a replay, which hears of its answer sooner, has yet to meet."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many happenings."""
+        self.consumed: set[int] = set()
+        """The inbox rows among them that were consumed."""
+
+
 class Alarms:
     """When an execution is to be woken: one timer of Temporal's for what is due next.
 
@@ -64,6 +74,7 @@ class Alarms:
     def __init__(self, ring: Callable[[int], None]) -> None:
         self.due: int | None = None
         """What is due next."""
+        self.unmet = Unmet()
         self._ring = ring
         self._set: list[int] = []
         """Times that were set, and had not come by the time of the last turn."""

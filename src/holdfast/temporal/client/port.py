@@ -118,6 +118,15 @@ class TemporalPort:
         Raises:
             NoSuchRun: there is no such run (any more).
         """
+        row = await self._row(run_id, patient)
+        if (
+            row.status.is_terminal and row.ended is None
+        ):  # its end is decided, and the server hears of it at this moment
+            await self.ended(run_id)
+            return await self._row(run_id, patient)
+        return row
+
+    async def _row(self, run_id: str, patient: bool) -> RunRow:
         found = await self.described(run_id)
         encoded, carry = await self.started(run_id)
         memo = await found.memo()
@@ -137,9 +146,6 @@ class TemporalPort:
             status = Status.PAUSED
         else:
             status, wait, due = await self._open(run_id, found, carry, patient)
-            if status.is_terminal:  # its end is decided, and the server is told of it at this moment
-                await self.ended(run_id)
-                return await self.row(run_id, patient)
         closed = from_datetime(found.close_time) if found.close_time is not None else None
         created = from_datetime(found.start_time)
         return RunRow(
