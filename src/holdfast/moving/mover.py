@@ -112,6 +112,12 @@ class Mover:
         reasons = _all_of(family)
         if not reasons and not dry_run:
             reasons, family = await self._take(family)
+        if reasons and not dry_run:
+            # Here and there are not read at one instant: another mover may have been quicker.
+            now = await self._families.around(family.ids[0])
+            if now.moving or not now.members:
+                await self._move(now, report, dry_run)
+                return
         if reasons:
             report.left |= dict.fromkeys(family.ids, reasons)
         else:

@@ -210,6 +210,11 @@ class Returner:
         row = await self._store.get(each.id)
         if row is not None and row.status is Status.MOVING and row.wait == FROM + self._source.address:
             return []  # it is expected by now: another mover is at work
+        if row is not None and row.status is not Status.MOVED:
+            # There and here are not read at one instant: if it is closed by now, another mover has brought it.
+            now = await self._source.stands(each.id)
+            if now is None or now.closed or now.ended:
+                return []
         reasons = []
         if each.left.leaves:
             reasons.append(f"it is on its way to {each.left.address}: finish that first, with the same command")
@@ -243,6 +248,9 @@ class Returner:
             if mine is not None:  # another mover was quicker
                 await self._bring([run_id for run_id, other in others.items() if other == mine], mine)
                 return [], [*family.members]
+            family = await self._around(ids)
+            if not family.open:
+                return [], []  # it was brought, or has ended meanwhile
             reasons = await self._reasons(family) or ["it changes while it is looked at: try again"]
         if reasons:
             for run_id in sorted(asked):
