@@ -119,12 +119,12 @@ def made(line: str) -> str:
 def function(work: Path, seed: int) -> None:
     module = example("woken_function")
     module.HOME, module.LIFE, module.PAUSE = str(work / "archive"), timedelta(seconds=1), timedelta(milliseconds=20)
-    dice, kills, again, longest = random.Random(seed), 0, [], 0.1
+    dice, kills, again, longest = random.Random(seed), 0, [], 0.06
     before = -1
     for life in itertools.count(1):
         done = recorded(work / "archive")
         # A step that was killed twice runs in a process of its own next, which takes longer than the others.
-        longest, before = 0.1 if len(done) > before else longest * 1.5, len(done)
+        longest, before = 0.06 if len(done) > before else longest * 1.5, len(done)
         child = begin(work / str(life), module.wake)
         time.sleep(dice.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
