@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.support.waiting import LONG
-
-if importlib.util.find_spec("temporalio") is None:
-    pytest.skip("temporalio is not installed: pip install 'holdfast[temporal]'", allow_module_level=True)
 
 from holdfast import Context, RunCancelled, workflow
 from holdfast.errors import HoldfastError

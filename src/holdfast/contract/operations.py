@@ -392,13 +392,13 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """The answers to `TurnEffects.enters`, by location."""
 
 
-class Fenced(msgspec.Struct, frozen=True, gc=False):
+class Fenced(msgspec.Struct, frozen=True):
     """Another epoch holds the run, or it has ended; nothing of the operation was written."""
 
     key: int
 
 
-class InboxMoved(msgspec.Struct, frozen=True, gc=False):
+class InboxMoved(msgspec.Struct, frozen=True):
     """A row of another process came into the inbox first; nothing of the operation was written."""
 
     key: int

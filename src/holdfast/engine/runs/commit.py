@@ -116,7 +116,7 @@ def commit_of(
     trail = trail_of(resident, turn.entries) if resident.execution.journal.run.step_trail else []
     effects: TurnEffects | None = None
     asked = begin or enters or exits or letters or trail or aside is not None or resident.claimed
-    if asked or (_asks(turn) if end is not None else not turn.ordinary or _waits_or_keys(resident, turn)):
+    if asked or _asks(resident, turn, end is not None):
         effects = _effects_of(resident, turn, begin, rules, now, letters, returned, trail, enters, exits)
     consumed: Sequence[int] = turn.consumed
     aside = aside or _NOTHING_ASIDE
@@ -248,15 +248,14 @@ def _retry_note(path: str, verb: StepVerb, at: Instant) -> WaitNote:
 # What is rare.
 
 
-def _asks(turn: Turn) -> bool:
-    """Whether a turn that ends its run has anything else to tell the store than that."""
-    return bool(turn.started or turn.abandoned or turn.effects is not None)
-
-
-def _waits_or_keys(resident: Resident, turn: Turn) -> bool:
-    """Whether an ordinary turn has to tell the store of waits, or ask it for keys."""
+def _asks(resident: Resident, turn: Turn, ends: bool) -> bool:
+    """Whether a turn may have more for the store than entries, a state or an end: waits to tell of, keys to ask for."""
+    if ends:
+        return bool(turn.started or turn.abandoned or turn.effects is not None)
     journal = resident.execution.journal
-    return bool(journal.receivers or resident.waiting or journal.inbox) or any(map(_keyed, turn.started))
+    return not turn.ordinary or bool(
+        journal.receivers or resident.waiting or journal.inbox or any(map(_keyed, turn.started))
+    )
 
 
 def _keyed(verb: Any) -> bool:

@@ -16,6 +16,9 @@ from holdfast.payloads.codec import ErrorData, error_to_data
 from holdfast.replay.entry import ChildEnded, encode_entry
 from holdfast.replay.turn import Ending, Outcome
 
+_STATUS = {ending: Status(ending.value) for ending in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)}
+"""What a run is whose turn ended so."""
+
 
 class Rules(NamedTuple):
     """What an engine's events say about commits, worked out once."""
@@ -30,9 +33,6 @@ class Rules(NamedTuple):
         """Return the rules of an engine with these events."""
         unread: dict[str, str] = dict(events.unread)
         return cls(events, unread, {name: events.get(name).rule(0) for name in unread})
-
-
-_STATUS = {ending: Status(ending.value) for ending in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED)}
 
 
 def end_of(outcome: Outcome, rules: Rules, now: Instant, workflow: str = "", *, child: bool = True) -> RunEnd:

@@ -119,10 +119,8 @@ class TemporalPort:
             NoSuchRun: there is no such run (any more).
         """
         row = await self._row(run_id, patient)
-        if (
-            row.status.is_terminal and row.ended is None
-        ):  # its end is decided, and the server hears of it at this moment
-            await self.ended(run_id)
+        if row.status.is_terminal and row.ended is None:
+            await self.ended(run_id)  # its end is decided, and the server hears of it at this moment
             return await self._row(run_id, patient)
         return row
 
@@ -291,20 +289,21 @@ class TemporalPort:
 
     async def ended(self, run_id: str) -> tuple[RunStanding, tuple[str | None, str | None]]:
         """Wait for a run to end; return what came of it, what was undone, and the step that failed."""
-        try:
-            result = await self.handle(run_id).result()
-            if said(result, "moved"):
-                return RunStanding(Status.MOVED), (None, None)
-            return RunStanding(Status.COMPLETED, data_of(result).decode()), (None, None)
-        except WorkflowFailureError as failed:
-            return ended_of(failed.cause)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.DEADLINE_EXCEEDED:
-                raise refused(run_id, error) from error
-        except RuntimeError as error:
-            if "No completion event" not in str(error):
-                raise
-        return await self.ended(run_id)  # the server, or the connection, broke off: it is asked again
+        while True:
+            try:
+                result = await self.handle(run_id).result()
+                if said(result, "moved"):
+                    return RunStanding(Status.MOVED), (None, None)
+                return RunStanding(Status.COMPLETED, data_of(result).decode()), (None, None)
+            except WorkflowFailureError as failed:
+                return ended_of(failed.cause)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.DEADLINE_EXCEEDED:
+                    raise refused(run_id, error) from error
+            except RuntimeError as error:
+                if "No completion event" not in str(error):
+                    raise
+            # The server, or the connection, broke off: it is asked again, for as many months as the run takes.
 
     # Talking.
 
