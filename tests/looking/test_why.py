@@ -238,8 +238,12 @@ async def test_a_queue_a_later_start_and_several_waits_are_told(engine):
 async def test_of_several_a_step_that_is_tried_again_says_when_and_is_no_timer_beside_itself(engine):
     await engine.start(retried_beside_others, id="order-1")
     await engine.settle()
-    several = "the next attempt of step `book_carrier` (in 1 h) or message `approved`"
-    assert await told(engine, "order-1") == ("waiting.several", f"Waits for {several}; whichever comes first moves it")
+    failed = "Step `book_carrier` failed 1 time of 8, next attempt in 1 h"
+    said = (
+        f"{failed}; it waits for message `approved`, too: CardDeclinedError: 503 from the carrier, which says much..."
+    )
+    assert await told(engine, "order-1") == ("waiting.several", said)
+    assert (await LocalDesk(engine.store).why("order-1")).subject == {"step": "book_carrier"}
 
 
 async def test_a_run_that_no_worker_takes_says_that_none_is_alive(path):

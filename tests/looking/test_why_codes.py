@@ -151,7 +151,7 @@ async def test_why_a_run_undoes_is_told_by_the_step_that_failed_or_by_who_cancel
     for run in (failed, cancelled):
         await eventually(lambda run=run: _undoes(run))
     desk = LocalDesk(await house.store())
-    undone = "0 of 1 undone, `undo#0/refund` is running"
+    undone = "0 of 1 undone, `refund` is running"
     because = "after step `charge` failed with CardDeclinedError"
     assert (await desk.why("order-1")).sentence == f"Undoing what it has done {because}: {undone}"
     because = "cancelled by kim: ordered twice"

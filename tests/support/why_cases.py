@@ -355,7 +355,7 @@ async def _marked(engine: Any) -> None:
     await one(engine.store, mark((await engine.store.get("order-1")), at=engine.clock.now()), Done)
 
 
-@case("blocked.mismatch", "Blocked: at ")
+@case("blocked.mismatch", "Blocked: the code has a new ")
 async def mismatch(house: House) -> str:
     return await _with_other_code(house, before, after)
 
@@ -415,7 +415,7 @@ async def cancelling(house: House) -> str:
     return "order-1"
 
 
-@case("compensating", "Undoing what it has done: 1 of 2 undone, `undo#0/refund` is running")
+@case("compensating", "Undoing what it has done: 1 of 2 undone, `refund` is running")
 async def compensating(house: House) -> str:
     engine = await house.engine()
     run = await engine.start(trip, id="order-1")
@@ -529,7 +529,7 @@ async def put_off(house: House) -> str:
     return "order-1"
 
 
-@case("waiting.limit", "Step `embed` waits for its turn: limit `openai` (1 at once) is used up; 1 wait, 1 run")
+@case("waiting.limit", "Step `embed` waits for its turn: limit `openai` (1 at once) is used up; 1 waits, 1 runs")
 async def limited(house: House) -> str:
     engine = await house.engine()
     for number in range(2):

@@ -125,6 +125,12 @@ async def test_what_cannot_be_answered_is_a_problem_that_says_why(page, path, st
     assert (await page.get(reply.json["type"])).body.startswith(code.encode())
 
 
+async def test_to_a_browser_an_address_that_is_none_is_the_page_which_says_so(page):
+    reply = await page.get("/nothing", accept="text/html,*/*;q=0.8")
+    assert (reply.status, reply.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "script-src 'self'" in reply.headers["content-security-policy"]
+
+
 @pytest.mark.parametrize("path", sorted({route.path for route in routes() if "{" in route.path}))
 async def test_an_id_that_none_can_be_is_refused_by_every_route_before_anything_is_asked(page, monkeypatch, path):
     """Also where the engine would only say that there is no such worker, letter or token."""

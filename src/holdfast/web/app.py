@@ -334,10 +334,12 @@ def _outside_api(scope: Scope, path: str, headers: Mapping[str, str]) -> Respons
         raise Problem(404, "not-found", "there is nothing here")  # a target that is no path
     if path.startswith("/static/"):
         return _static(path.removeprefix("/static/"), headers)
-    if path.split("/")[1] in _PAGES:
+    there = path.split("/")[1] in _PAGES
+    if there or "text/html" in headers.get("accept", ""):  # to a browser the page says that nothing is there
         page, script_hash = assets().page_at(_root(scope))
         return Response(
             page,
+            200 if there else 404,
             headers={"Content-Security-Policy": guard.content_security(script_hash)},
             media_type="text/html",
         )

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright
@@ -18,7 +19,9 @@ from tests.support.paths import ROOT
 from tests.web.browser import shop as shops
 from tests.web.browser.conftest import COLLECTOR, PATIENCE, chromium, served
 
+from holdfast import Engine
 from holdfast.contract.rows import Status
+from holdfast.web import Principal
 
 RUN = "/runs/order-88405"
 SCREENS = {
@@ -49,8 +52,54 @@ SCREENS = {
     "group": ("/letters", 760),
     "purge": ("/letters", 760),
     "keys": ("/runs", 760),
+    "state": (f"{RUN}?tab=state", 760),
+    "permit": ("/runs/permit-1?tab=messages", 760),
+    "one": (RUN, 900),
+    "acts": (RUN, 900),
+    "send": (RUN, 900),
+    "rerun": ("/runs/order-88409", 900),
+    "retry": ("/runs/order-88409", 900),
+    "undone": ("/runs/order-88398", 860),
+    "done": ("/runs/order-88350", 760),
+    "held": ("/runs/embed-6641", 760),
+    "encode": ("/runs/film-5520", 860),
+    "edit": ("/schedules?id=nightly", 900),
+    "backfill": ("/schedules?id=hourly", 900),
+    "publish": ("/events", 760),
+    "token": ("/settings", 900),
+    "columns": ("/runs?cols=progress,started,took,tenant,actor,version,priority,worker,%3Dcustomer", 900),
+    "worker": ("/workers?worker=", 900),
+    "typed": ("/runs", 760),
+    "wrong": ("/runs?q=statis%3Afailed", 560),
+    "nobody": ("/runs?q=workflow%3Anobody", 560),
+    "missing": ("/runs/order-1", 560),
+    "lost": ("/nowhere", 560),
 }
 """Where each screen is, and how high a picture of it is."""
+SEEN_BY_VIEWERS = {f"viewer-{name}": SCREENS[name] for name in ("run", "letters", "schedules", "events", "settings")}
+EMPTY = {
+    f"empty-{name or 'overview'}": (f"/{name}", 560)
+    for name in ("", "runs", "letters", "schedules", "workers", "events", "deploys", "audit", "start", "settings")
+}
+"""What is looked at in a shop that has nothing yet, too."""
+DONE_THERE: dict[str, tuple[str, ...]] = {
+    "sheet": ("j", "x", "j", "x", "click .bulk >> text=Retry…", "see [data-plan]"),
+    "group": ("click text=Replay 2…", "see [data-plan]"),
+    "purge": ("click text=Purge…", "see [data-plan]"),
+    "keys": ("?", "see .sheet"),
+    "one": ("p", "see .sheet"),
+    "acts": ("a", "see .menu"),
+    "send": ("s", "see .sheet"),
+    "rerun": ("click text=Rerun from here…", "see .sheet"),
+    "retry": ("click .head >> text=Retry…", "see .sheet"),
+    "edit": ("click text=Edit…", "see .sheet .plan, .sheet [data-plan]"),
+    "backfill": ("click text=Backfill…", "see .plan b"),
+    "publish": ("click text=Publish…", "see .sheet"),
+    "token": ("click text=New token…", "see .sheet"),
+    "worker": ("click table a >> nth=0",),
+    "typed": ("/", "type sta"),
+}
+"""What is done before a picture is taken: a key, or a click, a wait for something seen, or something typed."""
 LOOKS: dict[str, tuple[int, dict[str, Any]]] = {
     "light": (1440, {"color_scheme": "light"}),
     "dark": (1440, {"color_scheme": "dark"}),
@@ -66,27 +115,41 @@ async def main(folder: Path, wanted: list[str] | None, part: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         async with AsyncExitStack() as stack:
+            playwright = await stack.enter_async_context(async_playwright())
+            browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             shop = await shops.block(stack, f"sqlite:///{place}/shop.db")
             await furnish(shop)
             site = await stack.enter_async_context(served(shop, now=shop.clock.now()))
-            playwright = await stack.enter_async_context(async_playwright())
-            browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            for look, (width, media) in LOOKS.items():
-                if not any(part in f"{name}-{look}" for name in SCREENS):
-                    continue
-                page = await opened(browser, site.root, width, media)
-                for name, (path, height) in SCREENS.items():
-                    if part in f"{name}-{look}" and (wanted is None or f"{name}-{look}" in wanted):
-                        await page.set_viewport_size({"width": width, "height": height if width > 720 else 860})
-                        await picture(page, site.root + path, folder / f"{name}-{look}.png")
-                await page.context.close()
+            await _every(browser, site.root, SCREENS, folder, wanted, part)
+            if wanted is None:
+                site.who = Principal("vic", "viewer")
+                await _every(browser, site.root, SEEN_BY_VIEWERS, folder, None, part)
+                nothing = await stack.enter_async_context(Engine(":memory:"))
+                empty = await stack.enter_async_context(served(SimpleNamespace(engine=nothing)))
+                await _every(browser, empty.root, EMPTY, folder, None, part)
             await browser.close()
+
+
+async def _every(
+    browser: Browser, root: str, screens: dict[str, tuple[str, int]], folder: Path, wanted: list[str] | None, part: str
+) -> None:
+    for look, (width, media) in LOOKS.items():
+        named = [name for name in screens if part in f"{name}-{look}" and (not wanted or f"{name}-{look}" in wanted)]
+        if not named:
+            continue
+        page = await opened(browser, root, width, media)
+        for name in named:
+            path, height = screens[name]
+            await page.set_viewport_size({"width": width, "height": height if width > 720 else 860})
+            await picture(page, root + path, folder / f"{name}-{look}.png", whole=not wanted)
+        await page.context.close()
 
 
 async def furnish(shop: shops.Shop) -> None:
     """Fill the shop, with what only pictures need: a day of figures, a loop, evidence, events, a schedule."""
     await shop.engine.start(shops.poll, 9, id="poll-1")
     await shop.engine.start(shops.on_record, id="parcel-1")
+    await shop.engine.start(shops.permits, id="permit-1")
     await shop.settle()
     await shop.engine.get("parcel-1").set_attributes({"kg": 2.4}, by="kim", reason="weighed again")
     await shop.engine.publish("parcel", {"id": 7}, by="kim")
@@ -115,13 +178,13 @@ async def opened(browser: Browser, root: str, width: int, media: dict[str, Any])
     context = await browser.new_context(
         viewport={"width": width, "height": 900}, timezone_id="Europe/Berlin", reduced_motion="reduce", **media
     )
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(PATIENCE / 6)
     await context.add_init_script(COLLECTOR)
     page = await context.new_page()
     page.on("pageerror", lambda error: _tell(page, f"thrown: {error}"))
     page.on("console", lambda said: _tell(page, said.text) if said.type == "error" else None)
     await page.goto(f"{root}/runs")  # the first answer tells the page what time it is in this shop
-    await page.wait_for_selector("tbody tr")
+    await page.wait_for_selector(".panel")
     return page
 
 
@@ -129,25 +192,24 @@ def _tell(page: Page, said: str) -> None:
     sys.stderr.write(f"{page.url} {said}\n")
 
 
-async def picture(page: Page, address: str, file: Path) -> None:
+async def picture(page: Page, address: str, file: Path, *, whole: bool) -> None:
     await page.goto("about:blank")
     await page.goto(address)
-    await page.wait_for_selector(".panel")
+    await page.wait_for_selector("main")
     await page.wait_for_load_state("networkidle")
     await page.wait_for_timeout(500)
-    if file.stem.startswith("sheet"):
-        for key in ("j", "x", "j", "x"):
-            await page.keyboard.press(key)
-        await page.click(".bulk >> text=Retry…")
-        await page.wait_for_selector("[data-plan]")
-    for name, button in {"group": "Replay 2…", "purge": "Purge…"}.items():
-        if file.stem.startswith(name):
-            await page.click(f"text={button}")
-            await page.wait_for_selector("[data-plan]")
-    if file.stem.startswith("keys"):
-        await page.keyboard.press("?")
-        await page.wait_for_selector(".sheet")
-    await page.screenshot(path=file)
+    for each in DONE_THERE.get(file.stem.rpartition("-")[0], ()):
+        verb, _, what = each.partition(" ")
+        if verb == "click":
+            await page.click(what)
+        elif verb == "see":
+            await page.wait_for_selector(what)
+        elif verb == "type":
+            await page.keyboard.type(what)
+        else:
+            await page.keyboard.press(verb)
+    await page.wait_for_load_state("networkidle")
+    await page.screenshot(path=file, full_page=whole)
 
 
 if __name__ == "__main__":

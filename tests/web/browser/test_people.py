@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.web.browser import shop as shops
 
+from holdfast.web import Principal
+
 pytestmark = pytest.mark.web
 
 SCREENS = [
@@ -27,6 +29,14 @@ SCREENS = [
     "/audit",
     "/start?workflow=fulfil",
     "/settings",
+    "/runs?cols=progress,started,tenant,actor,version,priority,worker",
+    "/runs?q=statis%3Afailed",
+    "/runs/order-1",
+    "/nowhere",
+]
+EMPTY = [
+    "/",
+    *(f"/{name}" for name in ("runs", "letters", "schedules", "workers", "events", "deploys", "audit", "start")),
 ]
 SHEETS = [
     ("/schedules?id=nightly", "Backfill…"),
@@ -74,6 +84,25 @@ async def test_no_screen_has_anything_that_axe_finds_wrong(shop, site, looker, m
         found[f"{screen} {button}"] = await looker.violations()
         if await looker.overflows():
             found[f"{screen} {button}"].append("it scrolls sideways")
+    wrong = [f"{screen}: {each}" for screen, all_of in found.items() for each in all_of]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_no_screen_of_a_shop_without_runs_has_anything_that_axe_finds_wrong(shop, site, looker, mode):
+    """FACES 10, line 22, and for who may only look."""
+    width, media = MODES[mode]
+    site.who = Principal("vic", "viewer")
+    await looker.page.set_viewport_size({"width": width, "height": 900})
+    await looker.page.emulate_media(**media)
+    found: dict[str, list[str]] = {}
+    for screen in EMPTY:
+        await looker.open(screen)
+        await looker.sees(".panel")
+        await looker.page.wait_for_load_state("networkidle")
+        found[screen] = await looker.violations()
+        if await looker.overflows():
+            found[screen].append("it scrolls sideways")
     wrong = [f"{screen}: {each}" for screen, all_of in found.items() for each in all_of]
     assert not wrong, "\n".join(wrong)
 

@@ -20,6 +20,12 @@ _BLOCKED: dict[str, Code] = {
 }  # fmt: skip
 _ADVICE = re.compile(r"put the old code back(?:, or [^;]+)?(?=;)")
 """What the message of a mismatch says to write, if it was not cut before that."""
+_NEW_CALL = re.compile(
+    r"at '(?P<at>[^']+)' history has nothing there but goes on with '(?P<next>[^']+)' \([\w ]+\), "
+    r"the code now has a (?P<what>new [\w ]+?)(?P<place> \([^()]+:\d+\))?"
+)
+"""How the message of a mismatch tells of a call that the code has and history has not."""
+_UNDO = re.compile(r"^undo#\d+/")
 _POISON = "three workers in a row drove it alone and none got a commit out of it{after}: its code kills or hangs them"
 
 
@@ -89,6 +95,9 @@ def blocked(head: RunHead, facts: Facts, times: Times) -> Say | None:
     code = _BLOCKED.get(kind, "blocked.poison" if poison else "blocked.code")
     message = " ".join((head.error_message or "its code cannot continue its history").split())
     said, _, rest = message.removeprefix(f"run {head.id}: ").partition(". The workflow changed ")
+    if (new := _NEW_CALL.fullmatch(said)) is not None:
+        said = f"the code has a {new['what']} `{new['at']}` where its history goes on with `{new['next']}`"
+        said += new["place"] or ""
     advice = _ADVICE.search(rest)
     help = (
         *([Help(say=advice[0])] if advice is not None else []),
@@ -163,7 +172,7 @@ def _compensating(head: RunHead, facts: Facts, times: Times) -> Say:
     if waits:
         said.append(lower(noted(waits[0], head, facts, times).text))
     elif step is not None:
-        said.append(f"`{step.path}` is running")
+        said.append(f"`{_UNDO.sub('', step.path)}` is running")
     subject = {"step": step.path} if step is not None else {}
     text = f"Undoing what it has done{_undone_because(head, facts)}"
     text += f"{'; ' if ': ' in text else ': '}{', '.join(said)}" if said else ""

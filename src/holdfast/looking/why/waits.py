@@ -42,12 +42,26 @@ def _several(waits: list[WaitNote], head: RunHead, facts: Facts, times: Times) -
     if len(kinds) == 1:
         rest = f" (and {len(waits) - 1} more of the kind)"
         return msgspec.structs.replace(said[0], text=f"{said[0].text}{rest}")
-    named = [_named(wait, times) for wait in waits[:3]]
-    if head.due is not None and head.due not in {wait.until for wait in waits if wait.kind == "retry"}:
-        named.append(f"a timer ({times.ahead(head.due)})")
-    text = f"Waits for {' or '.join(named)}; whichever comes first moves it"
     help = tuple(each for one in said for each in one.help)[:3]
+    failed = next(
+        (wait for wait in waits if wait.kind == "retry" and wait.step and wait.error and not _held(wait)), None
+    )
+    others = [_named(wait, times) for wait in waits if wait is not failed][:3]
+    if head.due is not None and head.due not in {wait.until for wait in waits if wait.kind == "retry"}:
+        others.append(f"a timer ({times.ahead(head.due)})")
+    if failed is not None:  # what went wrong comes first: it is what people look for
+        first = _retry(msgspec.structs.replace(failed, error=""), head, facts, times).text
+        return Say(
+            code="waiting.several", text=f"{first}; it waits for {' or '.join(others)}, too: {failed.error}",
+            since=head.updated, until=failed.until or head.due, subject={"step": failed.step}, help=help,
+        )  # fmt: skip
+    text = f"Waits for {' or '.join(others)}; whichever comes first moves it"
     return Say(code="waiting.several", text=text, since=head.updated, until=head.due, help=help)
+
+
+def _held(wait: WaitNote) -> bool:
+    """Whether a step is put off, and has not failed."""
+    return wait.skipped or bool(wait.limit)
 
 
 def _named(wait: WaitNote, times: Times) -> str:
@@ -227,9 +241,13 @@ def _limit(wait: WaitNote, head: RunHead, facts: Facts, times: Times) -> Say:
             code="waiting.circuit", text=text, since=head.updated, until=limit.open_until, subject=subject, help=help
         )
     numbers = f" ({limit.numbers})" if limit is not None and limit.numbers else ""
-    behind = f"; {limit.waiting} wait, {limit.used} run" if limit is not None else ""
+    behind = f"; {_so_many(limit.waiting, 'wait')}, {_so_many(limit.used, 'run')}" if limit is not None else ""
     turn = wait.until or (limit.next if limit is not None else None) or head.due
     then = f", next {times.ahead(turn)}" if turn is not None else ""
     text = f"{step} waits for its turn: limit `{wait.limit}`{numbers} is used up{then}{behind}"
     help = (helping("see who uses it", "limits", "show", wait.limit),)
     return Say(code="waiting.limit", text=text, since=head.updated, until=turn, subject=subject, help=help)
+
+
+def _so_many(n: int, verb: str) -> str:
+    return f"{n:,} {verb}{'s' if n == 1 else ''}"

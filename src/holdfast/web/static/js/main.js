@@ -131,7 +131,7 @@ function Screen() {
   if (path === "/settings") return html`<${Settings} />`;
   if (path === "/start") return html`<${Start} params=${params} />`;
   if (found) return html`<${found[3]} params=${params} />`;
-  return html`<main id="main"><section class="panel notice"><h2>There is no such page</h2><p>Nothing of the dashboard stands at <code>${path}</code>.</p><div class="acts"><a class="btn main" href=${href("/runs")}>All runs</a></div></section></main>`;
+  return html`<main id="main"><section class="panel notice"><h1 class="vh">Nowhere</h1><h2>There is no such page</h2><p>Nothing of the dashboard stands at <code>${path}</code>.</p><div class="acts"><a class="btn main" href=${href("/runs")}>All runs</a></div></section></main>`;
 }
 
 /** Go from row to row of what is shown, where a screen has no list of its own in which keys move. */

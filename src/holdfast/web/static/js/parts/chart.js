@@ -2,7 +2,7 @@
 import { html, useRef, useState } from "../base.js";
 import { absolute, clock, number, plural } from "../format.js";
 
-const HEIGHT = 58;
+const HEIGHT = 70, ROOM = 18; // above the bars, for what stands beside them: the legend, and how far back they go
 
 /** Bars of figures by time. `choose(from, until)` is called with the instants of a stretch. */
 export function Bars({ figures, choose, note, height = HEIGHT, children }) {
@@ -43,7 +43,7 @@ export function Bars({ figures, choose, note, height = HEIGHT, children }) {
   const marks = many ? [0, 1, 2, 3, 4, 5].map((i) => (i < 5 ? clock(starts[Math.floor((i * many) / 5)]).replace(/^(\d\d:\d\d):\d\d$/, "$1") : "now")) : [];
   if (figures && Date.parse(figures.until) < end(many - 1) - 2 * (figures.slot ?? 0) * 1000) marks[5] = clock(figures.until);
   return html`<div class="hist"><svg class="bars" ref=${box} role=${choose ? "application" : "img"} aria-label=${label} tabindex=${choose ? 0 : undefined} style=${{ height: height + "px" }} onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${() => setBrush(null)} onKeyDown=${key} onBlur=${() => setBrush(null)}>
-      ${items.map((each, i) => { const x = i * wide + wide * 0.1, tall = (height - 2) * (sums[i] / top), bad = sums[i] ? tall * (each.failed / sums[i]) : 0; return html`${tall > 0 && html`<rect class="ok" x=${x.toFixed(2) + "%"} y=${(height - tall).toFixed(1)} width=${(wide * 0.8).toFixed(2) + "%"} height=${(tall - bad).toFixed(1)} rx="1" />`}${bad > 0 && html`<rect class="bad" x=${x.toFixed(2) + "%"} y=${(height - Math.max(bad, 1.5)).toFixed(1)} width=${(wide * 0.8).toFixed(2) + "%"} height=${Math.max(bad, 1.5).toFixed(1)} rx="1" />`}`; })}
+      ${items.map((each, i) => { const x = i * wide + wide * 0.1, tall = (height - ROOM) * (sums[i] / top), bad = sums[i] ? tall * (each.failed / sums[i]) : 0; return html`${tall > 0 && html`<rect class="ok" x=${x.toFixed(2) + "%"} y=${(height - tall).toFixed(1)} width=${(wide * 0.8).toFixed(2) + "%"} height=${(tall - bad).toFixed(1)} rx="1" />`}${bad > 0 && html`<rect class="bad" x=${x.toFixed(2) + "%"} y=${(height - Math.max(bad, 1.5)).toFixed(1)} width=${(wide * 0.8).toFixed(2) + "%"} height=${Math.max(bad, 1.5).toFixed(1)} rx="1" />`}`; })}
       <line class="base" x1="0" x2="100%" y1=${height - 0.5} y2=${height - 0.5} />
       ${brush && html`<rect class="brush" x=${(a * wide).toFixed(2) + "%"} y="0" width=${((b - a + 1) * wide).toFixed(2) + "%"} height=${height} rx="3" />`}</svg>
     <div class="axis" aria-hidden="true">${marks.map((each) => html`<span>${each}</span>`)}</div>

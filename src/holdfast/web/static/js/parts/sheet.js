@@ -102,7 +102,7 @@ export function useAct() {
 export const told = (did, said, undo) => (did.changed ? toast(said, { undo }) : toast(`Nothing was changed: ${did.said || "it is in no state for it"}`, { icon: "blocked" }));
 
 export function Reason({ value, set, required }) {
-  return html`<label class="field"><span>Reason${required ? "" : ", for the audit trail"}</span><input type="text" name="reason" autocomplete="off" required=${required} aria-required=${required} value=${value} onInput=${(e) => set(e.target.value)} /></label>`;
+  return html`<label class="field"><span>Reason${required ? ", which is needed" : ", for the audit trail"}</span><input type="text" name="reason" autocomplete="off" required=${required} aria-required=${required} value=${value} onInput=${(e) => set(e.target.value)} /></label>`;
 }
 
 function Options({ action, given, set, steps }) {

@@ -26,7 +26,7 @@ export function Time({ at, millis, both, short }) {
   return html`<time datetime=${at} title=${absolute(at)}><span>${said}</span><span class="small">${ago(at)}</span></time>`;
 }
 
-const FAILS = /^(failed|waiting\.retry|blocked\.(code|stuck|poison))/;
+const FAILS = /^(failed|waiting\.(retry|several)|blocked\.(code|stuck|poison))/;
 const WARNS = /^(pending\.nobody|overdue|waiting\.queue\.nobody|running\.(silent|dead))/;
 
 /** The id of a worker, of which the first half is enough to know it by. */
@@ -56,8 +56,8 @@ export function Sentence({ why, live = true }) {
   }
   if (at > 0 && WARNS.test(why.code)) return html`<span class="a">${coded(said.slice(0, at + 1), "a")}</span>${coded(said.slice(at + 1), "b")}`;
   if (why.code === "compensating") {
-    const after = said.match(/^(Undoing after )([^:]+)(:.*)$/s);
-    if (after) return html`${after[1]}<span class="e">${after[2]}</span>${coded(after[3], "c")}`;
+    const after = said.match(/^(.* failed with )(\w+)(.*)$/s);
+    if (after) return html`${coded(after[1], "a")}<span class="e">${after[2]}</span>${coded(after[3], "c")}`;
   }
   return html`${coded(said, "a")}`;
 }

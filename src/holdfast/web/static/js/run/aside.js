@@ -37,8 +37,8 @@ export function Aside({ run, undos, audit }) {
     ${head.status === "completed" && html`<section><h2 class="h3">Result ${copied(run.output, "Result")}</h2><${Json} value=${run.output} label="Result" whole=${whole("output")} reveal=${revealing({ id: head.id, field: "output" })} /></section>`}
     ${run.error && html`<section><h2 class="h3">Error</h2><${ErrorView} error=${run.error} run=${head.id} /></section>`}
     ${places.length > 0 && html`<section><h2 class="h3">Its code is here</h2>${places.map((each) => html`<${Code} place=${each} />`)}</section>`}
-    ${run.compensation?.length > 0 ? html`<section><h2 class="h3">Undone</h2><ol class="undo">${run.compensation.map((each) => html`<li><code>${each.name}</code><small>${each.status}</small></li>`)}</ol></section>`
-      : undos.length > 0 && !head.ended_at && html`<section><h2 class="h3">If it failed now, this would be undone</h2><ol class="undo">${undos.map((each) => html`<li><code>${each.name}</code></li>`)}</ol></section>`}
+    ${run.compensation?.length > 0 ? html`<section><h2 class="h3">Undone</h2><ol class="undo">${run.compensation.map((each) => html`<li>${each.name ? html`<code>${each.name}</code>` : html`<span class="dim">hidden</span>`}<small>${each.status}</small></li>`)}</ol></section>`
+      : undos.length > 0 && !head.ended_at && html`<section><h2 class="h3">If it failed now, this would be undone</h2><ol class="undo">${undos.map((each) => html`<li>${each.name ? html`<code>${each.name}</code>` : html`<span class="dim">hidden</span>`}</li>`)}</ol></section>`}
     ${audit.data?.items?.length > 0 && html`<section><h2 class="h3">Done to it</h2><ul class="done">${audit.data.items.slice(0, 6).map((row) => html`<li><${Time} at=${row.at} />${done(row)}</li>`)}</ul></section>`}
     <section><h2 class="h3">In the terminal <span class="end"><${Copy} text=${"holdfast why " + head.id} what="Command">copy<//></span></h2><pre class="json" tabindex="0" role="group" aria-label="Command">holdfast why ${head.id}</pre></section>
   </aside>`;

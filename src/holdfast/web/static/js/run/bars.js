@@ -52,7 +52,7 @@ export function rowsOf(entries, head = null, senders = new Map()) {
       known.status = "waiting";
       known.backs.push({ from: at, to: null });
     } else if (kind === "skipped" && known) {
-      if (known.bars.at(-1)?.to === null) known.bars.pop();
+      if (known.bars.at(-1)?.to === null) { known.bars.pop(); known.attempts--; } // it has not begun
       known.status = "skipped";
       known.note = list[0];
       known.next = list[1] === undefined ? null : micros(list[1]);
@@ -77,7 +77,7 @@ export function rowsOf(entries, head = null, senders = new Map()) {
       if (known.kind === "message") known.note = "gave up";
     } else if (kind === "receive") {
       const each = row(path, "message", at);
-      Object.assign(each, { status: "waiting", name: (list[0] ?? []).join(" or ") || each.name });
+      Object.assign(each, { status: "waiting", name: (list[0] ?? []).join(" or ") || each.name.replace(/^receive /, "") });
       each.bars.push({ from: at, to: null, state: "wait" });
     } else if (kind === "message" && known) {
       close(known, at, "wait");

@@ -130,7 +130,7 @@ export function StepPanel({ row, step, head }) {
   const call = useCall(row, head);
   const kind = { message: "receives a message", child: "child", sleep: "sleep" }[row.kind] ?? row.kind;
   return html`<section class="panel step" aria-label=${"Step " + row.path}>
-    <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}<${Ways} call=${call.fresh && call.data} />${step?.reason ? " · " + step.reason : ""}</span>
+    <header><${Status} status=${status} /><h2>${row.name}</h2><span class="dim wrap">${kind}${row.path !== row.name ? html` · <code>${row.path}</code>` : ""}${step?.idempotency_key ? html` · key <code>${step.idempotency_key}</code>` : ""}<${Ways} call=${call.fresh && call.data} />${step?.reason && !step.reason.startsWith("limit ") ? " · " + step.reason : ""}</span>
       <span class="end">${waits && html`<${ActButton} action="nudge" on=${on} more=${{ step: row.path }} label="Try now" small />`}${row.kind === "step" && html`<${ActButton} action="rerun" on=${on} more=${{ step: row.path }} label="Rerun from here…" small fits=${ended} />`}</span></header>
     <div class="two"><div>
       ${row.kind === "step" ? html`<h3>Attempts <span class="end">${backoff(row, call.fresh ? call.data?.retry : "")}</span></h3><${Attempts} row=${row} worker=${head.worker} />` : html`<h3>Began</h3><p><${Time} at=${new Date(row.begun).toISOString()} millis />${row.ended ? html`, ended after ${span(row.ended - row.begun)}` : ""}</p>`}

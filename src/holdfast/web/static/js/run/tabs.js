@@ -6,7 +6,7 @@ import { go, here, ROOT } from "../url.js";
 import { Icon } from "../parts/icons.js";
 import { revealing } from "../parts/reveal.js";
 import { changed, open } from "../parts/sheet.js";
-import { Copy, isCut, Json, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
+import { coded, Copy, isCut, Json, Status, Time, Trouble, Wide, plain } from "../parts/show.js";
 import { verdictOf } from "./chain.js";
 import { typeName } from "./step.js";
 
@@ -16,7 +16,7 @@ const path = (id, rest) => `/runs/${encodeURIComponent(id)}/${rest}`;
 export function Part({ picture, empty, children }) {
   if (picture.problem && !picture.data) return html`<${Trouble} problem=${picture.problem} retry=${picture.reload} />`;
   if (!picture.data) return html`<p class="empty" aria-busy="true">Reading…</p>`;
-  if (empty) return html`<p class="empty">${empty}</p>`;
+  if (empty) return html`<p class="empty">${coded(empty)}</p>`;
   return html`<div class=${picture.problem ? "stale" : ""}>${children}</div>`;
 }
 
@@ -114,7 +114,7 @@ export function Messages({ id, rows, waits, ended }) {
   const sent = rows.filter((row) => row.kind === "send" || row.kind === "publish");
   const unread = inbox.data?.items ?? [];
   return html`<div class="ptitle"><h2>In its inbox</h2><span class="end"><button class="btn small" disabled=${!may("operator") || ended} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "send", id, names: waits })}><${Icon} name="send" />Send…</button></span></div>
-    <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by ctx.receive(name)."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
+    <${Part} picture=${inbox} empty=${!unread.length && "No message is unread. Send puts one in; the code takes it by `ctx.receive(name)`."}><${Wide}><table class="tbl"><caption class="vh">Unread messages</caption><thead><tr><th scope="col">Name</th><th scope="col">Came</th><th scope="col">Payload</th></tr></thead><tbody>${unread.map((each) => html`<tr><td><code>${each.name}</code></td><td><${Time} at=${each.sent_at} /></td><td><code>${cut(plain(each.payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//><//>
     ${taken.length > 0 && html`<div class="ptitle"><h2>Taken</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that were taken</caption><thead><tr><th scope="col">Name</th><th scope="col">Taken</th><th scope="col" class="n">Waited</th><th scope="col">From</th>${replied && html`<th scope="col">Replied</th>`}<th scope="col">Payload</th></tr></thead><tbody>${taken.map((row) => html`<tr><td><a href=${here({ tab: null, step: row.path })}><code>${row.name}</code></a></td><td><${Time} at=${new Date(row.marks[0].at).toISOString()} /></td><td class="n">${span(row.marks[0].at - row.begun)}</td><td>${row.marks[0].by}</td>${replied && html`<td>${row.marks[0].replied && html`<${Time} at=${new Date(row.marks[0].replied).toISOString()} />`}</td>`}<td><code>${cut(plain(row.marks[0].payload ?? null), 300)}</code></td></tr>`)}</tbody></table><//>`}
     ${sent.length > 0 && html`<div class="ptitle"><h2>Sent</h2></div><${Wide}><table class="tbl"><caption class="vh">Messages that it sent</caption><tbody>${sent.map((row) => html`<tr><td><code>${row.name}</code></td><td><${Time} at=${new Date(row.begun).toISOString()} /></td></tr>`)}</tbody></table><//>`}`;
 }
@@ -136,7 +136,7 @@ export function Record({ id, audit }) {
   return html`<div class="ptitle"><h2>Done to it</h2><span class="end"><span class="dim">newest first</span><${Seal} verdict=${whole.data} of="the audit trail" /></span></div>
     <${Part} picture=${audit} empty=${!acts.length && "Nothing was done to it by a person."}><${Wide}><table class="tbl"><caption class="vh">Audit trail of this run</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Detail</th></tr></thead><tbody>${acts.map((row) => html`<tr><td><${Time} at=${row.at} /></td><td>${done(row)}</td><td><code class="dim">${cut(JSON.stringify(row.detail ?? {}), 200)}</code></td></tr>`)}</tbody></table><//><//>
     <div class="ptitle"><h2>Evidence</h2><span class="end">${rows.length > 0 && may("admin") && html`<a class="btn small quiet" href=${ROOT + "/api/v1/audit/export?run=" + encodeURIComponent(id)} download=${`${id}-evidence.ndjson`}>Export</a>`}${rows.length > 0 && html`<${Seal} verdict=${verdict.data} of="what it put on record" />`}</span></div>
-    <${Part} picture=${evidence} empty=${!rows.length && "It put nothing on record. Its code does so with ctx.evidence."}><${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Data</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.recorded_at} /></td><td><b>${row.kind}</b><span class="small">${row.id}</span></td><td><code>${cut(JSON.stringify(row.data ?? null), 400)}</code></td></tr>`)}</tbody></table><//><//>`;
+    <${Part} picture=${evidence} empty=${!rows.length && "It put nothing on record. Its code does so with `ctx.evidence`."}><${Wide}><table class="tbl"><caption class="vh">Evidence</caption><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col">Data</th></tr></thead><tbody>${rows.map((row) => html`<tr><td><${Time} at=${row.recorded_at} /></td><td><b>${row.kind}</b><span class="small">${row.id}</span></td><td><code>${cut(JSON.stringify(row.data ?? null), 400)}</code></td></tr>`)}</tbody></table><//><//>`;
 }
 
 /** Whether a chain holds, and where that was found out. */

@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useState, quoted } from "../base.js";
 import { get, may, usePicture, Problem } from "../api.js";
 import { useLivePicture } from "../live.js";
 import { go, here, href, ROOT, runHref } from "../url.js";
-import { now, number } from "../format.js";
+import { now, number, span } from "../format.js";
 import { named } from "../parts/acts.js";
 import { away, Away } from "../parts/away.js";
 import { instantOf } from "../parts/chart.js";
@@ -14,6 +14,14 @@ import { changed } from "../parts/sheet.js";
 import { plain, Time, Wide } from "../parts/show.js";
 import { checkedHere } from "../run/chain.js";
 import { Part, Seal } from "../run/tabs.js";
+
+/** The reason of an act, and what else is on record of it; what lasts is recorded in microseconds. */
+function told(detail) {
+  const { reason, numbers, ...more } = detail && typeof detail === "object" ? detail : { more: detail };
+  const all = { ...more, ...(typeof numbers === "string" ? JSON.parse(numbers) : {}) };
+  if (!all.rate && all.at_once !== undefined) delete all.per; // of no rate
+  return [reason, Object.entries(all).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => (["per", "cool_down"].includes(name) && typeof value === "number" ? [name, span(value / 1000)] : [name, value]))];
+}
 
 const PAGE = 50;
 const FIELDS = { actor: "Who", action: "What was done", target: "To what" };
@@ -71,7 +79,7 @@ export function Audit({ params }) {
     <section class="panel" aria-label="The audit trail"><div class="ptitle"><h2>${before ? "Older" : "Newest first"}</h2><span class="end"><${Chain} /></span></div>
       <form class="filters" role="search" aria-label="Find in the audit trail" onSubmit=${find}>${Object.entries(FIELDS).map(([name, word]) => html`<label class="field"><span>${word}</span><input type="text" autocomplete="off" spellcheck="false" value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value })} /></label>`)}${[["since", "From"], ["until", "Before"]].map(([name, word]) => html`<label class=${"field short" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" placeholder=${name === "since" ? "-24h, or a date" : "now"} aria-invalid=${Boolean(wrong(name))} value=${typed[name]} onInput=${(e) => type({ ...typed, [name]: e.target.value })} />${wrong(name) && html`<span class="wrong">as -24h, -7d, 2026-11-01</span>`}</label>`)}<button class="btn">Find</button>${(some || before) && html`<a class="btn quiet" href=${href("/audit")}>All</a>`}</form>
       <${Part} picture=${page} empty=${!items.length && (some ? "Nothing like this is on record." : "Nothing was done by a person yet. Every act on a run, a letter or a schedule leaves a row here.")}><${Wide}><table class="tbl trail"><caption class="vh">What was done, newest first</caption><thead><tr><th scope="col" class="n">Row</th><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">To what</th><th scope="col">Why, and more</th></tr></thead><tbody>
-        ${items.map((row) => { const { reason, ...more } = row.detail && typeof row.detail === "object" ? row.detail : { more: row.detail }; const rest = Object.fromEntries(Object.entries(more).filter(([, value]) => value !== null && value !== undefined && value !== "")); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${Object.keys(rest).length > 0 && html`<span class="small pairs">${Object.entries(rest).slice(0, 12).map(([name, value]) => html`<span>${name} <code>${shortened(plain(value), 120)}</code></span> `)}</span>`}</td></tr>`; })}</tbody></table><//><//>
+        ${items.map((row) => { const [reason, rest] = told(row.detail); return html`<tr key=${row.n}><td class="n dim">${number(row.n)}</td><td><${Time} at=${row.at} both /></td><td><b>${row.actor}</b></td><td>${row.action}</td><td><${Target} row=${row} /></td><td>${reason && html`<span>${String(reason).slice(0, 300)}</span>`}${rest.length > 0 && html`<span class="small pairs">${rest.slice(0, 12).map(([name, value]) => html`<span>${name} <code>${shortened(plain(value), 120)}</code></span> `)}</span>`}</td></tr>`; })}</tbody></table><//><//>
       ${page.data?.next && html`<div class="older"><a class="btn small" href=${here({ before: page.data.next })}>Older <${Icon} name="right" /></a></div>`}</section>
     <${Foot} />
   </main>`;

@@ -9,7 +9,7 @@ import { away, Away } from "../parts/away.js";
 import { ACTS } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
 import { ActButton, changed, open, openAct, sheet } from "../parts/sheet.js";
-import { copy, Sentence, Status, TERMINAL, Time, Trouble } from "../parts/show.js";
+import { coded, copy, Sentence, Status, TERMINAL, Time, Trouble } from "../parts/show.js";
 import { later } from "../parts/later.js";
 import { Aside } from "../run/aside.js";
 import { rowsOf, sendersOf, together } from "../run/bars.js";
@@ -106,9 +106,10 @@ function Banner({ why, head, waits, steps }) {
   const others = useOthers(why, head, steps);
   const source = why.source;
   const help = (why.help ?? []).filter((each) => each.command).map((each) => ({ ...each, ...aboutOf(each.command) })).filter((each) => !(each.run === head.id && (ACTS[each.verb] || ["show", "why", "send"].includes(each.verb))));
+  const advice = (why.help ?? []).filter((each) => !each.command);
   return html`<section class=${"panel whybox w-" + head.status} aria-label="Why it is where it is"><span class="lead"><span class=${"s-" + head.status}><${Icon} name=${head.status} /></span><span class="vh">Why</span></span>
     <p><${Sentence} why=${why} /></p>
-    <span class="src">${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${others && html`<a class="others" href=${href("/runs", { q: others.q })}>${others.exact ? number(others.n - 1) : counted(others)} other ${others.n === 2 ? "run waits" : "runs wait"} to try this step again</a>`}${help.map((each) => html`<span class="help">${each.say}: ${each.run && ["show", "why"].includes(each.verb) ? html`<a href=${runHref(each.run)}><code>${each.run}</code></a>` : html`<button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button>`}</span>`)}</span>
+    <span class="src">${advice.map((each) => html`<span class="help">${coded(each.say[0].toUpperCase() + each.say.slice(1))}</span>`)}${source && html`<code>${source.file.split("/").slice(-2).join("/")}:${source.line}</code> <span class="line">${source.text}</span>`}${why.chain?.length > 0 && html`<span class="chain">${why.chain.map((each) => html` <${Icon} name="right" /> <a href=${runHref(each.run)}><code>${each.run}</code></a>`)}</span>`}${others && html`<a class="others" href=${href("/runs", { q: others.q })}>${others.exact ? number(others.n - 1) : counted(others)} other ${others.n === 2 ? "run waits" : "runs wait"} to try this step again</a>`}${help.map((each) => html`<span class="help">${each.say}: ${each.run && ["show", "why"].includes(each.verb) ? html`<a href=${runHref(each.run)}><code>${each.run}</code></a>` : html`<button class="linklike" onClick=${() => copy(each.command, "Command")} title="Copy"><code>${each.command}</code></button>`}</span>`)}</span>
     <span class="do">${helping(why, head, waits, steps)}${others && html`<${ActButton} action="pause" on=${{ q: others.q }} label=${`Pause all ${counted(others)}…`} />`}</span></section>`;
 }
 
@@ -166,6 +167,7 @@ export function Run({ id, params }) {
   if (!data) return html`<main id="main" class="s-run" aria-busy="true"></main>`;
   const counts = { steps: data.partial ? 0 : steps.length, history: data.entries, messages: drawn.rows.filter((each) => each.kind === "message").length, children: drawn.rows.filter((each) => each.kind === "child").length, record: audit.data?.items?.length };
   const doneSteps = steps.filter((each) => each.status === "completed" && !each.compensation).length;
+  const called = steps.filter((each) => !each.compensation).length;
   const stale = run.problem && run.problem.passing;
   const tabKey = (event) => {
     const i = TABS.findIndex(([each]) => each === tab);
@@ -177,7 +179,7 @@ export function Run({ id, params }) {
   };
   return html`<main id="main" tabindex="-1" class=${"s-run" + (stale ? " stale" : "")}>
     <div class="crumb"><a href=${href("/runs")}>Runs</a>${listed.value.q && html`<${Icon} name="right" /><a href=${href("/runs", { q: listed.value.q })}>${listed.value.q}</a>`}${at >= 0 && html`<${Icon} name="right" /><span>${at + 1} of ${neighbours.length}${listed.value.more ? "+" : ""}</span>`}${head.parent && html`<${Icon} name="right" /><a href=${runHref(head.parent)}>${head.parent}</a>`}</div>
-    <div class="head"><h1>${id}</h1><${Status} status=${head.status} pill /><span class="wf"><b>${head.workflow}</b> v${head.version} · started <${Time} at=${head.created_at} />${head.actor && ` by ${head.actor}`} · <${Took} head=${head} /> · ${data.partial ? html`about <b>${number(data.entries)}</b> facts` : html`<b>${doneSteps}</b> of <b>${steps.filter((each) => !each.compensation).length}</b> steps`}</span>
+    <div class="head"><h1>${id}</h1><${Status} status=${head.status} pill /><span class="wf"><b>${head.workflow}</b> v${head.version} · started <${Time} at=${head.created_at} />${head.actor && ` by ${head.actor}`} · <${Took} head=${head} /> · ${data.partial ? html`about <b>${number(data.entries)}</b> facts` : called ? html`<b>${doneSteps}</b> of <b>${called}</b> ${called === 1 ? "step" : "steps"}` : "no steps" + (head.ended_at ? "" : " yet")}</span>
       <${Acts} head=${head} waits=${waits} steps=${steps.filter((each) => !each.compensation).map((each) => each.path)} /></div>
     <${Away} of=${away([run])} />
     <${Banner} why=${reason} head=${head} waits=${waits} steps=${steps} />

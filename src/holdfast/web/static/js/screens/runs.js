@@ -13,7 +13,7 @@ import { Filter, tokensOf, without } from "../parts/filter.js";
 import { Icon } from "../parts/icons.js";
 import { Progress, useProgress } from "../parts/progress.js";
 import { addKind, ActButton, changed, close, Frame, open, openAct, sheet } from "../parts/sheet.js";
-import { Chips, copy, plain, RunLink, Sentence, Status, statusWord, STATUSES, TERMINAL, Time, Trouble } from "../parts/show.js";
+import { Chips, coded, copy, plain, RunLink, Sentence, Status, statusWord, STATUSES, TERMINAL, Time, Trouble } from "../parts/show.js";
 
 const PAGE = 50, NONE = [];
 const COLUMNS = { progress: "Progress", attributes: "Attributes", started: "Started", took: "Took", tenant: "Tenant", actor: "Actor", version: "Version", priority: "Priority", worker: "Worker", updated: "Changed", parent: "Parent" };
@@ -41,7 +41,8 @@ function Cell({ column, head }) {
   if (column === "updated") return html`<td class="time c-other"><${Time} at=${head.updated_at} both /></td>`;
   if (column === "parent") return html`<td class="c-other">${head.parent && html`<${RunLink} id=${head.parent} />`}</td>`;
   const value = column.startsWith("=") ? head.attributes?.[column.slice(1)] : head[column];
-  return html`<td class="c-other num">${value === null || value === undefined ? "" : plain(value)}</td>`;
+  if (value === null || value === undefined) return html`<td class="c-other"></td>`;
+  return html`<td class="c-other num">${column === "worker" ? coded("`" + value + "`") : plain(value)}</td>`;
 }
 
 function Row({ head, columns, here: is, chosen, gone, toggle }) {
@@ -259,6 +260,7 @@ export function Runs({ params }) {
     last.current = id;
     selected.value = { q, ids, all: false };
   };
+  const others = columns.filter((each) => !USUAL.split(",").includes(each)).length;
   const all = items.length > 0 && items.every((each) => mine.ids.has(each.id));
   const toggleAll = () => { selected.value = { q, ids: all ? new Set() : new Set(items.map((each) => each.id)), all: false }; };
   const set = (text) => go(here({ q: text, cursor: null, from: null }));
@@ -288,10 +290,10 @@ export function Runs({ params }) {
     <${Away} of=${gone} />
     ${!(page.problem && !gone) && html`<section class=${"panel list" + (gone || !page.fresh ? " stale" : "")} aria-label="Runs" aria-busy=${page.loading}>
       ${(data?.newer > 0 || cursor) && html`<button class="fresh" onClick=${newer}>${cursor ? "Back to the newest" : plural(data.newer, "newer run") + " · show them"} <kbd>n</kbd></button>`}
-      ${data && items.length === 0 && !data.partial ? html`<${Empty} q=${q} />` : html`<table><caption class="vh">Runs${q ? " that fit " + q : ""}, newest first</caption>
+      ${data && items.length === 0 && !data.partial ? html`<${Empty} q=${q} />` : html`<div class=${others > 2 ? "scroller" : undefined}><table style=${{ "--wide": others > 2 ? 1000 + 110 * others + "px" : undefined }}><caption class="vh">Runs${q ? " that fit " + q : ""}, newest first</caption>
         <thead><tr><th class="box" scope="col"><input type="checkbox" aria-label="Select all on this page" checked=${all} onClick=${toggleAll} /></th><th scope="col" class="c-st">Status</th><th scope="col" class="c-id">Run</th><th scope="col" class="c-why">Now, and why</th>
           ${columns.map((each) => html`<th scope="col" class=${{ progress: "c-prog", attributes: "c-attr", started: "c-time", took: "n c-took" }[each] ?? "c-other"}>${COLUMNS[each] ?? each.slice(1)}</th>`)}</tr></thead>
-        <tbody>${items.map((head) => html`<${Row} key=${head.id} head=${head} columns=${columns} here=${current.value === head.id} chosen=${mine.ids.has(head.id) || mine.all} gone=${data.gone?.includes(head.id)} toggle=${toggle} />`)}</tbody></table>`}
+        <tbody>${items.map((head) => html`<${Row} key=${head.id} head=${head} columns=${columns} here=${current.value === head.id} chosen=${mine.ids.has(head.id) || mine.all} gone=${data.gone?.includes(head.id)} toggle=${toggle} />`)}</tbody></table></div>`}
       ${data && (items.length > 0 || data.partial) && html`<div class="pager"><span class="num">${items.length ? `${number(from + 1)} to ${number(from + items.length)}` : "None yet"}${data.searched_to ? `, searched back to ${clock(data.searched_to)}` : ""}${data.took ? ` in ${number(Math.max(1, Math.round(data.took)))} ms` : ""}</span>
         <span class="end"><${Columns} chosen=${columns} />${data.next && html`<a class="btn small" href=${here({ cursor: data.next, from: from + items.length })}>${data.partial ? "Keep looking" : "Older"} <${Icon} name="right" /></a>`}</span></div>`}
     </section>`}

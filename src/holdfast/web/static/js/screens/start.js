@@ -125,7 +125,7 @@ export function Start({ params }) {
   const chosen = items.find((each) => each.workflow === params.get("workflow")) ?? (items.length === 1 ? items[0] : null);
   return html`<main id="main" tabindex="-1" class="s-start stack">
     <div class="phead"><h1>Start a run</h1></div>
-    <section class="panel" aria-label="Start a run"><${Part} picture=${inputs} empty=${!items.length && "No code is at hand here: a dashboard that an application mounts with its engine has it, and so has holdfast ui --app module:engine. holdfast start starts a run from a terminal."}>
+    <section class="panel" aria-label="Start a run"><${Part} picture=${inputs} empty=${!items.length && "No code is at hand here: a dashboard that an application mounts with its engine has it, and so has `holdfast ui --app module:engine`. `holdfast start` starts a run from a terminal."}>
       <div class="filters"><label class="field"><span>Workflow</span><select value=${chosen?.workflow ?? ""} onChange=${(e) => go(here({ workflow: e.target.value }), { replace: true })}><option value="">choose one</option>${items.map((each) => html`<option value=${each.workflow}>${each.workflow} v${each.version}</option>`)}</select></label></div>
       ${chosen && html`<${Form} key=${chosen.workflow} about=${chosen} />`}<//></section>
     <${Foot} keys=${[]} />
