@@ -62,6 +62,7 @@ async def test_no_more_than_allowed_run_at_once_and_the_others_are_in_line(make,
     service.engine = engine = await make(caller, limits=TWO)
     runs = [await engine.start(caller, number) for number in range(8)]
     await counts(engine, 2, 0, 6)
+    await eventually(lambda: service.inside == 2)  # a place is taken before its body begins
     assert (service.inside, engine.bodies) == (2, 2)
     service.go.set()
     assert [await run.result() for run in runs] == list(range(8))
@@ -78,6 +79,7 @@ async def test_two_engines_share_the_limit_of_a_queue(make, service):
     second = await make(caller, limits=TWO, clock=first.jumping)
     runs = [await engine.start(caller, number) for number in range(4) for engine in (first, second)]
     await counts(first, 2, 0, 6)
+    await eventually(lambda: service.inside == 2)  # a place is taken before its body begins
     assert service.inside == 2
     service.go.set()
     for run in runs:
@@ -296,6 +298,7 @@ async def test_the_end_of_a_task_that_is_told_twice_gives_its_place_back_once(ma
     service.engine = engine = await make(caller, limits=TWO)
     runs = [await engine.start(caller, number) for number in range(4)]
     await counts(engine, 2, 0, 2)
+    await eventually(lambda: service.inside == 2)  # a place is taken before its body begins
     fault = (engine.faults.lose_answer if answer == "lost" else engine.faults.fail)(None, only=FinishTask)
     service.go.set()
     await fault.happened()

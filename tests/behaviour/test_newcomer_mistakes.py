@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ from holdfast.testing import TestEngine
 
 
 async def charge(order: str) -> str:
+    return f"paid {order}"
+
+
+async def only_named(*, order: str) -> str:
     return f"paid {order}"
 
 
@@ -36,12 +42,145 @@ async def uses(ctx: Context) -> str:
     return ctx.step(charge, "a").upper()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("definition", [asks, formats, uses], ids=lambda definition: definition.name)
+@workflow
+async def hands_on(ctx: Context) -> str:
+    receipt: Any = ctx.step(charge, "a")
+    return await ctx.step(charge, receipt)
+
+
+@pytest.mark.parametrize("definition", [asks, formats, uses, hands_on], ids=lambda definition: definition.name)
 async def test_a_forgotten_await_is_an_error_that_says_so(make_engine, definition: Any):
     """A verb is neither true nor false, has no text and no attributes: nothing is decided by one not awaited."""
     engine = await make_engine(definition)
     with pytest.raises(RunFailed, match=r"was not awaited at .*test_newcomer_mistakes\.py:\d+: write `await ctx\."):
         await engine.execute(definition)
+
+
+async def test_a_coroutine_among_the_arguments_of_a_step_is_told(make_engine):
+    """The hint is for whatever can be awaited."""
+
+    @workflow
+    async def hands_on_a_coroutine(ctx: Context) -> str:
+        receipt: Any = charge("a")
+        try:
+            return await ctx.step(charge, receipt)
+        finally:
+            receipt.close()
+
+    engine = await make_engine(hands_on_a_coroutine)
+    with pytest.raises(RunFailed, match=r"object of type coroutine at \$\[0\] .*: write `await` before the call"):
+        await engine.execute(hands_on_a_coroutine)
+
+
+def misspelt(function: Any) -> Any:
+    @workflow
+    async def ordering(ctx: Context, right: bool) -> str:
+        try:
+            return await (ctx.step(function, order="a") if right else ctx.step(function, ordr="a"))
+        except BadInput as error:
+            await ctx.step(note, str(error))
+            raise
+
+    return ordering
+
+
+async def note(text: str) -> None: ...
+
+
+class Till:
+    async def charge(self, order: str) -> str:
+        return f"paid {order}"
+
+
+@pytest.mark.parametrize("function", [charge, activity(charge), partial(charge), Till().charge])
+async def test_a_step_whose_arguments_do_not_fit_is_refused_where_it_is_called(make_engine, function: Any):
+    """S1-8 It takes no attempt, and the run goes on once the code is right."""
+    engine = await make_engine(misspelt(function))
+    run = await engine.start("ordering", False)
+    fits_not = r"'charge' \(test_newcomer_mistakes.py:\d+\) .* do not fit charge\(order\): it has no parameter 'ordr'"
+    with pytest.raises(RunFailed, match=fits_not):
+        await run.result()
+    assert [step.name for step in await run.steps()] == ["note"]
+
+
+async def test_a_run_that_failed_for_arguments_that_do_not_fit_goes_on_once_they_do(make_engine):
+    """S1-8 Nothing of the call was recorded, so nothing of it has to be kept."""
+
+    def declared(right: bool) -> Any:
+        @workflow(name="ordering")
+        async def ordering(ctx: Context) -> str:
+            await ctx.step(note, "first")
+            named: Any = {"order" if right else "ordr": "a"}
+            return await ctx.step(charge, **named)
+
+        return ordering
+
+    engine = await make_engine(declared(False))
+    run = await engine.start("ordering")
+    with pytest.raises(RunFailed, match="it has no parameter 'ordr'"):
+        await run.result()
+    await engine.stop()
+    mended = await make_engine(declared(True), clock=engine.jumping)
+    await mended.get(run.id).retry()
+    assert await mended.get(run.id).result() == "paid a"
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda ctx: ctx.step(charge), "missing a required argument: 'order'"),
+        (lambda ctx: ctx.step(charge, "a", "b"), "too many positional arguments"),
+        (lambda ctx: ctx.step(only_named), "missing a required"),
+        (lambda ctx: ctx.compensate(charge, ordr="a"), "it has no parameter 'ordr'"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_told_by_name(make_engine, call: Any, told: str):
+    """S1-8"""
+
+    @workflow
+    async def ordering(ctx: Context) -> None:
+        await ctx.step(note, "first")
+        await call(ctx)
+
+    engine = await make_engine(ordering)
+    with pytest.raises(RunFailed, match=told):
+        await engine.execute(ordering)
+
+
+async def test_calls_that_fit_are_taken_however_the_function_is_made(make_engine):
+    """S1-8 A decorator may pass other arguments than it is given; what does not tell its parameters is not judged."""
+
+    def with_till(function: Any) -> Any:
+        @functools.wraps(function)
+        async def called(order: str) -> str:
+            return await function("till", order)
+
+        return called
+
+    @with_till
+    async def paid(till: str, order: str) -> str:
+        return f"{till} {order}"
+
+    async def many(*orders: str, sep: str = " ") -> str:
+        return sep.join(orders)
+
+    @workflow
+    async def ordering(ctx: Context) -> list[str]:
+        return [
+            await ctx.step(paid, "a"),
+            await ctx.step(many),
+            await ctx.step(many, "a", "b", "c"),
+            await ctx.step(many, "a", "b", sep="+"),
+            await ctx.step(only_named, order="a"),
+            await ctx.step(partial(charge, order="a")),
+            await ctx.step(partial(charge, "a")),
+            await ctx.step(Till().charge, "a"),
+            await ctx.step(str, "a"),
+        ]
+
+    engine = await make_engine(ordering)
+    pay = "paid a"
+    assert await engine.execute(ordering) == ["till a", "", "a b c", "a+b", pay, pay, pay, pay, "a"]
 
 
 @pytest.mark.parametrize("mode", ["memory"])

@@ -44,7 +44,7 @@ async def test_no_more_than_allowed_run_at_once_over_all_runs(make_engine, servi
     service.engine = engine = await make_engine(caller, limits=TWO)
     runs = [await engine.start(caller, number) for number in range(20)]
     await waiting(engine, 18)
-    assert (service.inside, engine.bodies) == (2, 2)
+    await eventually(lambda: (service.inside, engine.bodies) == (2, 2))
     await eventually(lambda: _parked(runs, 18))
     service.go.set()
     assert [await run.result() for run in runs] == list(range(20))
@@ -69,7 +69,7 @@ async def test_two_engines_share_a_limit(make_engine, service):
     second = await make_engine(caller, limits=TWO, clock=first.jumping)
     runs = [await engine.start(caller, number) for number in range(6) for engine in (first, second)]
     await waiting(first, 10)
-    assert service.inside == 2
+    await eventually(lambda: service.inside == 2)
     service.go.set()
     for run in runs:
         await asyncio.wait_for(run.result(), LONG)

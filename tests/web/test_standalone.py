@@ -243,6 +243,7 @@ def test_the_command_makes_the_database_and_serves_it(tmp_path: Path):
         out, err = serving.communicate(timeout=60)
     assert serving.returncode == 0, err
     assert token[1] not in out + err
+    assert f"there was no such database; made sqlite:///{database}" in " ".join(err.split())
 
 
 def _ask(host: str, method: str, path: str, headers: dict[str, str] | None = None, body: str | None = None):

@@ -323,7 +323,8 @@ def _one(action: str, run_id: str, options: Any, given: dict[str, Any]) -> int:
 def _tell(action: str, acted: Acted, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     said = f", {acted.said}" if acted.said else ""
-    say(f"{acted.run} {would or 'is '}{PAST[action]}{said}")
+    being = "being " if action in ("cancel", "pause") else ""  # the run's worker does it, in its own time
+    say(f"{acted.run} {would or f'is {being}'}{PAST[action]}{said}")
     for name, items in (
         ("steps that run again", acted.steps),
         ("of these were undone, and get new idempotency keys", acted.undone),

@@ -270,10 +270,15 @@ def open_existing(where: str) -> Store:
         BadInput: there is none.
     """
     store = careful_store(where)
-    path = getattr(store, "path", None)
-    if path is not None and "://" not in path and not os.path.exists(path):
+    if path := missing_file(store):
         raise CannotOpen(f"{path}: there is no such database")
     return store
+
+
+def missing_file(store: Store) -> str:
+    """Return the path of a database that is to be a file and is not there; empty for any other."""
+    path: str | None = getattr(store, "path", None)
+    return path if path is not None and "://" not in path and not os.path.exists(path) else ""
 
 
 def shown_address(where: str, store: Store) -> str:

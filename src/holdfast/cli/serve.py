@@ -16,7 +16,9 @@ from holdfast.cli.database import (
     careful_store,
     code_at_hand,
     database,
+    missing_file,
     setting,
+    shown_address,
     url_option,
     who,
 )
@@ -106,7 +108,10 @@ def ui_command(
 
     async def main() -> None:
         store = careful_store(where)
+        made = missing_file(store)
         async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
+            if made:
+                say(f"there was no such database; made {shown_address(where, store)}", err=True)
             await serve(engine, listening, serving, Principal(who(None), role), ready)
 
     try:

@@ -66,6 +66,7 @@ def compensate(journal: Journal, scope: Scope, args: tuple[Any, ...], kwargs: di
     added = entries.CompensationAdded(place, name, given, named)
     compensation = journal.registered(place)
     if compensation is None:
+        activity.check_call(args, kwargs, f"compensation {name!r}{journal.at_line()}")
         _arguments(activity, added)  # better now than when it is needed
         undoes = claim(journal, scope) if undoes is None else undoes
         compensation = journal.register(msgspec.structs.replace(added, undoes=undoes))

@@ -285,6 +285,8 @@ def step(
     if not shared:
         args, kwargs = _copies(args, kwargs)
     location = journal.locate(scope, name, explicit is not None)
+    if (kwargs or not activity.fewest <= len(args) <= activity.most) and location not in journal.past.calls:
+        activity.check_call(args, kwargs, f"step {name!r}{journal.at_line()}")
     if name is not activity.name and make is StepVerb:
         make = NamedStepVerb
     verb = make(journal, location, activity, args, kwargs, shared)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.clock import micros
@@ -141,6 +143,8 @@ class Activity(Definition, Generic[P, R_co]):
         self.watched: bool = settings.watched
         self.queue: str | None = settings.queue
         self.records: bool = settings.record_arguments
+        self.fewest, self.most = _how_many(function)
+        """How many arguments by position it takes, where its code tells."""
         self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
@@ -160,6 +164,25 @@ class Activity(Definition, Generic[P, R_co]):
             f"activity {self.name!r} is called directly in workflow code", f"write ctx.step({self.name}, ...)"
         )
         return self.function(*args, **kwargs)
+
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> None:
+        """Refuse arguments that do not fit its parameters.
+
+        Raises:
+            BadInput: they do not fit.
+        """
+        try:
+            signature = inspect.signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):  # it does not tell its parameters
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            what = f"it has no parameter {unknown[0]!r}" if unknown else str(error)
+            plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+            takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+            raise BadInput(f"{where} is called with arguments that do not fit {self.name}{takes}: {what}") from None
 
     def options(self, **changes: Any) -> Activity[P, R_co]:
         """Return the same activity with other options: `charge.options(timeout=timedelta(minutes=1))`."""
@@ -283,3 +306,14 @@ def plain_activity(function: Callable[..., Any]) -> Activity[Any, Any]:
     if not callable(function):
         raise BadInput(f"a step needs a function, not {function!r}")
     return Activity(function, ActivityOptions(name=function_name(function)))
+
+
+def _how_many(function: Callable[..., Any]) -> tuple[int, int]:
+    """Return the fewest and the most arguments by position with which a call surely fits, without any by name."""
+    if type(function) is not FunctionType or "__signature__" in vars(function):
+        return 0, sys.maxsize
+    code = function.__code__
+    if code.co_kwonlyargcount > len(function.__kwdefaults__ or ()):
+        return sys.maxsize, sys.maxsize
+    fewest = code.co_argcount - len(function.__defaults__ or ())
+    return fewest, sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount

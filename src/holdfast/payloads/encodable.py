@@ -171,7 +171,7 @@ class Walk:
                 raise _Refused(NotSerializable, f"{kind.__name__} ({first_line(error)})") from error
             self.visit(plain, depth)
         elif not isinstance(value, UUID | date | timedelta) and not self.lenient:
-            raise _Refused(NotSerializable, f"object of type {kind.__name__}")
+            raise _Refused(NotSerializable, f"object of type {kind.__name__}", _not_awaited(value, kind))
 
     def record(self, value: object, fields: tuple[tuple[str, str], ...], depth: int) -> None:
         if depth >= MAX_DEPTH:
@@ -202,6 +202,13 @@ class Walk:
             except Exception as error:
                 raise _Refused(NotSerializable, f"{kind.__name__} ({first_line(error)})") from error
             self.visit(plain, depth)
+
+
+def _not_awaited(value: Any, kind: type) -> str:
+    """Return what to do about a value that code has yet to wait for; nothing for any other."""
+    if hasattr(kind, "not_awaited"):  # a verb, which knows its name and its line
+        return str(value.not_awaited())
+    return "write `await` before the call that returned it" if hasattr(kind, "__await__") else ""
 
 
 def _too_deep() -> _Refused:

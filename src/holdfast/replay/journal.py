@@ -258,7 +258,7 @@ class Journal:
             return scope.prefix + key
         if explicit:
             raise DuplicateName(
-                f"{name!r} is used twice in one scope of run {self.run.id}{self._at_line()}; "
+                f"{name!r} is used twice in one scope of run {self.run.id}{self.at_line()}; "
                 "give each call a name of its own, or leave the name out to have them numbered"
             )
         return f"{scope.prefix}{key}#{number(repeat)}"
@@ -416,7 +416,7 @@ class Journal:
         if self.violation is None:
             path, place = self.names.path(location), self.loop.workflow_line()
             message = (
-                f"run {self.run.id}: at {path!r} history has {recorded}, the code now has {current}{self._at_line()}. "
+                f"run {self.run.id}: at {path!r} history has {recorded}, the code now has {current}{self.at_line()}. "
                 "The workflow changed under a run that is under way: put the old code back"
                 + (f", or {advice}" if advice else "")
                 + '; see "Changing code under open runs" in the documentation'
@@ -426,12 +426,10 @@ class Journal:
 
     def _unexpected(self, location: str, entry: Entry) -> None:
         following = self.past.facts[0]
-        recorded = (
-            f"nothing there but goes on with {self.names.path(following.location)!r} "
-            f"({entries.KINDS[following.kind].word})"
-        )
+        path, word = self.names.path(following.location), entries.KINDS[following.kind].word
+        recorded = f"nothing there but goes on with {path!r} ({word})"
         if entry.role == entries.CALL or entry.word in PREFIXES:
-            name = _call_name(self.names.path(location), entry.word)
+            name = self._call_name(location, entry.word)
             advice = f'put the new call under `if ctx.patched("add-{name}"):`'
             if repeats_beside(location, (row.location for row in self.past.facts)):
                 advice += f', or in a loop, round by round, under `if ctx.patched(f"add-{name}-{{round}}"):`'
@@ -459,17 +457,24 @@ class Journal:
         if call is None:
             return ""
         word = entries.KINDS[self.past.calls[call].kind].word
-        return f'keep its place with `ctx.removed("{_call_name(self.names.path(call), word)}", "{word}")`'
+        keep = f'keep its place with `ctx.removed("{self._call_name(call, word)}", "{word}")`'
+        made = (row for row in self.turn.entries if entries.KINDS[row.kind].role == entries.CALL)
+        if (new := next(made, None)) is None:
+            return keep
+        name = self._call_name(new.location, entries.KINDS[new.kind].word)
+        return f'put the new call under `if ctx.patched("add-{name}"):`, or if the recorded one was taken out, {keep}'
+
+    def _call_name(self, location: str, word: str) -> str:
+        return step_name(self.names.path(location)).removeprefix(PREFIXES.get(word, ""))
 
     def _whereabouts(self) -> str:
         if self.renewal is not None:
             return "it continues as new"
-        places = self.loop.whereabouts()
-        return f"it waits at {places}" if places else "it has ended"
+        return f"it waits at {places}" if (places := self.loop.whereabouts()) else "it has ended"
 
-    def _at_line(self) -> str:
-        place = self.loop.workflow_line()
-        return f" ({place.rpartition('/')[2]})" if place else ""
+    def at_line(self) -> str:
+        """Return the line that the code is at, as errors show it: ` (shop.py:12)`."""
+        return f" ({place.rpartition('/')[2]})" if (place := self.loop.workflow_line()) else ""
 
     def block(self, error: RunBlocked) -> None:
         """Block the run for a reason of its own."""
@@ -492,7 +497,3 @@ PREFIXES = {
     "reply": "",
 }
 """What stands before the name in the location of some calls, so that a step of the same name is another one."""
-
-
-def _call_name(path: str, word: str) -> str:
-    return step_name(path).removeprefix(PREFIXES.get(word, ""))

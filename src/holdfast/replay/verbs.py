@@ -83,16 +83,17 @@ class Verb(asyncio.Future[Any]):
         return self is other
 
     def __bool__(self) -> bool:
-        raise self._forgotten()
+        raise self.not_awaited()
 
     def __format__(self, spec: str) -> str:
-        raise self._forgotten()
+        raise self.not_awaited()
 
     def __getattr__(self, name: str) -> Any:
         # asyncio and the inspect module ask futures for names that begin with an underscore, and take no for an answer.
-        raise AttributeError(name) if name.startswith("_") else AttributeError(f"{self._forgotten()} before .{name}")
+        raise AttributeError(name) if name.startswith("_") else AttributeError(f"{self.not_awaited()} before .{name}")
 
-    def _forgotten(self) -> BadInput:
+    def not_awaited(self) -> BadInput:
+        """Return the error of code that uses this as if it were the result."""
         what = self.journal.names.path(self.location)
         line = self.journal.loop.workflow_line()
         where = f" at {line}" if line else ""
