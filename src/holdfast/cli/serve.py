@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import webbrowser
-from typing import Any
+from collections.abc import Callable
+from socket import socket
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +26,10 @@ from holdfast.cli.database import (
 )
 from holdfast.cli.output import say
 from holdfast.contract.tokens import ROLES
+
+if TYPE_CHECKING:
+    from holdfast.web.auth import Principal
+    from holdfast.web.standalone import Serving
 
 
 @click.command("ui", short_help="Serve the dashboard on this machine, and open it.")
@@ -81,9 +87,8 @@ def ui_command(
     \b
     Example: holdfast ui --no-open --bind 127.0.0.1:0
     """
-    from holdfast import Engine
     from holdfast.web.auth import Principal
-    from holdfast.web.standalone import Serving, check_serving, listen, serve
+    from holdfast.web.standalone import Serving, check_serving, listen
 
     marked = setting("redact", redact)
     paths = tuple(each.strip() for each in marked.value.split(",") if each.strip()) if marked is not None else ()
@@ -106,18 +111,29 @@ def ui_command(
         if serving.local and not no_open and sys.stdout.isatty():
             webbrowser.open(link)
 
-    async def main() -> None:
-        store = careful_store(where)
-        made = missing_file(store)
-        async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
-            if made:
-                say(f"there was no such database; made {shown_address(where, store)}", err=True)
-            await serve(engine, listening, serving, Principal(who(None), role), ready)
-
     try:
-        asyncio.run(main())
+        asyncio.run(_serve(where, workflows, listening, serving, Principal(who(None), role), ready))
     except KeyboardInterrupt:
         pass  # that is how it is stopped
     finally:
         listening.close()
     return 0
+
+
+async def _serve(
+    where: str,
+    workflows: list[Any],
+    listening: socket,
+    serving: Serving,
+    principal: Principal,
+    ready: Callable[[str], None],
+) -> None:
+    from holdfast import Engine
+    from holdfast.web.standalone import serve
+
+    store = careful_store(where)
+    made = missing_file(store)
+    async with Engine(store=store, workflows=workflows, run_workflows=False, retention=None) as engine:
+        if made:
+            say(f"there was no such database; made {shown_address(where, store)}", err=True)
+        await serve(engine, listening, serving, principal, ready)
