@@ -94,7 +94,7 @@ class Till:
 
 @pytest.mark.parametrize("function", [charge, activity(charge), partial(charge), Till().charge])
 async def test_a_step_whose_arguments_do_not_fit_is_refused_where_it_is_called(make_engine, function: Any):
-    """S1-8 It takes no attempt, and the run goes on once the code is right."""
+    """It takes no attempt, and the run goes on once the code is right."""
     engine = await make_engine(misspelt(function))
     run = await engine.start("ordering", False)
     fits_not = r"'charge' \(test_newcomer_mistakes.py:\d+\) .* do not fit charge\(order\): it has no parameter 'ordr'"
@@ -103,8 +103,10 @@ async def test_a_step_whose_arguments_do_not_fit_is_refused_where_it_is_called(m
     assert [step.name for step in await run.steps()] == ["note"]
 
 
-async def test_a_run_that_failed_for_arguments_that_do_not_fit_goes_on_once_they_do(make_engine):
-    """S1-8 Nothing of the call was recorded, so nothing of it has to be kept."""
+async def test_a_run_that_failed_for_arguments_that_do_not_fit_goes_on_once_they_do(make_engine, mode):
+    """Nothing of the call was recorded, so nothing of it has to be kept."""
+    if mode == "memory":
+        pytest.skip("nothing is left of it")
 
     def declared(right: bool) -> Any:
         @workflow(name="ordering")
@@ -135,7 +137,7 @@ async def test_a_run_that_failed_for_arguments_that_do_not_fit_goes_on_once_they
     ],
 )
 async def test_arguments_that_do_not_fit_are_told_by_name(make_engine, call: Any, told: str):
-    """S1-8"""
+    """Whatever is wrong with them."""
 
     @workflow
     async def ordering(ctx: Context) -> None:
@@ -148,7 +150,7 @@ async def test_arguments_that_do_not_fit_are_told_by_name(make_engine, call: Any
 
 
 async def test_calls_that_fit_are_taken_however_the_function_is_made(make_engine):
-    """S1-8 A decorator may pass other arguments than it is given; what does not tell its parameters is not judged."""
+    """A decorator may pass other arguments than it is given; what does not tell its parameters is not judged."""
 
     def with_till(function: Any) -> Any:
         @functools.wraps(function)

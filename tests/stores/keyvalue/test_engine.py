@@ -100,7 +100,7 @@ async def test_transactions_of_users_are_refused_by_name():
     """S0-41"""
 
     @activity(transaction=True)
-    def insert(connection: object) -> None: ...
+    def insert() -> None: ...
 
     @workflow
     async def books(ctx: Context) -> None:
